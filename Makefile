@@ -1,0 +1,56 @@
+# jaxpp: `make help` lists the targets.
+
+PYTHON ?= python3
+JOBS ?= 2
+
+BIN := .venv/bin
+STAMP := .venv/installed
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help install train test lint types unit lit coverage docs format clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP) ## Install jaxpp and what it is developed with into .venv
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'error: $(PYTHON) is not Python 3.11 or newer; name one: make PYTHON=python3.11 ...' >&2; exit 1; }
+	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --editable '.[dev,examples]'
+	@touch $@
+
+train: $(STAMP) ## Train the example and compare it with plain jax.jit on one device
+	$(BIN)/python examples/gpt.py --check
+
+test: lint types unit ## Everything below: lint, types, unit and lit tests
+
+lint: $(STAMP) ## ruff (the rules of our own, CHECK directives and layers, are unit tests)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP) ## pyright, strict
+	$(BIN)/basedpyright
+
+unit: $(STAMP) ## Unit tests, and the lit tests in the same process
+	$(BIN)/python -m pytest -n$(JOBS)
+
+lit: $(STAMP) ## The lit tests once more, by stock lit
+	$(BIN)/lit -sv -j$(JOBS) tests/lit
+
+coverage: $(STAMP) ## Unit and lit tests with branch coverage
+	$(BIN)/python -m pytest -n$(JOBS) --cov --cov-report=term-missing:skip-covered
+
+docs: $(STAMP) ## Write docs/passes.md from the passes' docstrings
+	$(BIN)/python -m jaxpp.tools.docs
+
+format: $(STAMP) ## Let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove what was built, but not .venv
+	rm -rf build dist *.egg-info .coverage .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
