@@ -1,0 +1,104 @@
+"""The command line of `jaxpp-opt`."""
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
+
+Passes = Mapping[str, type[Pass]]
+Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
+
+
+def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
+    """The passes and pipelines that may be named: the given ones, else jaxpp's."""
+    if passes is None:
+        from jaxpp import hlo_passes
+
+        passes = hlo_passes.PASSES
+    if pipelines is None:
+        from jaxpp.hlo_passes.pipelines import PIPELINES
+
+        pipelines = PIPELINES
+    return passes, pipelines
+
+
+def make_parser(doc: str) -> argparse.ArgumentParser:
+    """The parser; `doc` is the tool's docstring."""
+    parser = argparse.ArgumentParser(
+        "jaxpp-opt",
+        usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
+        description=doc.splitlines()[0],
+        epilog=doc.partition("\n\n")[2],
+        allow_abbrev=False,
+    )
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="MLIR text or bytecode; -: stdin")
+    parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
+    parser.add_argument("--emit-bytecode", action="store_true", help="write MLIR bytecode instead of text")
+    parser.add_argument("--mlir-print-debuginfo", action="store_true", help="print source locations too")
+    parser.add_argument(
+        "--split-input-file", action="store_true", help="the input holds several modules, between lines '// -----'"
+    )
+    _add_pipeline_options(parser.add_argument_group("which passes"))
+    _add_watching_options(parser.add_argument_group("watching them"))
+    return parser
+
+
+def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument(
+        "-p", "--passes", default=None, metavar="PASSES", help="name,name{option=value option2=value}, in order"
+    )
+    group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
+    group.add_argument("--schedule", metavar="TEXT", help="for --pipeline: a name such as 1f1b, or a schedule's text")
+    group.add_argument("--meshes", type=int, metavar="N", help="for --pipeline: the number of meshes")
+    group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
+    group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
+
+
+def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
+    group.add_argument("--print-after-all", action="store_true", help="print the module after every pass")
+    group.add_argument("--print-after", action="append", metavar="NAME", help="print it after this pass; repeatable")
+    group.add_argument("--time-passes", action="store_true", help="print a table of the time each pass took")
+    group.add_argument(
+        "--verify-each", action=argparse.BooleanOptionalAction, default=True, help="verify the module after every pass"
+    )
+    group.add_argument(
+        "--validate", action="store_true", help="run the module before and after every pass and compare the results"
+    )
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="for --validate: the seed of its inputs")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+
+
+def pipeline_of(
+    options: argparse.Namespace, parser: argparse.ArgumentParser, passes: Passes, pipelines: Pipelines
+) -> tuple[Pass, ...]:
+    """The passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
+    for name in [*(options.print_after or ()), *([options.pass_doc] if options.pass_doc is not None else ())]:
+        if name not in passes:
+            parser.error(unknown("pass", name, passes))
+    if options.emit_bytecode and options.split_input_file:
+        parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
+    if options.pipeline is not None and options.passes is not None:
+        parser.error("-p and --pipeline exclude each other")
+    if options.pipeline is None and (options.schedule is not None or options.meshes is not None):
+        parser.error("--schedule and --meshes are for --pipeline; a pass takes options as name{option=value}")
+    try:
+        if options.pipeline is not None:
+            return _named_pipeline(options, pipelines)
+        return parse_pipeline(options.passes or "", passes)
+    except PipelineTextError as error:
+        parser.error(str(error))
+
+
+def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[Pass, ...]:
+    name = options.pipeline
+    if name not in pipelines:
+        raise PipelineTextError(unknown("pipeline", name, pipelines))
+    given = {key: getattr(options, key) for key in ("schedule", "meshes") if getattr(options, key) is not None}
+    for key in given.keys() - inspect.signature(pipelines[name]).parameters.keys():
+        raise PipelineTextError(f"pipeline '{name}' takes no --{key}")
+    try:
+        return pipelines[name](**given)
+    except ValueError as error:
+        raise PipelineTextError(f"pipeline '{name}': {error}") from None

@@ -1,0 +1,46 @@
+"""What `jaxpp-opt --list-passes` and `--pass-doc` print."""
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.tools.pipeline_text import Option, options_of, quote
+
+Passes = Mapping[str, type[Pass]]
+Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
+
+
+def answer(options: argparse.Namespace, passes: Passes, pipelines: Pipelines) -> str | None:
+    """The text that was asked for instead of a run; None: a run."""
+    if options.pass_doc is not None:
+        return pass_doc(passes[options.pass_doc])
+    return list_passes(passes, pipelines) if options.list_passes else None
+
+
+def list_passes(passes: Passes, pipelines: Pipelines) -> str:
+    """Every pass with its first line and its options, and every pipeline."""
+    lines: list[str] = []
+    for name, step in passes.items():
+        lines.append(f"{name}\n    {first_line(step)}")
+        lines += [f"    {describe_option(option)}" for option in options_of(step)]
+    for name, pipeline in pipelines.items():
+        lines.append(f"--pipeline {name}\n    {first_line(pipeline)}")
+    return "\n".join(lines)
+
+
+def pass_doc(step: type[Pass]) -> str:
+    """The name of a pass and its whole docstring."""
+    lines = [step.name, "", inspect.getdoc(step) or "", "", *map(describe_option, options_of(step))]
+    return "\n".join(lines).rstrip()
+
+
+def describe_option(option: Option) -> str:
+    """`{name=<type>}` and the default."""
+    default = "required" if option.default is None else f"default {quote(option.default)}"
+    return f"{{{option}}}  {default}"
+
+
+def first_line(thing: object) -> str:
+    """The first line of a docstring."""
+    return (inspect.getdoc(thing) or "").partition("\n")[0]

@@ -1,0 +1,92 @@
+"""What `jaxpp-opt` watches a pipeline with: verification, printing, timing, and which pass is at work."""
+
+import time
+from collections.abc import Collection
+from typing import TextIO
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Observer, Pass
+
+
+class BrokenModuleError(Exception):
+    """A pass left a module that does not verify: a bug of that pass."""
+
+    def __init__(self, step: Pass, cause: ir.MLIRError) -> None:
+        super().__init__(f"pass '{step.name}' left an invalid module")
+        self.step = step
+        self.cause = cause
+
+
+class Watch:
+    """An observer that looks away; the base of those that look at one side only."""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+
+class CurrentPass(Watch):
+    """Remembers the pass at work, for messages about what went wrong in it."""
+
+    def __init__(self) -> None:
+        self.step: Pass | None = None
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Remember `step`."""
+        self.step = step
+
+
+class VerifyEach(Watch):
+    """Verifies the module after every pass. Raises BrokenModuleError."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Verify."""
+        try:
+            module.operation.verify()
+        except ir.MLIRError as error:
+            raise BrokenModuleError(step, error) from None
+
+
+class PrintAfter(Watch):
+    """Prints the module after the passes of the given names, or after all (None)."""
+
+    def __init__(self, stream: TextIO, names: Collection[str] | None) -> None:
+        self._stream = stream
+        self._names = names
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Print, if the pass is one of the named."""
+        if self._names is None or step.name in self._names:
+            print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
+
+
+class Timing(Watch):
+    """Times passes: goes first among the observers, and its `start` last, so that the others' time does not count."""
+
+    def __init__(self) -> None:
+        self.start: Observer = _Start(self)
+        self.began = 0.0
+        self._seconds: list[tuple[str, float]] = []
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Stop the watch."""
+        self._seconds.append((step.name, time.perf_counter() - self.began))
+
+    def table(self) -> str:
+        """One line per pass in the order in which they ran, and the total."""
+        total = sum(seconds for _, seconds in self._seconds)
+        width = max([len(name) for name, _ in self._seconds] + [len("total")])
+        rows = [*self._seconds, ("total", total)]
+        lines = [f"{n:<{width}}  {1e3 * s:>10.2f} ms  {100 * s / total if total else 0:>5.1f} %" for n, s in rows]
+        return "\n".join([f"{'pass':<{width}}  {'time':>13}  {'share':>7}", *lines])
+
+
+class _Start(Watch):
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        self._timing.began = time.perf_counter()

@@ -1,0 +1,162 @@
+"""The text form of a pipeline: `name,name{option=value option2="two words"}`."""
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Mapping
+
+from jaxpp.hlo_passes.base import Pass
+
+_PASS = re.compile(r"\s*([A-Za-z_][\w-]*)\s*")
+_OPTION = re.compile(r"\s*([A-Za-z_][\w-]*)\s*")
+_VALUE = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s{}"]+)', re.DOTALL)
+_INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_TYPE_NAMES: dict[object, str] = {int: "an integer", bool: "true or false", str: "a string"}
+
+Value = int | str | bool
+
+
+class PipelineTextError(ValueError):
+    """The text of a pipeline is wrong: one short message that names the pass, the option and what was expected."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option of a pass: its name in text (hyphens), its field, its type and its default (None: required)."""
+
+    name: str
+    field: str
+    type: type[Value]
+    default: Value | None
+
+    def __str__(self) -> str:
+        return f"{self.name}=<{self.type.__name__}>"
+
+
+def options_of(step: type[Pass]) -> tuple[Option, ...]:
+    """The options of a pass class: its dataclass fields, which are of type int, str or bool."""
+    hints = typing.get_type_hints(step)
+    return tuple(_option(step, field, hints[field.name]) for field in dataclasses.fields(step) if field.init)
+
+
+def _option(step: type[Pass], field: "dataclasses.Field[Value]", hint: object) -> Option:
+    if hint not in _TYPE_NAMES:
+        raise TypeError(f"pass '{step.name}': option '{field.name}' is of type {hint}, not int, str or bool")
+    default = None if field.default is dataclasses.MISSING else field.default
+    return Option(field.name.replace("_", "-"), field.name, typing.cast("type[Value]", hint), default)
+
+
+def parse_pipeline(text: str, passes: Mapping[str, type[Pass]]) -> tuple[Pass, ...]:
+    """The passes that `text` names, with their options, in order; an empty text is an empty pipeline.
+
+    Values are bare words or strings in double quotes (`\\"` and `\\\\` as in C); a bool option may stand without one.
+
+    Raises:
+        PipelineTextError: the text does not parse, or names an unknown pass or option, or gives a bad value.
+    """
+    return tuple(_make(name, given, passes) for name, given in _split(text))
+
+
+def _split(text: str) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
+    """(pass name, [(option name, value or None)]) for each pass in the text."""
+    position = 0
+    while text.strip():
+        found = _PASS.match(text, position)
+        if not found:
+            raise _expected("the name of a pass", text, position)
+        position = found.end()
+        options: list[tuple[str, str | None]] = []
+        if text.startswith("{", position):
+            options, position = _split_options(text, position + 1)
+        yield found[1], options
+        if position == len(text):
+            return
+        if text[position] != ",":
+            raise _expected("',' or '{' or the end" if text[position - 1] != "}" else "',' or the end", text, position)
+        position += 1
+
+
+def _split_options(text: str, position: int) -> tuple[list[tuple[str, str | None]], int]:
+    """The options from behind a `{`, and the position behind its `}` and the blanks that follow."""
+    options: list[tuple[str, str | None]] = []
+    while not (end := re.compile(r"\s*}\s*").match(text, position)):
+        name = _OPTION.match(text, position)
+        if not name:
+            raise _expected("the name of an option or '}'", text, position)
+        position, value = name.end(), None
+        if text.startswith("=", position):
+            found = _VALUE.match(text, position + 1)
+            if not found:
+                raise _expected(f"a value for '{name[1]}'", text, position + 1)
+            position, value = found.end(), _unquote(found[1])
+        options.append((name[1], value))
+    return options, end.end()
+
+
+def _unquote(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL) if value.startswith('"') else value
+
+
+def quote(value: Value) -> str:
+    """`value` as the text that parses back to it."""
+    if not isinstance(value, str):
+        return str(value).lower()
+    bare = _VALUE.fullmatch(value)
+    return (
+        value
+        if bare and not value[0].isspace() and '"' not in value
+        else '"' + re.sub(r'([\\"])', r"\\\1", value) + '"'
+    )
+
+
+def _make(name: str, given: list[tuple[str, str | None]], passes: Mapping[str, type[Pass]]) -> Pass:
+    if name not in passes:
+        raise PipelineTextError(unknown("pass", name, passes))
+    options = {option.name: option for option in options_of(passes[name])}
+    values: dict[str, Value] = {}
+    for key, text in given:
+        option = options.get(key.replace("_", "-"))
+        if option is None:
+            has = "it has: " + ", ".join(map(str, options.values())) if options else "it has none"
+            raise PipelineTextError(f"pass '{name}' has no option '{key}'; {has}")
+        if option.field in values:
+            raise PipelineTextError(f"pass '{name}': option '{option.name}' is given twice")
+        values[option.field] = _convert(name, option, text)
+    for option in options.values():
+        if option.default is None and option.field not in values:
+            raise PipelineTextError(f"pass '{name}' needs its option {option}")
+    try:
+        return passes[name](**values)
+    except ValueError as error:
+        raise PipelineTextError(f"pass '{name}': {error}") from None
+
+
+def _convert(name: str, option: Option, text: str | None) -> Value:
+    if option.type is bool and (text is None or text.lower() in _BOOLEANS):
+        return text is None or _BOOLEANS[text.lower()]
+    if option.type is str and text is not None:
+        return text
+    if option.type is int and text is not None and _INTEGER.fullmatch(text) and len(text) < 20:
+        return int(text)
+    found = "no value" if text is None else f"'{_shorten(text)}'"
+    raise PipelineTextError(f"pass '{name}': option '{option.name}' takes {_TYPE_NAMES[option.type]}, found {found}")
+
+
+def unknown(what: str, name: str, known: Mapping[str, object]) -> str:
+    """`unknown <what> 'name'`, with the nearest known names, or all of them when none is near."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if near:
+        return f"unknown {what} '{_shorten(name)}'; did you mean {' or '.join(repr(n) for n in near)}?"
+    return f"unknown {what} '{_shorten(name)}'; known: {', '.join(known) or 'none'}"
+
+
+def _expected(what: str, text: str, position: int) -> PipelineTextError:
+    rest = text[position:].strip()
+    found = f"'{_shorten(rest)}'" if rest else "the end"
+    return PipelineTextError(f"bad pipeline: expected {what}, found {found} (character {position + 1})")
+
+
+def _shorten(text: str, length: int = 30) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
