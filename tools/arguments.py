@@ -18,9 +18,12 @@ def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Pass
 
         passes = hlo_passes.PASSES
     if pipelines is None:
-        from jaxpp.hlo_passes.pipelines import PIPELINES
+        try:
+            from jaxpp.hlo_passes.pipelines import PIPELINES
 
-        pipelines = PIPELINES
+            pipelines = PIPELINES
+        except ModuleNotFoundError:
+            pipelines = {}
     return passes, pipelines
 
 

@@ -55,8 +55,8 @@ def split(data: bytes) -> Iterator[bytes]:
         start = end
 
 
-def parse(data: bytes, path: str, context: ir.Context) -> ir.Module:
-    """The module in `data`, text or bytecode.
+def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:
+    """The module in `data`, text or bytecode, which came from `path` and is all of it if `whole`.
 
     Raises:
         InputError: it does not parse or does not verify.
@@ -65,6 +65,8 @@ def parse(data: bytes, path: str, context: ir.Context) -> ir.Module:
     if not data.startswith(BYTECODE_MAGIC):
         _check_text(data, name)
     try:
+        if whole and os.path.isfile(path) and path.isascii():
+            return ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
         return ir.Module.parse(data, context)
     except ir.MLIRError as error:
         raise InputError(describe(error, name)) from None
@@ -99,17 +101,18 @@ def describe_diagnostic(diagnostic: ir.DiagnosticInfo | ir.Diagnostic, name: str
     yield f"{place(diagnostic.location, name)}: {severity}: {one_line(diagnostic.message)}"
     for note in diagnostic.notes:
         if not note.message.startswith("see current operation"):
-            yield f"{place(note.location, name)}: note: {one_line(note.message)}"
+            yield f"{place(note.location, name)}: note: {one_line(note.message, 120)}"
 
 
 def place(location: ir.Location, name: str) -> str:
     """`file:line:col` of a location; `name` alone when it has none."""
-    return with_name(source_of(location), name)
+    exact = ir.Location.from_attr(location.attr, location.context)  # a diagnostic's has the base class only
+    return with_name(source_of(exact), name)
 
 
 def with_name(source: str | None, name: str) -> str:
     """A source position with the input's real name in place of the `-` that MLIR gives to parsed text."""
-    if source is None or source == "-:0:0":
+    if source is None or source in ("-:0:0", f"{name}:0:0"):
         return name
     return name + source.removeprefix("-") if source.startswith("-:") else source
 
