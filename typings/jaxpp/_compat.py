@@ -1,0 +1,1 @@
+../../jaxpp/_compat.py
