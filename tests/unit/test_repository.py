@@ -249,7 +249,7 @@ def private_names(path: Path) -> list[str]:
 def imports(path: Path) -> list[tuple[int, str]]:
     """Each imported module, or `module.name` of a `from` import, with its line; relative ones keep their dots."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         if isinstance(node, ast.ImportFrom):
