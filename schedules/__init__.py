@@ -1,1 +1,63 @@
-"""TODO"""
+"""Schedules of pipeline parallelism as data: no JAX, no MLIR.
+
+A pipeline cuts a model into *stages* and a batch into *microbatches*. A *schedule* says which *mesh* (group of
+devices) holds which stage, and in which order each mesh runs its tasks: the forward or the backward of one stage for
+one microbatch.
+
+    >>> from jaxpp import schedules as S
+    >>> print(S.make("1f1b", meshes=2, microbatches=3))
+    schedule: 1f1b
+    placement: 0 1
+    mesh 0: 0F0 0F1 .   0B0 0F2 0B1 .   0B2
+    mesh 1: .   1F0 1B0 1F1 1B1 1F2 1B2
+
+The grid is the schedule: `S.parse` reads it back, exactly. `0F2` is the forward of stage 0 for microbatch 2; B is a
+full backward, I and W its two halves, the gradients of inputs and of weights.
+
+    check(s)           is it valid, and if not, why
+    merged_order(s)    one order over all meshes, for a process that dispatches them all
+    start_times(s)     when each task starts
+    activations(s)     how many activations each mesh keeps alive
+
+A schedule of your own is a grid, a `Schedule` built from `Task`s, or a subclass of `BaseSchedule`. Whatever is wrong
+with it is a `ScheduleError` that names the mesh, the position and the reason.
+"""
+
+from __future__ import annotations
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.classes import BaseSchedule, GPipe, ScheduleTasks, Std1F1B, TaskType
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.kinds import Kind, Need
+from jaxpp.schedules.library import make, names
+from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement, Task
+
+parse = Schedule.parse
+
+__all__ = [
+    "BaseSchedule",
+    "GPipe",
+    "Kind",
+    "Need",
+    "Placement",
+    "Schedule",
+    "ScheduleError",
+    "ScheduleTasks",
+    "Std1F1B",
+    "Task",
+    "TaskType",
+    "activations",
+    "check",
+    "gpipe",
+    "make",
+    "merged_order",
+    "names",
+    "one_f_one_b",
+    "parse",
+    "start_times",
+    "unit_cost",
+]

@@ -1,0 +1,137 @@
+"""Is a schedule valid, and if not, why: answered in the schedule's own terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from jaxpp.schedules.errors import ScheduleError, marked
+from jaxpp.schedules.graph import Graph, sweep
+from jaxpp.schedules.task import Task
+
+
+class HasGraph(Protocol):
+    """A schedule, or what else can be numbered."""
+
+    @property
+    def graph(self) -> Graph:
+        """The tasks, numbered."""
+        ...
+
+
+def check(schedule: HasGraph) -> None:
+    """Prove that the schedule computes every gradient exactly once and cannot deadlock, whatever the timing.
+
+    Every task runs once, on a mesh that holds its stage; every stage runs every microbatch forward, and, unless no
+    stage has a backward, also backward: fused, or as input and weight gradient. What a task needs comes earlier on its
+    mesh, or on another mesh without a cycle. Linear in the number of tasks.
+
+    Positions in messages are those of cells in their mesh's order, counted from 0.
+
+    Raises:
+        ScheduleError: the first thing that is wrong, the row with the cell marked where there is one cell to blame.
+    """
+    graph = schedule.graph
+    _check_each_task(graph)
+    _check_complete(graph)
+    _check_needs(graph)
+    _check_deadlock(graph)
+
+
+def _check_each_task(graph: Graph) -> None:
+    seen: set[Task] = set()
+    for mesh, row in enumerate(graph.rows):
+        stages = graph.placement.stages_of(mesh)
+        held = frozenset(stages)
+        for number in row:
+            task = graph.tasks[number]
+            if task.stage not in held:
+                raise _error(graph, number, f"{task.words} does not belong here: mesh {mesh} holds {_listed(stages)}")
+            if task.kind not in graph.rules:
+                raise _error(graph, number, f"{task.words} is of an unknown kind: known are {', '.join(graph.rules)}")
+            if task in seen:
+                first = _at(graph, graph.tasks.index(task))
+                raise _error(graph, number, f"{task.words} is there twice, first on {first}")
+            seen.add(task)
+
+
+def _check_complete(graph: Graph) -> None:
+    """Walk over stages and microbatches; what is missing is met after at most as many steps as there are tasks."""
+    kinds = ("forward", "backward", "input_grad", "weight_grad")
+    forward, backward, input_grad, weight_grad = (graph.numbers.get(kind, {}) for kind in kinds)
+    if not forward:
+        raise ScheduleError("the schedule has no forward task")
+    trains = bool(backward or input_grad or weight_grad)
+    stages = graph.placement.stages
+    for key in range((1 + max(task.microbatch for task in graph.tasks)) * stages):
+        microbatch, stage = divmod(key, stages)
+        missing = None
+        if key not in forward:
+            missing = "forward"
+        elif key in backward:
+            if key in input_grad or key in weight_grad:
+                number = input_grad.get(key, weight_grad.get(key, 0))
+                other = graph.tasks[backward[key]].words
+                raise _error(graph, number, f"{graph.tasks[number].words} repeats a part of {other}")
+        elif trains and key not in input_grad:
+            missing = "backward"
+        elif trains and key not in weight_grad:
+            missing = "weight_grad"
+        if missing:
+            words = Task(missing, stage, microbatch).words
+            raise ScheduleError(f"{words} is missing: mesh {graph.placement[stage]} should run it")
+
+
+def _check_needs(graph: Graph) -> None:
+    for number, lacking in graph.lacking.items():
+        raise _error(graph, number, f"{graph.tasks[number].words} needs {lacking[0].words}, which is missing")
+    for mesh, row in enumerate(graph.rows):
+        for number in row:
+            for need in graph.needs[number]:
+                if number <= need < row.stop:
+                    needed = f"needs {graph.tasks[need].words}, which comes later on mesh {mesh}"
+                    raise _error(graph, number, f"{graph.tasks[number].words} {needed}")
+
+
+def _check_deadlock(graph: Graph) -> None:
+    _, heads = sweep(graph, [1.0] * len(graph.tasks))
+    mesh = next((mesh for mesh, row in enumerate(graph.rows) if heads[mesh] != row.stop), None)
+    if mesh is None:
+        return
+    # Each mesh that is stuck waits for a task at or behind the head of another: following them closes a cycle.
+    steps: dict[int, str] = {}
+    while mesh not in steps:
+        number, need = _blocked(graph, heads, mesh)
+        task, needed = graph.tasks[number].words, graph.tasks[need].words
+        steps[mesh] = f"{_at(graph, number)}: {task} needs {needed} of {_at(graph, need)}"
+        mesh, _ = graph.place(need)
+    cycle = list(steps)[list(steps).index(mesh) :]
+    lines = "".join(f"\n  {steps[mesh]}" for mesh in cycle)
+    raise ScheduleError(f"deadlock: these meshes wait for one another{lines}", graph.place(heads[mesh]))
+
+
+def _blocked(graph: Graph, heads: list[int], mesh: int) -> tuple[int, int]:
+    """The task at the head of a stuck mesh that waits, and the one on another mesh that it waits for."""
+    head = heads[mesh]
+    return next(
+        (number, need)
+        for number in range(head, head + graph.spans[head])
+        for need in graph.needs[number]
+        if need not in graph.rows[mesh] and need >= heads[graph.place(need)[0]]
+    )
+
+
+def _error(graph: Graph, number: int, reason: str) -> ScheduleError:
+    mesh, position = where = graph.place(number)
+    row = ["+".join(map(str, cell)) for cell in graph.cells[mesh]]
+    return ScheduleError(f"{_at(graph, number)}: {reason}\n{marked(f'mesh {mesh}:', row, position)}", where)
+
+
+def _at(graph: Graph, number: int) -> str:
+    mesh, position = graph.place(number)
+    return f"mesh {mesh} position {position}"
+
+
+def _listed(stages: Iterable[int]) -> str:
+    words = list(map(str, stages))
+    return f"stage{'s' if len(words) > 1 else ''} {', '.join(words)}"

@@ -1,0 +1,119 @@
+"""Schedules as classes, with JaxPP's names, and the base class for a user's own.
+
+    class InOrder(BaseSchedule):  # stage i on mesh i, one microbatch after the other
+        def tasks(self, n_mubatches):
+            kinds = ("forward", "backward")
+            return [[Task(k, s, mb) for mb in range(n_mubatches) for k in kinds] for s in range(self.num_stages)]
+
+`InOrder(num_stages=4).build(microbatches=8)` is then a checked `Schedule`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, TypeAlias, cast
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement, Task
+
+ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
+"""For each mesh its cells: a task, several tasks that are fused, or None for a bubble."""
+
+
+class TaskType(StrEnum):
+    """JaxPP's names of the kinds of tasks: `Task.make(stage_id, mubatch_idx, TaskType.FWD)`."""
+
+    FWD = "forward"
+    BWD = "backward"
+    BWD_I = "input_grad"
+    BWD_W = "weight_grad"
+
+
+@dataclass(frozen=True)
+class BaseSchedule(ABC):
+    """A schedule for any number of microbatches. A subclass defines `tasks`, and `get_mpmd_idx` where it needs to.
+
+    Attributes:
+        num_stages: number of stages, at least 1.
+        name: of the schedules built; the class's name, unless the class says otherwise.
+    """
+
+    num_stages: int
+    name: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__
+
+    def __post_init__(self) -> None:
+        whole_number(self.num_stages, "num_stages", least=1)
+
+    @abstractmethod
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
+        """For each mesh its tasks in order; None stands for a bubble and is ignored, a list or tuple is fused."""
+
+    def get_mpmd_idx(self, stage_id: int) -> int:
+        """The mesh that holds a stage: by default one stage per mesh."""
+        return stage_id
+
+    def build(self, microbatches: int) -> Schedule:
+        """The schedule for so many microbatches, checked.
+
+        Raises:
+            ScheduleError: what `tasks` returns is not a valid schedule of that many microbatches.
+        """
+        microbatches = whole_number(microbatches, "microbatches", least=1)
+        placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)))
+        schedule = Schedule.of(self.name, placement, _rows(self.name, self.tasks(microbatches)))
+        check(schedule)
+        if schedule.microbatches != microbatches:
+            found = f"found {schedule.microbatches}"
+            raise ScheduleError(f"{self.name}: expected tasks for {microbatches} microbatches, {found}")
+        return schedule
+
+
+def _rows(name: str, tasks: object) -> list[list[tuple[Task, ...]]]:
+    """The cells in what a user's `tasks` returned, whatever that is."""
+    if not (isinstance(tasks, (list, tuple)) and all(isinstance(row, (list, tuple)) for row in tasks)):
+        raise ScheduleError(f"{name}: tasks() must return one list of tasks per mesh, found {str(tasks)[:80]}")
+    return [
+        [_cell(cell, mesh, position) for position, cell in enumerate(row) if cell is not None]
+        for mesh, row in enumerate(cast("list[list[object]]", tasks))
+    ]
+
+
+def _cell(cell: object, mesh: int, position: int) -> tuple[Task, ...]:
+    tasks = tuple(cell) if isinstance(cell, (list, tuple)) else (cell,)
+    found = tuple(task for task in tasks if isinstance(task, Task))
+    if not found or len(found) < len(tasks):
+        raise ScheduleError(
+            f"tasks() of mesh {mesh}, element {position}: expected Task, list of Task, or None, found {cell!r}"
+        )
+    return found
+
+
+class GPipe(BaseSchedule):
+    """All forwards, then all backwards, one stage per mesh (see `gpipe`)."""
+
+    name = "gpipe"
+
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
+        """The orders of `gpipe`."""
+        return gpipe(self.num_stages, n_mubatches).orders
+
+
+class Std1F1B(BaseSchedule):
+    """One forward, one backward, one stage per mesh (see `one_f_one_b`)."""
+
+    name = "1f1b"
+
+    def tasks(self, n_mubatches: int) -> ScheduleTasks:
+        """The orders of `one_f_one_b`."""
+        return one_f_one_b(self.num_stages, n_mubatches).orders

@@ -1,0 +1,44 @@
+"""The one exception of this package, and the guard for counts."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import SupportsIndex, cast
+
+
+class ScheduleError(ValueError):
+    """A schedule, its text, or a parameter is wrong; the message says so in the schedule's own terms.
+
+    Attributes:
+        where: (mesh, position) of the cell to blame, both counted from 0, where one cell is to blame.
+    """
+
+    def __init__(self, message: str, where: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+
+
+def whole_number(value: object, what: str, *, least: int) -> int:
+    """`value` as an int of at least `least`; NumPy integers pass, floats and bools do not.
+
+    Raises:
+        ScheduleError: what was found and what was expected.
+    """
+    try:
+        if not isinstance(value, bool):
+            number = operator.index(cast("SupportsIndex", value))
+            if number >= least:
+                return number
+    except TypeError:
+        pass
+    raise ScheduleError(f"{what} must be a whole number of at least {least}, found {value!r}")
+
+
+def marked(label: str, words: Sequence[str], index: int) -> str:
+    """Two lines: the row `label words...` around the word at `index`, and a mark below that word."""
+    first, last = max(0, index - 8), index + 8
+    short = [word if len(word) <= 40 else f"{word[:37]}..." for word in words[first:last]]
+    before = " ".join([f"  {label}", *(["..."] if first else []), *short[: index - first], ""])
+    after = " ..." if last < len(words) else ""
+    return f"{before}{' '.join(short[index - first :])}{after}\n{' ' * len(before)}{'^' * len(short[index - first])}"

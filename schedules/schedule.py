@@ -1,0 +1,151 @@
+"""A schedule as data: for each mesh an ordered list of tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.graph import Cells, Graph, build_graph
+from jaxpp.schedules.grid import parse_grid, print_grid
+from jaxpp.schedules.kinds import BUILTIN_KINDS, Kind
+from jaxpp.schedules.task import Placement, Task
+
+_NAME: Final = re.compile(r"[!-~]+( [!-~]+)*")
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which mesh runs what, in which order.
+
+    A schedule can be built wrong, so that its mistakes can be shown; `check` says what is wrong with it. `str` prints
+    it as a rank x time grid and `parse` reads that back, exactly.
+
+    Attributes:
+        name: printable ASCII, on one line.
+        placement: which mesh holds which stage.
+        orders: for each mesh its tasks, in the order in which they run.
+        fused: groups of neighbours in one order that run as one task (DualPipe's forward-and-backward, one program):
+            such a group starts when all that any of them needs from outside is there, and ends as one.
+        kinds: the user's own kinds of tasks, and built-in ones that the user changed.
+
+    Raises:
+        ScheduleError: the name is not printable, the number of orders is not the number of meshes, or a fused group is
+            not a run of neighbours.
+    """
+
+    name: str
+    placement: Placement
+    orders: tuple[tuple[Task, ...], ...]
+    fused: frozenset[tuple[Task, ...]] = frozenset()
+    kinds: tuple[Kind, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ScheduleError(f"the name of a schedule must be printable ASCII on one line, found {self.name!r}")
+        if len(self.orders) != self.meshes:
+            raise ScheduleError(
+                f"{self.name}: the placement names {self.meshes} meshes, but there are {len(self.orders)} orders"
+            )
+        found = {cell for row in self.cells for cell in row if len(cell) > 1}
+        for group in self.fused - found:
+            words = "+".join(map(str, group))
+            raise ScheduleError(f"{self.name}: fused group {words} must be two or more neighbours in one mesh's order")
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        placement: Placement,
+        rows: Iterable[Iterable[Task | Sequence[Task]]],
+        kinds: Iterable[Kind] = (),
+    ) -> Schedule:
+        """Build from the cells of each mesh; a cell is a task, or a sequence of tasks that are fused."""
+        cells = [[(cell,) if isinstance(cell, Task) else tuple(cell) for cell in row] for row in rows]
+        orders = tuple(tuple(task for cell in row for task in cell) for row in cells)
+        return cls(name, placement, orders, frozenset(c for row in cells for c in row if len(c) > 1), tuple(kinds))
+
+    @staticmethod
+    def parse(text: str) -> Schedule:
+        """Read what `str` prints; the result is checked.
+
+        Raises:
+            ScheduleError: with the offending row, its cell marked, and the reason.
+        """
+        grid = parse_grid(text)
+        schedule = Schedule.of(grid.name, grid.placement, grid.rows, grid.kinds)
+        check(schedule)
+        return schedule
+
+    def __str__(self) -> str:
+        """The rank x time grid (see `jaxpp.schedules.grid`)."""
+        return print_grid(self.name, self.graph, self.kinds)
+
+    def __iter__(self) -> Iterator[Task]:
+        """All tasks, mesh by mesh."""
+        for order in self.orders:
+            yield from order
+
+    @property
+    def meshes(self) -> int:
+        """Number of meshes."""
+        return self.placement.meshes
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return self.placement.stages
+
+    @cached_property
+    def microbatches(self) -> int:
+        """Number of microbatches: one more than the highest that a task names."""
+        return 1 + max((task.microbatch for task in self), default=-1)
+
+    @cached_property
+    def cells(self) -> Cells:
+        """For each mesh its cells in order: tuples of the tasks that run as one, mostly of one task."""
+        heads = {group[0]: group for group in self.fused if len(group) > 1}
+        if not heads:
+            return tuple(tuple((task,) for task in order) for order in self.orders)
+        return tuple(_cells(order, heads) for order in self.orders)
+
+    @cached_property
+    def rules(self) -> dict[str, Kind]:
+        """What each kind needs, by name: the built-in kinds and the schedule's own."""
+        return {kind.name: kind for kind in (*BUILTIN_KINDS, *self.kinds)}
+
+    @property
+    def graph(self) -> Graph:
+        """The schedule as a graph of numbers, built once."""
+        return self._graph
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return build_graph(self.placement, self.rules, self.cells)
+
+    def dependences(self, task: Task) -> tuple[Task, ...]:
+        """What `task` needs before it can run, by the rules of its kind; wrong schedules may lack some of it.
+
+        Raises:
+            ScheduleError: the schedule has no such task.
+        """
+        number = self.graph.numbers.get(task.kind, {}).get(task.microbatch * self.stages + task.stage)
+        if number is None or self.graph.tasks[number] != task:
+            raise ScheduleError(f"{self.name} has no task {task.words}")
+        return (*(self.graph.tasks[need] for need in self.graph.needs[number]), *self.graph.lacking.get(number, ()))
+
+
+def _cells(order: tuple[Task, ...], heads: dict[Task, tuple[Task, ...]]) -> tuple[tuple[Task, ...], ...]:
+    cells: list[tuple[Task, ...]] = []
+    position = 0
+    while position < len(order):
+        cell = heads.get(order[position], ())
+        if not cell or order[position : position + len(cell)] != cell:
+            cell = (order[position],)
+        cells.append(cell)
+        position += len(cell)
+    return tuple(cells)

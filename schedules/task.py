@@ -1,0 +1,136 @@
+"""What a schedule is made of: tasks, and the placement of stages on meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.kinds import KIND_NAME, LETTERS
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work: a kind, on one stage, for one microbatch (both counted from 0).
+
+    `kind` is "forward", "backward" (input and weight gradient in one), "input_grad", "weight_grad", or a user's own.
+    Printed it is a cell of PyTorch's pipelining tables, `<stage><kind><microbatch>`: `2B5`.
+
+    Raises:
+        ScheduleError: the kind is no lower-case name, or a number is not a whole number of at least 0.
+    """
+
+    kind: str
+    stage: int
+    microbatch: int
+
+    def __post_init__(self) -> None:
+        known = type(self.kind) is str and self.kind in LETTERS
+        if known and type(self.stage) is type(self.microbatch) is int and self.stage >= 0 <= self.microbatch:
+            return
+        object.__setattr__(self, "kind", _kind_name(self.kind))
+        object.__setattr__(self, "stage", whole_number(self.stage, "the stage of a task", least=0))
+        object.__setattr__(self, "microbatch", whole_number(self.microbatch, "the microbatch of a task", least=0))
+
+    def __str__(self) -> str:
+        """The cell, e.g. `0F3`; a user's kind is written out: `0offload3`."""
+        return f"{self.stage}{LETTERS.get(self.kind, self.kind)}{self.microbatch}"
+
+    @property
+    def words(self) -> str:
+        """For messages: `B(stage 3, mb 1)`."""
+        return f"{LETTERS.get(self.kind, self.kind)}(stage {self.stage}, mb {self.microbatch})"
+
+    @classmethod
+    def make(cls, stage_id: int, mubatch_idx: int, fwd_or_bwd: str) -> Task:
+        """JaxPP's argument names and order: `Task.make(0, 3, TaskType.FWD)`."""
+        return cls(fwd_or_bwd, stage_id, mubatch_idx)
+
+
+def _kind_name(kind: object) -> str:
+    if isinstance(kind, str) and KIND_NAME.fullmatch(str(kind)):
+        return str(kind)
+    raise ScheduleError(
+        f"the kind of a task must be a name in lower case, such as 'forward', found {kind!r}; "
+        "write Task(kind, stage, microbatch) or Task.make(stage_id, mubatch_idx, fwd_or_bwd)"
+    )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which mesh holds which stage.
+
+    Most schedules keep each stage on one mesh. Those that run in two directions (Chimera, DualPipe) keep it on
+    several: each of these holds a copy of its weights.
+
+    Attributes:
+        homes: for each stage the meshes that hold it, the one where the weights are at home first.
+
+    Raises:
+        ScheduleError: there is no stage, a stage has no mesh or the same one twice, or a mesh below the highest has no
+            stage.
+    """
+
+    homes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if not self.homes:
+            raise ScheduleError("a placement must have at least one stage, found none")
+        for stage, homes in enumerate(self.homes):
+            for mesh in homes:
+                whole_number(mesh, f"the mesh of stage {stage}", least=0)
+            if not homes or len(set(homes)) != len(homes):
+                raise ScheduleError(
+                    f"stage {stage} must be placed on one mesh or on several distinct ones, found {homes}"
+                )
+        used = {mesh for homes in self.homes for mesh in homes}
+        for mesh in range(len(used)):
+            if mesh not in used:
+                raise ScheduleError(f"mesh {mesh} holds no stage, but mesh {max(used)} does: number the meshes from 0")
+
+    @classmethod
+    def of(cls, *meshes: int | Sequence[int]) -> Placement:
+        """One argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped."""
+        return cls(tuple(tuple(mesh) if isinstance(mesh, Sequence) else (mesh,) for mesh in meshes))
+
+    @classmethod
+    def linear(cls, meshes: int) -> Placement:
+        """One stage per mesh: stage s on mesh s."""
+        return cls.looped(meshes, 1)
+
+    @classmethod
+    def looped(cls, meshes: int, chunks: int) -> Placement:
+        """`chunks` stages per mesh, round and round: stage s on mesh s % meshes (arXiv 2104.04473, section 2.2)."""
+        meshes = whole_number(meshes, "meshes", least=1)
+        return cls.of(*list(range(meshes)) * whole_number(chunks, "chunks", least=1))
+
+    def __getitem__(self, stage: int) -> int:
+        """The mesh where the stage's weights are at home."""
+        return self.homes[stage][0]
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.homes)
+
+    @cached_property
+    def meshes(self) -> int:
+        """Number of meshes."""
+        return 1 + max(mesh for homes in self.homes for mesh in homes)
+
+    def stages_of(self, mesh: int) -> tuple[int, ...]:
+        """The stages that `mesh` holds, in ascending order."""
+        return self._stages_of[mesh]
+
+    @cached_property
+    def _stages_of(self) -> tuple[tuple[int, ...], ...]:
+        held: list[list[int]] = [[] for _ in range(self.meshes)]
+        for stage, homes in enumerate(self.homes):
+            for mesh in homes:
+                held[mesh].append(stage)
+        return tuple(map(tuple, held))
+
+    def __str__(self) -> str:
+        """The mesh of each stage, `0 1 2 3`; several meshes of one stage are joined: `0+3 1+2`."""
+        return " ".join("+".join(map(str, homes)) for homes in self.homes)

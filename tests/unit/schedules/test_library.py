@@ -1,0 +1,143 @@
+"""The library by name, the classes with JaxPP's names, and a user's own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpp import schedules as S
+
+counts = st.integers(1, 6)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.sampled_from(S.names()), counts, st.integers(1, 9), st.integers(1, 4))
+def test_every_schedule_is_valid_for_any_counts(name: str, meshes: int, microbatches: int, chunks: int) -> None:
+    schedule = S.make(name, meshes=meshes, microbatches=microbatches, chunks=chunks)
+    S.check(schedule)
+    assert schedule.name == name
+    assert (schedule.meshes, schedule.stages, schedule.microbatches) == (meshes, meshes * chunks, microbatches)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 6))
+def test_every_placement_is_served(homes: list[int], microbatches: int) -> None:
+    meshes = sorted(set(homes))
+    placement = S.Placement.of(*map(meshes.index, homes))
+    for build in (S.gpipe, S.one_f_one_b):
+        S.check(build(placement.meshes, microbatches, placement=placement))
+    alive = S.activations(S.one_f_one_b(placement.meshes, microbatches, placement=placement))
+    limits = [placement.stages - stage for stage in range(placement.stages)]
+    for mesh, peak in enumerate(alive):
+        assert peak <= sum(min(microbatches, limits[stage]) for stage in placement.stages_of(mesh))
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(2, 7), st.integers(1, 12))
+def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatches: int) -> None:
+    backwards = S.Placement.of(*reversed(range(meshes)))
+    greedy = S.one_f_one_b(meshes, microbatches, placement=backwards)
+    assert greedy.orders[::-1] == S.one_f_one_b(meshes, microbatches).orders
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b"),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "there are gpipe, 1f1b; did you mean 'gpipe'?"),
+        (
+            lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
+            "'1f1b' has no option 'chunk': it takes chunks, pl",
+        ),
+        (lambda: S.gpipe(0, 1), "meshes must be a whole number of at least 1, found 0"),
+        (lambda: S.one_f_one_b(2, -3), "microbatches must be a whole number of at least 1, found -3"),
+        (lambda: S.make("1f1b", meshes=2, microbatches=1, chunks=float("nan")), "chunks must be a whole number of"),
+        (
+            lambda: S.gpipe(2, 1, placement=S.Placement.linear(3)),
+            "gpipe: expected a placement on 2 meshes and no chunks",
+        ),
+        (
+            lambda: S.gpipe(2, 1, placement=S.Placement.of(0, (0, 1))),
+            "gpipe: each stage must be on one mesh, found stage",
+        ),
+        (lambda: S.Std1F1B(0), "num_stages must be a whole number of at least 1, found 0"),
+        (lambda: S.Std1F1B(2).build(0), "microbatches must be a whole number of at least 1, found 0"),
+    ],
+)
+def test_wrong_parameters_say_what_was_found_and_expected(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        build()
+    assert message in str(error.value)
+
+
+def test_numpy_integers_are_counts() -> None:
+    assert S.gpipe(int(np.int64(2)), 2) == S.make("gpipe", meshes=np.int64(2), microbatches=np.int32(2))  # pyright: ignore[reportArgumentType]  # NumPy scalars index
+
+
+def test_jaxpp_classes_build_the_librarys_schedules() -> None:
+    assert S.Std1F1B(4).build(8) == S.make("1f1b", meshes=4, microbatches=8)
+    assert S.GPipe(num_stages=3).build(2) == S.make("gpipe", meshes=3, microbatches=2)
+    assert S.Std1F1B(4).get_mpmd_idx(3) == 3
+
+
+@dataclass(frozen=True)
+class TwoPerMesh(S.BaseSchedule):
+    """A user's class as JaxPP's users write them: bubbles as None, a fused pair, two stages on a mesh."""
+
+    mpmd_dim: int = 1
+
+    def get_mpmd_idx(self, stage_id: int) -> int:
+        return stage_id % self.mpmd_dim
+
+    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+        def task(stage: int, mubatch: int, kind: S.TaskType) -> S.Task:
+            return S.Task.make(stage_id=stage, mubatch_idx=mubatch, fwd_or_bwd=kind)
+
+        row: list[S.Task | list[S.Task] | None] = [None]
+        for mubatch in range(n_mubatches):
+            row += [task(stage, mubatch, S.TaskType.FWD) for stage in range(self.num_stages)]
+            row += [[task(1, mubatch, S.TaskType.BWD), task(0, mubatch, S.TaskType.BWD)]]
+        return [row]
+
+
+def test_a_users_class_builds_a_checked_schedule() -> None:
+    schedule = TwoPerMesh(num_stages=2).build(2)
+    assert str(schedule).split("\n") == [
+        "schedule: TwoPerMesh",
+        "placement: 0 0",
+        "mesh 0: 0F0 1F0 1B0+0B0 0F1 1F1 1B1+0B1",
+    ]
+
+
+class Broken(S.BaseSchedule):
+    """Returns whatever it is told to."""
+
+    rows: object = ()
+
+    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+        return self.rows  # pyright: ignore[reportReturnType]  # the point of the tests below
+
+
+F, B = S.Task("forward", 0, 0), S.Task("backward", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[F, 3]], "tasks() of mesh 0, element 1: expected Task, list of Task, or None, found 3"),
+        ([[F, []]], "tasks() of mesh 0, element 1: expected Task, list of Task, or None, found []"),
+        ([], "Broken: the placement names 1 meshes, but there are 0 orders"),
+        (7, "Broken: tasks() must return one list of tasks per mesh, found 7"),
+        ([F], "Broken: tasks() must return one list of tasks per mesh, found"),
+        ([[B, F]], "mesh 0 position 0: B(stage 0, mb 0) needs F(stage 0, mb 0), which comes later on mesh 0"),
+        ([[F, B]], "Broken: expected tasks for 2 microbatches, found 1"),
+    ],
+)
+def test_a_users_mistake_is_named(rows: object, message: str) -> None:
+    broken = type("Broken", (Broken,), {"rows": rows})
+    with pytest.raises(S.ScheduleError) as error:
+        broken(num_stages=1).build(2)
+    assert message in str(error.value)
