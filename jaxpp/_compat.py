@@ -3,10 +3,13 @@
 Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportAttributeAccessIssue]  # no stub; 0.8.2 to 0.11.2
+from jaxlib.mlir._mlir_libs import _stablehlo
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 
@@ -26,3 +29,127 @@ def make_context() -> ir.Context:
 def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.Value]:
     """Clone the body of `callee` (a func.func) at the current insertion point; returns its results (0.10.2)."""
     return list(_jax_mlir_ext.inlined_func_call(callee, list(operands)))
+
+
+def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
+    """The results of `@main`, which has no arguments, by StableHLO's reference interpreter (0.10.2)."""
+    return list(_stablehlo.eval_module(module, []))
+
+
+def hide_frames(path: str) -> None:
+    """Leave the frames of a file (or of the files whose path begins so) out of MLIR locations (0.10.2)."""
+    from jax._src import source_info_util
+
+    source_info_util.register_exclusion(path)
+
+
+def own_copy(module: ir.Module) -> ir.Module:
+    """A clone of `module` in a context of its own: `lowered.compiler_ir()` is JAX's cached object."""
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    with make_context():
+        return ir.Module.parse(buffer.getvalue())
+
+
+def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
+    """Turn the values a closed jaxpr closes over into its first arguments; returns both (0.10.2)."""
+    from jax._src import core
+    from jax._src.interpreters import partial_eval
+
+    return core.ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+
+
+def compile_program(
+    bytecode: bytes,
+    devices: Sequence[Any],
+    compiler_options: Mapping[str, Any],
+    host_callbacks: Sequence[Any] = (),
+) -> Any:
+    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache (0.10.2).
+
+    Counts as one compile in `jax.monitoring`. Returns a `LoadedExecutable`.
+    """
+    import numpy as np
+    from jax._src import compiler, dispatch
+    from jax.interpreters import mlir
+    from jaxlib import _jax
+
+    with mlir.make_ir_context():
+        module = ir.Module.parse(bytecode)
+        name = ir.StringAttr(module.operation.attributes["sym_name"]).value
+        message = "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec"
+        with dispatch.log_elapsed_time(message, fun_name=name, event=dispatch.BACKEND_COMPILE_EVENT):
+            return compiler.compile_or_get_cached(
+                devices[0].client,
+                module,
+                np.array(devices, dtype=object),
+                compile_options(devices, compiler_options),
+                list(host_callbacks),
+                _jax.DeviceList(tuple(devices)),
+            )
+
+
+def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
+    """XLA's options for one program over `devices`, shardings by Shardy (0.10.2)."""
+    import numpy as np
+    from jax._src import compiler
+
+    options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array([[device.id for device in devices]]),
+        env_options_overrides=dict(compiler_options),
+        backend=devices[0].client,
+    )
+    options.executable_build_options.use_shardy_partitioner = True
+    return options
+
+
+def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
+    """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2)."""
+    from jaxlib import _jax
+
+    options = compile_options(devices, compiler_options)
+    return devices[0].client.deserialize_executable(serialized, _jax.DeviceList(tuple(devices)), options)
+
+
+def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
+    """The type that an array with this sharding has; with explicit mesh axes the sharding is part of it (0.10.2)."""
+    from jax._src import core
+
+    return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
+
+
+def result_handler(aval: Any, sharding: Any) -> Any:
+    """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2)."""
+    from jaxlib import _jax
+
+    return _jax.array_result_handler(aval, sharding, True, True)
+
+
+def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
+    """One `jax.Array` around single-device arrays in the order of the sharding's devices; nothing moves (0.10.2)."""
+    from jax._src import array
+
+    return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
+
+
+def shards(array: Any) -> Sequence[Any]:
+    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices (0.10.2)."""
+    return array._arrays
+
+
+def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
+    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2)."""
+    from jaxlib import _jax
+
+    semantics = _jax.ArrayCopySemantics
+    devices = [sharding._internal_device_list for sharding in shardings]
+    return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
+
+
+def copy_function() -> Any:
+    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2)."""
+    from jaxlib import _jax
+
+    return _jax.batched_copy_array_to_devices_with_sharding

@@ -1,1 +1,30 @@
-"""TODO"""
+"""From a JAX function to one ordinary StableHLO module: stage marks, the microbatch loop, meshes, lowering.
+
+`lower` makes the module that `docs/ir.md` describes in its first section; `jaxpp.hlo_passes` takes it from there.
+"""
+
+import os
+
+from jaxpp import _compat
+
+_compat.hide_frames(os.path.join(os.path.dirname(__file__), ""))
+
+from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # after the frames of this folder are hidden
+from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402
+from jaxpp.lowering.mesh import MpmdMesh  # noqa: E402
+from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
+from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
+
+__all__ = [
+    "Add",
+    "Concat",
+    "Lowered",
+    "Max",
+    "MpmdMesh",
+    "Op",
+    "lower",
+    "mark_stage_end",
+    "pipeline_enter_stage",
+    "treduce",
+    "treduce_i",
+]

@@ -1,0 +1,206 @@
+"""The arguments of a function about to be lowered: which are static, their names, types and shardings."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxpp.lowering.marks import is_array
+from jaxpp.lowering.mesh import MpmdMesh
+
+
+@dataclass(frozen=True)
+class StaticArguments:
+    """Positions (non-negative) and keywords of the arguments that are Python values, not arrays."""
+
+    nums: frozenset[int]
+    names: frozenset[str]
+
+
+def resolve_static(
+    fun: Callable[..., Any],
+    n_args: int,
+    argnums: int | Sequence[int] | None,
+    argnames: str | Iterable[str] | None,
+) -> StaticArguments:
+    """Static arguments by position and by keyword, the one inferred from the other as `jax.jit` does.
+
+    Args:
+        fun: the function; only its signature matters.
+        n_args: the number of positional arguments of this call; negative positions count from its end.
+        argnums: as for `jax.jit`.
+        argnames: as for `jax.jit`.
+    """
+    nums = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
+    positional = positional_names(fun)
+    nums = {k + n_args if k < 0 else k for k in nums}
+    inferred = {positional[k] for k in nums if k < len(positional)} if argnames is None else set[str]()
+    if argnums is None:
+        nums = {positional.index(name) for name in names if name in positional}
+    return StaticArguments(frozenset(nums), frozenset(names | inferred))
+
+
+def positional_names(fun: Callable[..., Any]) -> list[str]:
+    """The names of the parameters that may be given by position; empty where Python can't tell."""
+    try:
+        parameters = inspect.signature(fun).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def named_arguments(fun: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """The name of each positional argument: the parameter's, or `args[2]` for what `*args` takes."""
+    names = positional_names(fun)
+    return [names[k] if k < len(names) else f"args[{k}]" for k in range(len(args))]
+
+
+def leaf_names(name: str, tree: Any) -> list[str]:
+    """`state['params']['w']` for every leaf of an argument `state`."""
+    return [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def check_arrays(name: str, argument: Any) -> None:
+    """Refuse an argument with a leaf that is not an array.
+
+    Raises:
+        TypeError: names the leaf.
+    """
+    for leaf_name, leaf in zip(leaf_names(name, argument), jax.tree.leaves(argument), strict=True):
+        if not is_array(leaf):
+            what = repr(leaf) if len(repr(leaf)) < 40 else "..."
+            raise TypeError(
+                f"argument {leaf_name} is of type {type(leaf).__name__} ({what}), not an array; "
+                f"if {name} is a Python value, name it in static_argnums or static_argnames"
+            )
+
+
+@dataclass(frozen=True)
+class Placer:
+    """Describes arrays as they are traced: by type, and by sharding over the mesh of the trace.
+
+    Args:
+        mpmd_mesh: the user's mesh.
+        mesh: the mesh of the trace: the whole mesh, or one submesh.
+    """
+
+    mpmd_mesh: MpmdMesh
+    mesh: Mesh
+
+    def describe(self, name: str, argument: Any, shardings: Sequence[Any]) -> Any:
+        """The argument with every array replaced by its type and sharding; `shardings` has one entry per leaf."""
+        leaves, tree = jax.tree.flatten(argument)
+        names = leaf_names(name, argument)
+        described = [self._describe(*each) for each in zip(names, leaves, shardings, strict=True)]
+        return jax.tree.unflatten(tree, described)
+
+    def _describe(self, name: str, leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        aval = jax.typeof(leaf)
+        placed = self.requested(f"in_shardings for {name}", sharding)
+        if placed is None:
+            placed = self._present(leaf)
+        elif len(placed.spec) > len(aval.shape):
+            raise ValueError(
+                f"in_shardings for {name}: {placed.spec} has {len(placed.spec)} entries, "
+                f"but the argument has shape {aval.shape}"
+            )
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
+
+    def requested(self, what: str, sharding: Any) -> NamedSharding | None:
+        """What the user asked for, over the mesh of the trace.
+
+        Args:
+            what: for the error, e.g. `in_shardings for x`.
+            sharding: None, a PartitionSpec, or a NamedSharding over a mesh with the same axis names.
+
+        Raises:
+            TypeError: it is something else.
+            ValueError: it names an axis the mesh lacks, or the mpmd axis.
+        """
+        if sharding is None:
+            return None
+        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+        if not isinstance(spec, PartitionSpec):
+            raise TypeError(f"{what}: {type(sharding).__name__}; expected a NamedSharding, a PartitionSpec or None")
+        for axis in _axes(spec):
+            if axis not in self.mesh.axis_names:
+                raise ValueError(f"{what}: {spec} names the axis {axis!r}; the mesh has {self.mesh.axis_names}")
+            if axis == self.mpmd_mesh.mpmd_axis_name:
+                raise ValueError(
+                    f"{what}: {spec} shards over the mpmd axis {axis!r}; a value lives on whole submeshes: "
+                    f"shard it over {self.mpmd_mesh.spmd_axis_names or 'no axis'}"
+                )
+        return NamedSharding(self.mesh, spec)
+
+    def _present(self, leaf: Any) -> NamedSharding | None:
+        """Where a `jax.Array` is already, if that is on a mesh with the axes of ours; its mpmd axis is dropped."""
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != self.mesh.axis_names:
+            return None
+        mpmd = self.mpmd_mesh.mpmd_axis_name
+        sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
+        if any(self.mesh.shape[name] != size for name, size in sizes.items()):
+            return None
+        return NamedSharding(self.mesh, PartitionSpec(*(_without(entry, mpmd) for entry in sharding.spec)))
+
+
+def _axes(spec: PartitionSpec) -> list[str]:
+    entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
+    return [axis for entry in entries for axis in entry if isinstance(axis, str)]
+
+
+def _without(entry: Any, axis: str) -> Any:
+    if isinstance(entry, tuple):
+        return tuple(name for name in entry if name != axis)
+    return None if entry == axis else entry
+
+
+def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]]:
+    """Spread a pytree prefix of shardings over the leaves of each argument.
+
+    Args:
+        what: for the error, e.g. `in_shardings`.
+        prefix: one sharding for all, or a tuple with one prefix per argument.
+        arguments: the positional arguments that are not static.
+
+    Raises:
+        ValueError: the prefix does not fit.
+    """
+    if is_sharding(prefix):
+        return [[prefix] * len(jax.tree.leaves(argument)) for argument in arguments]
+    if not isinstance(prefix, (tuple, list)) or len(prefix) != len(arguments):  # pyright: ignore[reportUnknownArgumentType]
+        found = f"{len(prefix)} entries" if isinstance(prefix, (tuple, list)) else type(prefix).__name__  # pyright: ignore[reportUnknownArgumentType]
+        raise ValueError(f"{what}: {found} for {len(arguments)} positional arguments that are not static")
+    spread: list[list[Any]] = []
+    for k, (tree, argument) in enumerate(zip(prefix, arguments, strict=True)):
+        entries: list[Any] = []
+        spread.append(entries)
+        try:
+            jax.tree.map(partial(_spread, entries), tree, argument, is_leaf=is_sharding)
+        except ValueError as error:
+            raise ValueError(f"{what}[{k}] does not fit its argument: {str(error).splitlines()[0]}") from None
+    return spread
+
+
+def _spread(entries: list[Any], sharding: Any, subtree: Any) -> None:
+    entries.extend([sharding] * len(jax.tree.leaves(subtree)))
+
+
+def is_sharding(x: Any) -> bool:
+    """Whether `x` is one entry of `in_shardings` or `out_shardings`."""
+    return x is None or isinstance(x, (PartitionSpec, jax.sharding.Sharding))
+
+
+def map_shardings(placer: Placer, what: str, prefix: Any) -> Any:
+    """A pytree prefix of shardings, each over the mesh of the trace."""
+    return jax.tree.map(lambda s: placer.requested(what, s), prefix, is_leaf=is_sharding)
+
+
+def keyword_leaves(kwargs: Mapping[str, Any], static: StaticArguments) -> dict[str, Any]:
+    """The keyword arguments that are not static, in the order in which JAX flattens them."""
+    return {name: kwargs[name] for name in sorted(kwargs) if name not in static.names}

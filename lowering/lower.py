@@ -1,0 +1,236 @@
+"""From a JAX function to one ordinary StableHLO module that serves every submesh."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+from jaxlib.mlir import ir
+
+from jaxpp import _compat
+from jaxpp.lowering import arguments as arguments_
+from jaxpp.lowering.arguments import Placer, StaticArguments
+from jaxpp.lowering.feeds import FEEDS, match_state
+from jaxpp.lowering.marks import stage_numbering
+from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.microbatch_loop import MICROBATCH_LOOP, schedule_text
+from jaxpp.lowering.narrow import Axes, narrow, walk
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A function lowered for the submeshes of `mpmd_mesh`; leaves are in the order of `@main`'s arguments and results.
+
+    Attributes:
+        module: the module (docs/ir.md, section 1); the caller's own, free to be rewritten.
+        mpmd_mesh: the user's mesh.
+        in_tree: the structure of `(args, kwargs)` without static arguments.
+        out_tree: the structure of what the function returns.
+        in_avals: the type of every argument.
+        out_avals: the type of every result.
+        in_names: e.g. `state['params']['w']`.
+        out_names: e.g. `result[0]`.
+        donated: which arguments the caller gives away.
+        static: which arguments of a call are static.
+    """
+
+    module: ir.Module
+    mpmd_mesh: MpmdMesh
+    in_tree: Any
+    out_tree: Any
+    in_avals: tuple[Any, ...]
+    out_avals: tuple[Any, ...]
+    in_names: tuple[str, ...]
+    out_names: tuple[str, ...]
+    donated: tuple[bool, ...]
+    static: StaticArguments
+
+
+def lower(
+    fun: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    mpmd_mesh: MpmdMesh,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    schedule: Any = None,
+) -> Lowered:
+    """Trace `fun` over the whole mesh and narrow its module to one submesh.
+
+    Args:
+        fun: a function of arrays, or one that is jitted already.
+        args: positional arguments: arrays on any devices, numbers, `jax.ShapeDtypeStruct`s, static values.
+        kwargs: keyword arguments, likewise.
+        mpmd_mesh: the mesh; the function's own constraints may name the whole of it, or `lowering_mesh()`.
+        in_shardings: a pytree prefix of the positional, non-static arguments whose leaves are NamedShardings over the
+            whole mesh or a submesh, PartitionSpecs, or None: then a `jax.Array` on such a mesh keeps its
+            PartitionSpec, and the rest is left to propagation.
+        out_shardings: likewise, of the results.
+        static_argnums: as for `jax.jit`, as are the next three.
+        static_argnames: see above.
+        donate_argnums: see above.
+        donate_argnames: see above.
+        schedule: for a `treduce` that names none.
+
+    Raises:
+        TypeError: an argument is not an array and not static; a sharding is of another kind.
+        ValueError: `in_shardings` don't fit; a value is sharded over the mpmd axis or a collective runs over it.
+    """
+    request = _Request(
+        _numbered(fun),
+        tuple(args),
+        dict(kwargs or {}),
+        mpmd_mesh,
+        in_shardings,
+        out_shardings,
+        arguments_.resolve_static(fun, len(args), static_argnums, static_argnames),
+        {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames},
+    )
+    request.check()
+    traced, lowered, mesh = request.lowered()
+    module = _compat.own_copy(lowered.compiler_ir())
+    in_avals = tuple(traced.jaxpr.in_avals)
+    donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
+    feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
+    narrow(module, Axes(mesh.axis_names, mesh.axis_sizes, mpmd_mesh.mpmd_axis))
+    _set_feeds(module, feeds)
+    _set_schedule(module, schedule)
+    return Lowered(
+        module,
+        mpmd_mesh,
+        lowered.in_tree,
+        lowered.out_tree,
+        in_avals,
+        tuple(traced.jaxpr.out_avals),
+        request.in_names(),
+        tuple(arguments_.leaf_names("result", lowered.out_info)),
+        donated,
+        request.static,
+    )
+
+
+def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
+    """`fun` with its marks numbered from 0; a new function, so that JAX traces it anew."""
+
+    @functools.wraps(fun)
+    def traced(*args: Any, **kwargs: Any) -> Any:
+        with stage_numbering():
+            return fun(*args, **kwargs)
+
+    return traced
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the user gave, ready to be traced over a mesh."""
+
+    fun: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    mpmd_mesh: MpmdMesh
+    in_shardings: Any
+    out_shardings: Any
+    static: StaticArguments
+    donation: dict[str, Any]
+
+    def named(self) -> list[tuple[str, Any]]:
+        """The arguments that are not static, with their names, in the order of `@main`."""
+        names = arguments_.named_arguments(self.fun, self.args)
+        positional = [
+            (name, arg) for k, (name, arg) in enumerate(zip(names, self.args, strict=True)) if k not in self.static.nums
+        ]
+        return positional + list(arguments_.keyword_leaves(self.kwargs, self.static).items())
+
+    def in_names(self) -> tuple[str, ...]:
+        return tuple(leaf for name, arg in self.named() for leaf in arguments_.leaf_names(name, arg))
+
+    def check(self) -> None:
+        for name, argument in self.named():
+            arguments_.check_arrays(name, argument)
+
+    def lowered(self) -> tuple[Any, Any, Mesh]:
+        """Trace and lower over the whole mesh; over one submesh when the function's own constraints name that."""
+        try:
+            return self._lowered_over(self.mpmd_mesh.jax_mesh)
+        except ValueError as error:
+            if "incompatible devices" not in str(error).lower():
+                raise
+            try:
+                return self._lowered_over(self.mpmd_mesh.lowering_mesh())
+            except ValueError:
+                raise error from None
+
+    def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Mesh]:
+        placer = Placer(self.mpmd_mesh, mesh)
+        options = dict(self.donation)
+        if self.out_shardings is not None:
+            options["out_shardings"] = arguments_.map_shardings(placer, "out_shardings", self.out_shardings)
+        jitted: Any = jax.jit(
+            self.fun,
+            keep_unused=True,
+            static_argnums=tuple(self.static.nums) or None,
+            static_argnames=tuple(self.static.names) or None,
+            **options,
+        )
+        args, kwargs = self._described(placer)
+        ambient = nullcontext() if _has_mesh() else jax.set_mesh(mesh)
+        with ambient, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+            traced = jitted.trace(*args, **kwargs)
+            return traced, traced.lower(), mesh
+
+    def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of the call, with types and shardings instead of arrays."""
+        dynamic = [k for k in range(len(self.args)) if k not in self.static.nums]
+        shardings = arguments_.per_leaf("in_shardings", self.in_shardings, [self.args[k] for k in dynamic])
+        names = arguments_.named_arguments(self.fun, self.args)
+        args = list(self.args)
+        for k, entries in zip(dynamic, shardings, strict=True):
+            args[k] = placer.describe(names[k], args[k], entries)
+        kwargs = dict(self.kwargs)
+        for name, value in arguments_.keyword_leaves(kwargs, self.static).items():
+            kwargs[name] = placer.describe(name, value, [None] * len(jax.tree.leaves(value)))
+        return args, kwargs
+
+
+def _has_mesh() -> bool:
+    return not jax.sharding.get_abstract_mesh().empty
+
+
+def _main(module: ir.Module) -> ir.Operation:
+    return next(op.operation for op in module.body if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+
+
+def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
+    with module.context:
+        i64 = ir.IntegerType.get_signless(64)
+        attributes = list(_main(module).attributes["res_attrs"])
+        for result, argument in feeds.items():
+            entries = {named.name: named.attr for named in ir.DictAttr(attributes[result])}
+            entries[FEEDS] = ir.IntegerAttr.get(i64, argument)
+            attributes[result] = ir.DictAttr.get(entries)
+        _main(module).attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _set_schedule(module: ir.Module, schedule: Any) -> None:
+    """Give the loops that name no schedule the one of the caller."""
+    if schedule is None:
+        return
+    with module.context:
+        for loop in walk(module.operation):
+            if MICROBATCH_LOOP not in loop.attributes:
+                continue
+            entries = {named.name: named.attr for named in ir.DictAttr(loop.attributes[MICROBATCH_LOOP])}
+            if ir.StringAttr(entries["schedule"]).value == "":
+                length = ir.IntegerAttr(entries["length"]).value
+                entries["schedule"] = ir.StringAttr.get(schedule_text(schedule, length))
+                loop.attributes[MICROBATCH_LOOP] = ir.DictAttr.get(entries)

@@ -1,0 +1,249 @@
+"""The loop over microbatches: `treduce` and `treduce_i`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
+from jaxlib.mlir import ir
+
+from jaxpp import _compat
+from jaxpp.lowering.marks import is_array, stage_numbering
+from jaxpp.lowering.reductions import Add, Concat, Op
+
+MICROBATCH_LOOP = "jaxpp.microbatch_loop"
+
+
+def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: int = 0, operation: Any = None) -> Any:
+    """Map `fn` over the microbatches of `batch` and reduce what it returns.
+
+    The pipelined form of this loop, for a batch of M microbatches:
+
+        state = operation.state(M, fn's result)
+        for i in range(M):
+            state = operation.update(state, fn(batch[i]), i)
+
+    Under plain `jax.jit`, or with no jit at all, that is what runs.
+
+    Args:
+        fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
+        batch: a pytree of arrays, all of the same size M along `axis`.
+        schedule: in which order the stages run the microbatches, e.g. `jaxpp.Std1F1B(4)`. None: the one of the
+            surrounding `mpmd_jit_with_loop`.
+        axis: the microbatch axis of every leaf of `batch`.
+        operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that
+            is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair, as
+            `jax.value_and_grad` does, else `Add`.
+
+    Returns:
+        A pytree like what `fn` returns.
+
+    Raises:
+        ValueError: `batch` is empty, its leaves differ in M or lack the axis; `operation` does not fit the results.
+        TypeError: a leaf of `batch` or of the results is not an array; an operation changes its accumulator's type.
+    """
+    length = _batch_length(batch, axis)
+
+    def on_slice(index: jax.Array) -> Any:
+        return fn(jax.tree.map(partial(_take, index=index, axis=axis), batch))
+
+    return _reduce(on_slice, length, schedule, operation, "treduce")
+
+
+def treduce_i(fn: Callable[[jax.Array], Any], length: int, schedule: Any = None, operation: Any = None) -> Any:
+    """`treduce` for a function of the microbatch's number: reduces `fn(i)` for `0 <= i < length`.
+
+    Args:
+        fn: takes the number of the microbatch, an int32 scalar, and returns a pytree of arrays.
+        length: the number of microbatches, at least 1.
+        schedule: as for `treduce`.
+        operation: as for `treduce`.
+
+    Raises:
+        ValueError: `length` is below 1; `operation` does not fit the results.
+        TypeError: a result is not an array; an operation changes its accumulator's type.
+    """
+    return _reduce(fn, length, schedule, operation, "treduce_i")
+
+
+def _take(leaf: Any, *, index: jax.Array, axis: int) -> jax.Array:
+    leaf = jnp.asarray(leaf)
+    return jax.lax.dynamic_index_in_dim(leaf, index, axis, keepdims=False, allow_negative_indices=False)
+
+
+def _batch_length(batch: Any, axis: int) -> int:
+    """The size M that every leaf of `batch` has along `axis`."""
+    sizes: list[tuple[str, int]] = []
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        name = f"batch{jax.tree_util.keystr(path)}"
+        if not is_array(leaf):
+            raise TypeError(f"treduce: {name} is of type {type(leaf).__name__}, not an array")
+        shape = jax.typeof(leaf).shape
+        if not -len(shape) <= axis < len(shape):
+            raise ValueError(f"treduce: {name} has shape {shape}, so no microbatch axis {axis}")
+        sizes.append((name, shape[axis]))
+    if not sizes:
+        raise ValueError("treduce: the batch holds no array")
+    first, length = sizes[0]
+    for name, size in sizes:
+        if size != length:
+            raise ValueError(f"treduce: {name} has {size} microbatches along axis {axis}, but {first} has {length}")
+    if length == 0:
+        raise ValueError(f"treduce: the batch is empty: {first} has size 0 along axis {axis}")
+    return length
+
+
+@dataclass(frozen=True)
+class _Result:
+    """One leaf of what the user's function returns, and how it is reduced."""
+
+    name: str
+    aval: Any
+    op: Op
+
+    def initial(self, length: int) -> jax.Array:
+        """The accumulator before the first microbatch."""
+        aval = self.aval
+        sharding = None if aval.sharding.mesh.empty else aval.sharding
+        return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
+
+    def updated(self, state: jax.Array, value: jax.Array, index: jax.Array) -> jax.Array:
+        """The accumulator after one more microbatch."""
+        new = jnp.asarray(self.op.update(state, value, index))
+        if (new.shape, new.dtype) != (state.shape, state.dtype):
+            before, after = (f"{x.dtype}{list(x.shape)}" for x in (state, new))
+            raise TypeError(
+                f"{type(self.op).__name__}: the accumulator of {self.name} is {before}, its update is {after}"
+            )
+        return new
+
+
+def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operation: Any, caller: str) -> Any:
+    if length < 1:
+        raise ValueError(f"{caller}: {length} microbatches; at least 1 is needed")
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    with stage_numbering():
+        traced, shapes = jax.make_jaxpr(fn, return_shape=True)(index)
+    results = _results(traced, shapes, operation, caller)
+
+    def step(i: jax.Array, *state: jax.Array) -> list[jax.Array]:
+        values = jaxpr_as_fun(traced)(i)
+        return [r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True)]
+
+    initial = [r.initial(length) for r in results]
+    body, consts = _compat.closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
+    text = schedule_text(schedule, length)
+    final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
+    return jax.tree.unflatten(jax.tree.structure(shapes), final)
+
+
+def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
+    """Every leaf that the user's function returns with its operation."""
+    if operation is None:
+        operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add  # pyright: ignore[reportUnknownArgumentType]
+    try:
+        full = jax.tree.broadcast(operation, shapes, is_leaf=_is_operation)
+    except ValueError:
+        returned = str(jax.tree.structure(shapes)).removeprefix("PyTreeDef")
+        raise ValueError(
+            f"{caller}: operation {operation} does not fit what the function returns, {returned[:300]}; "
+            "give one operation, or a pytree of operations that is a prefix of it"
+        ) from None
+    ops = jax.tree.leaves(full, is_leaf=_is_operation)
+    paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+    for name, op in zip(paths, ops, strict=True):
+        if not _is_operation(op):
+            raise TypeError(f"{caller}: the operation for {name} is {op!r}; expected Add, Max, Concat(axis) or an Op")
+    made = [op() if isinstance(op, type) else op for op in ops]
+    return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
+
+
+def _is_operation(x: Any) -> bool:
+    return hasattr(x, "state") and hasattr(x, "update")
+
+
+def schedule_text(schedule: Any, length: int) -> str:
+    """The schedule for `length` microbatches in its text form; empty for None.
+
+    Args:
+        schedule: None, a text, a `Schedule`, or what has `build(microbatches) -> Schedule`.
+        length: the number of microbatches.
+    """
+    if schedule is None:
+        return ""
+    return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
+
+
+loop_p = Primitive("jaxpp_microbatch_loop")
+loop_p.multiple_results = True
+
+
+@loop_p.def_impl
+def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, **_: Any) -> Sequence[Any]:
+    """The loop as ordinary, differentiable JAX."""
+    consts, state = _split(args, body)
+    step = jaxpr_as_fun(body)
+    return jax.lax.fori_loop(0, length, lambda i, state: tuple(step(*consts, jnp.int32(i), *state)), tuple(state))
+
+
+def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
+    """The loop with one int32 counter from 0 to `length` in steps of 1, and its body in place."""
+    consts, state = _split(args, body)
+    step = jaxpr_as_fun(body)
+    counted = jax.lax.while_loop(
+        lambda carry: carry[0] < length,
+        lambda carry: (carry[0] + 1, *step(*consts, *carry)),
+        (jnp.int32(0), *state),
+    )
+    return counted[1:]
+
+
+def _split(args: Sequence[Any], body: ClosedJaxpr) -> tuple[Sequence[Any], Sequence[Any]]:
+    n_consts = len(args) - len(body.out_avals)
+    return args[:n_consts], args[n_consts:]
+
+
+@loop_p.def_effectful_abstract_eval
+def _abstract(*_: Any, body: ClosedJaxpr, **__: Any) -> tuple[list[Any], Any]:
+    return list(body.out_avals), body.effects
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    active = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+    def loop(*values: Any) -> Sequence[Any]:
+        args = list(primals)
+        for k, value in zip(active, values, strict=True):
+            args[k] = value
+        return _plain_loop(*args, **params)
+
+    return jax.jvp(loop, [primals[k] for k in active], [tangents[k] for k in active])
+
+
+def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[Sequence[Any], list[int]]:
+    out = jax.vmap(partial(_plain_loop, **params), in_axes=tuple(dims))(*args)
+    return out, [0] * len(out)
+
+
+def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, length: int, schedule: str) -> Any:
+    results = mlir.lower_fun(partial(_counted_loop, body=body, length=length))(ctx, *values)
+    if not results:
+        return results
+    loop = results[0].owner
+    if loop.name != "stablehlo.while":
+        raise RuntimeError(f"lowering: the microbatch loop became {loop.name}")
+    attribute = {
+        "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),
+        "schedule": ir.StringAttr.get(schedule),
+    }
+    loop.attributes[MICROBATCH_LOOP] = ir.DictAttr.get(attribute)
+    return results
+
+
+ad.primitive_jvps[loop_p] = _jvp
+batching.primitive_batchers[loop_p] = _batch
+mlir.register_lowering(loop_p, _lower)

@@ -1,0 +1,216 @@
+"""From a module over the whole mesh to one that serves every submesh."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.lowering.locations import source_line
+
+MESH = "mesh"
+SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings")
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of the mesh of the trace, and which of them is the mpmd axis.
+
+    Args:
+        names: the axes' names, outermost first.
+        sizes: their sizes.
+        mpmd: the position of the mpmd axis.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    mpmd: int
+
+    @property
+    def mpmd_name(self) -> str:
+        """The mpmd axis."""
+        return self.names[self.mpmd]
+
+    @property
+    def groups(self) -> int:
+        """The number of submeshes."""
+        return self.sizes[self.mpmd]
+
+    @property
+    def inner(self) -> int:
+        """How far apart two neighbours along the mpmd axis are: the product of the sizes after it."""
+        return int(np.prod(self.sizes[self.mpmd + 1 :], dtype=np.int64))
+
+    @property
+    def devices(self) -> int:
+        """The number of devices of one submesh."""
+        return int(np.prod(self.sizes, dtype=np.int64)) // self.groups
+
+    def group(self, device: np.ndarray) -> np.ndarray:
+        """The mpmd coordinate of devices of the whole mesh."""
+        return device // self.inner % self.groups
+
+    def within(self, device: np.ndarray) -> np.ndarray:
+        """The number within its submesh of devices of the whole mesh."""
+        return device // (self.inner * self.groups) * self.inner + device % self.inner
+
+
+def narrow(module: ir.Module, axes: Axes) -> None:
+    """Rewrite `module`, in place, for one submesh; numbers of devices in it become those of the submesh.
+
+    Args:
+        module: as `jax.jit` lowered it over a mesh with `axes`.
+        axes: that mesh.
+
+    Raises:
+        ValueError: a value is sharded over the mpmd axis, or a collective runs over it; names the user's line.
+    """
+    with module.context, ir.Location.unknown():
+        operations = list(walk(module.operation))
+        for op in operations:
+            _refuse_mpmd_sharding(op, axes)
+        for op in operations:
+            _narrow_operation(op, axes)
+        _one_mesh(module, [op for op in operations if op.name == "sdy.mesh"], axes)
+        i32 = ir.IntegerType.get_signless(32)
+        module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, axes.devices)
+
+
+def walk(op: ir.Operation) -> Iterator[ir.Operation]:
+    """Every operation inside `op`, in order."""
+    for region in op.regions:
+        for block in region:
+            for inner in block:
+                yield inner.operation
+                yield from walk(inner.operation)
+
+
+def _refuse_mpmd_sharding(op: ir.Operation, axes: Axes) -> None:
+    if op.name == "func.func":
+        _refuse_in_signature(op, axes)
+        return
+    for name in SHARDINGS:
+        if name in op.attributes and _uses_axis(op.attributes[name], axes.mpmd_name):
+            raise ValueError(_sharded_over_mpmd(f"{source_line(op.location)}: a value", op.attributes[name], axes))
+
+
+def _refuse_in_signature(function: ir.Operation, axes: Axes) -> None:
+    for attribute, what in (("arg_attrs", "argument"), ("res_attrs", "result")):
+        if attribute not in function.attributes:
+            continue
+        for k, value in enumerate(function.attributes[attribute]):
+            if "sdy.sharding" in value and _uses_axis(value["sdy.sharding"], axes.mpmd_name):
+                raise ValueError(_sharded_over_mpmd(f"{what} {k}", value["sdy.sharding"], axes))
+
+
+def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
+    others = [name for name in axes.names if name != axes.mpmd_name]
+    return (
+        f"{what} is sharded over the mpmd axis {axes.mpmd_name!r} ({sharding}); "
+        f"a value lives on whole submeshes: shard it over {', '.join(others) or 'no axis'}"
+    )
+
+
+def _uses_axis(attribute: ir.Attribute, axis: str) -> bool:
+    """Whether a dimension is sharded (or unreduced) over `axis`; being replicated over it is no use."""
+    if f'"{axis}"' not in str(attribute):
+        return False
+    if isinstance(attribute, sdy.TensorShardingPerValueAttr):
+        return any(_uses_axis(sharding, axis) for sharding in attribute.shardings)
+    if not isinstance(attribute, sdy.TensorShardingAttr):
+        return False
+    dimensions = [ref for dimension in attribute.dimension_shardings for ref in dimension.axes]
+    return any(sdy.AxisRefAttr(ref).name == axis for ref in [*dimensions, *attribute.unreduced_axes])
+
+
+def _narrow_operation(op: ir.Operation, axes: Axes) -> None:
+    if op.name == "stablehlo.partition_id":
+        _narrow_partition_id(op, axes)
+    elif "replica_groups" in op.attributes:
+        _narrow_groups(op, axes)
+    elif "source_target_pairs" in op.attributes:
+        _narrow_pairs(op, axes)
+
+
+def _narrow_groups(op: ir.Operation, axes: Axes) -> None:
+    attribute = op.attributes["replica_groups"]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        if f'"{axes.mpmd_name}"' in str(attribute):
+            raise ValueError(_collective_over_mpmd(op, axes))
+        return
+    groups = np.array(attribute)
+    if "channel_handle" not in op.attributes and groups.size == 1:
+        return  # over replicas, of which there is one
+    kept = [row for row in groups if row.size and axes.group(row[row >= 0][:1]) == 0]
+    for row in groups:
+        if len(set(axes.group(row[row >= 0]).tolist())) > 1:
+            raise ValueError(_collective_over_mpmd(op, axes))
+    renumbered = np.array([np.where(row >= 0, axes.within(row), row) for row in kept], np.int64)
+    op.attributes["replica_groups"] = ir.DenseElementsAttr.get(renumbered)
+
+
+def _narrow_pairs(op: ir.Operation, axes: Axes) -> None:
+    pairs = np.array(op.attributes["source_target_pairs"]).reshape(-1, 2)
+    groups = axes.group(pairs)
+    if (groups[:, 0] != groups[:, 1]).any():
+        raise ValueError(_collective_over_mpmd(op, axes))
+    kept = np.ascontiguousarray(axes.within(pairs[groups[:, 0] == 0]), np.int64)
+    op.attributes["source_target_pairs"] = ir.DenseElementsAttr.get(kept)
+
+
+def _collective_over_mpmd(op: ir.Operation, axes: Axes) -> str:
+    return (
+        f"{source_line(op.location)}: {op.name.removeprefix('stablehlo.')} runs over the mpmd axis "
+        f"{axes.mpmd_name!r}; the submeshes run different programs: leave that axis to the stage marks"
+    )
+
+
+def _narrow_partition_id(op: ir.Operation, axes: Axes) -> None:
+    """The id in the whole mesh of the device at the same place of submesh 0."""
+    if axes.groups == 1:
+        return
+    with ir.InsertionPoint(op), op.location:
+        own = stablehlo.partition_id()
+        outer = stablehlo.divide(own, _constant(axes.inner, own.type))
+        rest = stablehlo.remainder(own, _constant(axes.inner, own.type))
+        whole = stablehlo.add(stablehlo.multiply(outer, _constant(axes.inner * axes.groups, own.type)), rest)
+    op.result.replace_all_uses_with(whole)
+    op.erase()
+
+
+def _constant(value: int, kind: ir.Type) -> ir.Value:
+    element = ir.RankedTensorType(kind).element_type
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(kind, ir.IntegerAttr.get(element, value)))
+
+
+def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None:
+    """Narrow every `sdy.mesh`; `@mesh` with all axes replaces what equals it, and what has no axes."""
+    for op in meshes:
+        _narrow_mesh(op, axes)
+    sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]
+    whole = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*axis) for axis in zip(axes.names, sizes, strict=True)])
+    symbols = ir.SymbolTable(module.operation)
+    for op in meshes:
+        mesh = sdy.MeshAttr(op.attributes["mesh"])
+        if mesh != whole and (list(mesh.axes) or list(mesh.device_ids)):
+            continue
+        name = ir.StringAttr(op.attributes["sym_name"]).value
+        ir.SymbolTable.replace_all_symbol_uses(name, MESH, module.operation)
+        symbols.erase(op.opview)
+    with ir.InsertionPoint.at_block_begin(module.body):
+        sdy.MeshOp(MESH, whole)
+
+
+def _narrow_mesh(op: ir.Operation, axes: Axes) -> None:
+    mesh = sdy.MeshAttr(op.attributes["mesh"])
+    present = [sdy.MeshAxisAttr(axis) for axis in mesh.axes]
+    if axes.mpmd_name not in [axis.name for axis in present]:
+        return
+    if list(mesh.device_ids):
+        raise ValueError(f"{source_line(op.location)}: a mesh with its own order of devices can't be narrowed: {mesh}")
+    narrowed = [sdy.MeshAxisAttr.get(axis.name, 1 if axis.name == axes.mpmd_name else axis.size) for axis in present]
+    op.attributes["mesh"] = sdy.MeshAttr.get(narrowed)
+    if "stablehlo.mesh" in op.attributes:  # JAX's second copy of it, for collectives that name axes
+        del op.attributes["stablehlo.mesh"]

@@ -1,0 +1,102 @@
+"""How the results of the microbatches become one: sums, maxima, stacks, and operations of a user's own.
+
+The protocol is that of NVIDIA's JaxPP, so operations written for it work here.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+class Op:
+    """Base class of an operation that accumulates one result over the microbatches.
+
+    Subclasses define `state` and `update`; the class or an instance of it is given as `operation`.
+    """
+
+    def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+        """The accumulator before the first microbatch.
+
+        Args:
+            n: the number of microbatches.
+            a: shape, dtype and (with Explicit mesh axes) sharding of one microbatch's result.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.state")
+
+    def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+        """The accumulator after one more microbatch.
+
+        Args:
+            state: the accumulator.
+            update: the microbatch's result.
+            index: the microbatch's number, an int32 scalar.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.update")
+
+
+@dataclass(frozen=True)
+class Add(Op):
+    """The sum over the microbatches. Shape and dtype stay. Starts from zeros."""
+
+    def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+        return filled(a.shape, 0, a)
+
+    def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+        return jax.lax.add(state, update)
+
+
+@dataclass(frozen=True)
+class Max(Op):
+    """The elementwise maximum over the microbatches. Shape and dtype stay. Starts from the dtype's lowest value."""
+
+    def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+        return filled(a.shape, _lowest(a.dtype), a)
+
+    def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+        return jax.lax.max(state, update)
+
+
+@dataclass(frozen=True)
+class Concat(Op):
+    """The results of all microbatches, stacked along a new axis: scalars become an array of shape (M,).
+
+    A result of shape (a, b) becomes (M, a, b) with `axis=0`, (a, M, b) with `axis=1`, (a, b, M) with `axis=-1`.
+    """
+
+    axis: int = 0
+
+    def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+        axis = self._position(len(a.shape))
+        return filled((*a.shape[:axis], n, *a.shape[axis:]), 0, a, new_axis=axis)
+
+    def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+        axis = self._position(update.ndim)
+        return jax.lax.dynamic_update_index_in_dim(state, update, index, axis, allow_negative_indices=False)
+
+    def _position(self, ndim: int) -> int:
+        if not -ndim - 1 <= self.axis <= ndim:
+            raise ValueError(
+                f"Concat(axis={self.axis}): a result of {ndim} dimensions can be stacked along 0 to {ndim}"
+            )
+        return self.axis % (ndim + 1)
+
+
+def filled(shape: tuple[int, ...], value: Any, like: jax.ShapeDtypeStruct, new_axis: int | None = None) -> jax.Array:
+    """An array of one value with the dtype of `like`, sharded as `like` where its type says so (Explicit axes)."""
+    sharding: Any = like.sharding
+    if sharding is not None and new_axis is not None:
+        spec = [*sharding.spec, *[None] * (len(like.shape) - len(sharding.spec))]
+        spec.insert(new_axis, None)
+        sharding = sharding.update(spec=jax.sharding.PartitionSpec(*spec))
+    return jax.lax.full(shape, value, like.dtype, sharding=sharding)
+
+
+def _lowest(dtype: Any) -> Any:
+    if dtype == jnp.bool_:
+        return False
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.iinfo(dtype).min
+    infinity = jnp.asarray(-jnp.inf, dtype)
+    return -jnp.inf if bool(jnp.isneginf(infinity)) else jnp.finfo(dtype).min
