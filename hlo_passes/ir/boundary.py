@@ -1,0 +1,49 @@
+"""Stage marks in the IR: reading, numbering and writing `jaxpp.boundary`."""
+
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir.attributes import i64
+
+ATTRIBUTE = "jaxpp.boundary"
+PHASES = ("forward", "backward")
+FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What one mark says: stage `stage` ends here (`forward`), or its gradient enters here (`backward`)."""
+
+    stage: int
+    phase: str
+    name: str = ""
+
+
+def is_mark(op: ir.Operation) -> bool:
+    """Whether `op` is a stage mark."""
+    return op.name == "stablehlo.optimization_barrier" and ATTRIBUTE in op.attributes
+
+
+def read(op: ir.Operation) -> Boundary:
+    """The mark that `op` carries. Raises PassError when it has an unknown form."""
+    attribute = op.attributes[ATTRIBUTE]
+    fields = {named.name: named.attr for named in attribute} if isinstance(attribute, ir.DictAttr) else {}
+    stage, phase, name = fields.get("stage"), fields.get("phase"), fields.get("name")
+    known = set(fields) <= {"stage", "phase", "name"} and isinstance(stage, ir.IntegerAttr)
+    if not known or not isinstance(phase, ir.StringAttr) or phase.value not in PHASES or stage.value < 0:
+        raise PassError(
+            f"unknown form of {ATTRIBUTE}: {attribute}", location=op.location, hint=f"a stage mark has the form {FORM}"
+        )
+    return Boundary(stage.value, phase.value, name.value if isinstance(name, ir.StringAttr) else "")
+
+
+def write(op: ir.Operation, mark: Boundary) -> None:
+    """Replace the mark that `op` carries."""
+    fields: dict[str, ir.Attribute] = {
+        "stage": i64(mark.stage),
+        "phase": ir.StringAttr.get(mark.phase),
+        "name": ir.StringAttr.get(mark.name),
+    }
+    op.attributes[ATTRIBUTE] = ir.DictAttr.get(fields)

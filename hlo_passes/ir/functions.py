@@ -1,0 +1,137 @@
+"""Functions of a module: finding them, making them, calling them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir import attributes as at
+
+
+def functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions of `module` by name, in their order."""
+    return {name_of(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
+
+
+def name_of(function: ir.Operation | ir.OpView) -> str:
+    """The symbol name of a func.func."""
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def main_of(module: ir.Module) -> ir.Operation:
+    """The function `@main`. Raises PassError when there is none, or when it has no straight body."""
+    main = functions(module).get("main")
+    if main is None:
+        raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
+    if len(main.regions[0].blocks) != 1:
+        raise PassError(
+            f"@main has {len(main.regions[0].blocks)} blocks, expected one",
+            location=main.location,
+            hint="give a module as JAX lowers it",
+        )
+    return main
+
+
+def body_of(function: ir.Operation) -> ir.Block:
+    """The single block of a function."""
+    return function.regions[0].blocks[0]
+
+
+def operations(block: ir.Block) -> list[ir.Operation]:
+    """The operations of a block, as a list that survives edits."""
+    return [op.operation for op in block.operations]
+
+
+def terminator(block: ir.Block) -> ir.Operation:
+    """The last operation of a block."""
+    return block.operations[len(block.operations) - 1].operation
+
+
+def callee(call: ir.Operation) -> str:
+    """The name of the function that a func.call calls."""
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def nested(op: ir.Operation) -> Iterator[ir.Operation]:
+    """All operations inside the regions of `op`, outermost first."""
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from nested(inner.operation)
+
+
+def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
+    """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
+    values = dict.fromkeys(op.operands)
+    if len(op.regions):
+        inside: set[ir.Operation] = set(nested(op)) | {op}
+        for inner in nested(op):
+            for value in inner.operands:
+                owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
+                if owner not in inside:
+                    values.setdefault(value)
+    return list(values)
+
+
+def create(
+    module: ir.Module,
+    name: str,
+    inputs: Sequence[ir.Type],
+    results: Sequence[ir.Type],
+    attributes: Mapping[str, ir.Attribute],
+    *,
+    visibility: str = "private",
+    before: ir.Operation | None = None,
+) -> ir.Operation:
+    """A function with an empty entry block, at the end of the module or before `before`."""
+    function = ir.Operation.create(
+        "func.func",
+        attributes={
+            "sym_name": ir.StringAttr.get(name),
+            "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(inputs), list(results))),
+            "sym_visibility": ir.StringAttr.get(visibility),
+            **attributes,
+        },
+        regions=1,
+        ip=ir.InsertionPoint(before) if before is not None else ir.InsertionPoint(module.body),
+        loc=ir.Location.unknown(),
+    )
+    ir.Block.create_at_start(function.regions[0], list(inputs))
+    return function
+
+
+def call(
+    function: str,
+    results: Sequence[ir.Type],
+    operands: Sequence[ir.Value],
+    attributes: Mapping[str, ir.Attribute],
+    ip: ir.InsertionPoint,
+    location: ir.Location,
+) -> ir.Operation:
+    """A func.call at `ip`."""
+    return ir.Operation.create(
+        "func.call",
+        results=list(results),
+        operands=list(operands),
+        attributes={"callee": ir.FlatSymbolRefAttr.get(function), **attributes},
+        ip=ip,
+        loc=location,
+    )
+
+
+def fresh_name(module: ir.Module, wanted: str, taken: Iterable[str] = ()) -> str:
+    """`wanted`, or `wanted_1`, `wanted_2`... when the module (or `taken`) has that name already."""
+    names = set(functions(module)) | set(taken)
+    name, number = wanted, 0
+    while name in names:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def kind_and_stage(function: ir.Operation) -> tuple[str, int]:
+    """The `jaxpp.kind` and `jaxpp.stage` of a task function; stage -1 when it has none."""
+    kind = function.attributes.get(at.KIND)
+    stage = at.integer(function, at.STAGE)
+    return (ir.StringAttr(kind).value if kind is not None else "", -1 if stage is None else stage)

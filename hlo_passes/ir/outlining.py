@@ -1,0 +1,71 @@
+"""Making a function of some operations of a block."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir.functions import body_of, create, nested, operands_with_captures
+from jaxpp.hlo_passes.ir.attributes import set_tables
+from jaxpp.hlo_passes.ir.shardings import Shardings, boundary_attributes
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """A new function, the values to call it with, and the values that its results stand for."""
+
+    function: ir.Operation
+    inputs: list[ir.Value]
+    outputs: list[ir.Value]
+
+
+def outline(
+    module: ir.Module,
+    name: str,
+    ops: Sequence[ir.Operation],
+    outputs: Sequence[ir.Value],
+    attributes: Mapping[str, ir.Attribute],
+    shardings: Shardings,
+) -> Outlined:
+    """Clone `ops` (in program order, one block) into a new private function that returns `outputs`.
+
+    Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
+    where they are: cheap ones may be cloned into several functions.
+    """
+    made = {result for op in ops for result in op.results}
+    used = [value for op in ops for value in operands_with_captures(op)]
+    arguments = [value for value in dict.fromkeys([*used, *outputs]) if value not in made]
+    function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
+    set_tables(
+        function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs))
+    )
+    block = body_of(function)
+    values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
+    clone_into(block, ops, values)
+    ir.Operation.create(
+        "func.return",
+        operands=[values[value] for value in outputs],
+        ip=ir.InsertionPoint(block),
+        loc=ir.Location.unknown(),
+    )
+    return Outlined(function, arguments, list(outputs))
+
+
+def clone_into(block: ir.Block, ops: Sequence[ir.Operation], values: dict[ir.Value, ir.Value]) -> None:
+    """Clone `ops` to the end of `block`, rewiring what they use through `values`, which gains their results."""
+    ip = ir.InsertionPoint(block)
+    for op in ops:
+        copy = op.clone(ip)
+        _rewire(copy, values)
+        if len(copy.regions):
+            for inner in nested(copy):
+                _rewire(inner, values)
+        for old, new in zip(op.results, copy.results, strict=True):
+            values[old] = new
+
+
+def _rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
+    for number, operand in enumerate(op.operands):
+        new = values.get(operand)
+        if new is not None:
+            op.operands[number] = new

@@ -1,0 +1,48 @@
+"""Shardings of the values that cross a function boundary: always there, closed, over whole mesh axes."""
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.hlo_passes.ir import attributes as at
+
+
+class Shardings:
+    """Reads the boundary shardings of one module; None for every value of a module that is not partitioned."""
+
+    def __init__(self, module: ir.Module) -> None:
+        meshes = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
+        partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
+        self._mesh = ir.StringAttr(meshes[0].attributes["sym_name"]).value if meshes and partitions > 1 else None
+        self._cache: dict[tuple[ir.Attribute | None, int], ir.Attribute] = {}
+
+    def of(self, value: ir.Value) -> ir.Attribute | None:
+        """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
+        if self._mesh is None or not isinstance(value.type, ir.RankedTensorType):
+            return None
+        return self.closed(at.value_sharding(value), ir.RankedTensorType(value.type).rank)
+
+    def closed(self, attribute: ir.Attribute | None, rank: int) -> ir.Attribute | None:
+        """`attribute` with closed dimensions, for a tensor of `rank`; replicated when it is None."""
+        if self._mesh is None:
+            return None
+        key = (attribute, rank)
+        if key not in self._cache:
+            axes = _whole_axes(attribute) if attribute is not None else [[] for _ in range(rank)]
+            dimensions = ", ".join("{" + ", ".join(f'"{axis}"' for axis in names) + "}" for names in axes)
+            self._cache[key] = ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dimensions}]>")
+        return self._cache[key]
+
+
+def _whole_axes(attribute: ir.Attribute) -> list[list[str]]:
+    dimensions: list[list[str]] = []
+    for dimension in sdy.TensorShardingAttr(attribute).dimension_shardings:
+        axes = [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(dimension).axes]
+        whole = all(axis.sub_axis_info is None for axis in axes)
+        dimensions.append([axis.name for axis in axes] if whole else [])
+    return dimensions
+
+
+def boundary_attributes(shardings: Shardings, values: list[ir.Value]) -> list[dict[str, ir.Attribute]]:
+    """The argument or result attributes of a function whose arguments or results stand for `values`."""
+    found = [shardings.of(value) for value in values]
+    return [{at.SHARDING: sharding} if sharding is not None else {} for sharding in found]

@@ -1,0 +1,54 @@
+"""Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir.functions import terminator
+
+
+def constant_integer(value: ir.Value) -> int | None:
+    """The value of an integer scalar constant; None for anything else."""
+    if isinstance(value, ir.BlockArgument) or value.owner.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    elements = value.owner.attributes["value"]
+    type_ = ir.RankedTensorType(value.type)
+    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
+        return None
+    return int(ir.DenseIntElementsAttr(elements)[0])
+
+
+def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
+    """The carried positions that count iterations: (position, start, step), from constants."""
+    body = loop.regions[1].blocks[0]
+    found: list[tuple[int, int, int]] = []
+    for position, (argument, value, initial) in enumerate(
+        zip(body.arguments, terminator(body).operands, loop.operands, strict=True)
+    ):
+        start = constant_integer(initial)
+        if start is None or isinstance(value, ir.BlockArgument) or value.owner.name != "stablehlo.add":
+            continue
+        left, right = value.owner.operands
+        step = constant_integer(right if left == argument else left)
+        if argument in (left, right) and step is not None:
+            found.append((position, start, step))
+    return found
+
+
+def trip_count(loop: ir.Operation) -> int:
+    """How often `loop` runs. Raises PassError when that is not a constant known from the IR."""
+    test = terminator(loop.regions[0].blocks[0]).operands[0]
+    by_position = {position: (start, step) for position, start, step in counters(loop)}
+    if not isinstance(test, ir.BlockArgument) and test.owner.name == "stablehlo.compare":
+        direction = str(test.owner.attributes["comparison_direction"])
+        index, bound = test.owner.operands
+        limit = constant_integer(bound)
+        counted = isinstance(index, ir.BlockArgument) and index.owner == loop.regions[0].blocks[0]
+        if counted and limit is not None and "LT" in direction and index.arg_number in by_position:
+            start, step = by_position[index.arg_number]
+            if step > 0 and limit > start:
+                return -(-(limit - start) // step)
+    raise PassError(
+        "the microbatch loop has no constant trip count",
+        location=loop.location,
+        hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
+    )

@@ -1,0 +1,85 @@
+"""`inline-calls`: every call of a helper, a jitted layer or a scan body becomes its body."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp._compat import inline_call
+from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.ir.functions import callee, functions, nested
+
+
+@dataclass(frozen=True)
+class InlineCalls(Pass):
+    """Replaces each `func.call` by the body of its callee, everywhere, and drops the functions nobody refers to.
+
+    JAX lowers helpers, jitted layers and the bodies of scans as functions. Marks inside of them must come up to the
+    body of the microbatch loop, where the passes after this one cut.
+
+    Functions are inlined callees first, so that each body is cloned once per call and never walked twice. Functions
+    that other ops refer to by name (`stablehlo.composite`, custom calls) stay.
+
+    Preconditions: there is a `@main`; no function calls itself.
+
+    ```mlir
+    %0 = call @layer(%w, %x)             ==>   %0 = stablehlo.dot_general %x, %w
+    func.func private @layer(%w, %x) {
+      %0 = stablehlo.dot_general %x, %w
+      return %0 }
+    ```
+    """
+
+    name: ClassVar[str] = "inline-calls"
+
+    def run(self, module: ir.Module) -> None:
+        """Inline all calls of `module`. Raises PassError on recursion and on a call of an unknown function."""
+        by_name = functions(module)
+        if "main" not in by_name:
+            raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
+        done: set[str] = set()
+        _inline_into("main", by_name, done, ())
+        _drop_unreferenced(module, by_name)
+
+
+def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], above: tuple[str, ...]) -> None:
+    for op in list(nested(by_name[name])):
+        if op.name != "func.call":
+            continue
+        target = callee(op)
+        if target in (*above, name):
+            raise PassError(f"@{target} calls itself", location=op.location, hint="recursion can't be lowered")
+        if target not in by_name or not len(by_name[target].regions[0].blocks):
+            raise PassError(f"call of @{target}, which has no body in this module", location=op.location)
+        if target not in done:
+            _inline_into(target, by_name, done, (*above, name))
+        with ir.InsertionPoint(op):
+            values = inline_call(by_name[target], list(op.operands))
+        for result, value in zip(op.results, values, strict=True):
+            result.replace_all_uses_with(value)
+        op.erase()
+    done.add(name)
+
+
+def _drop_unreferenced(module: ir.Module, by_name: dict[str, ir.Operation]) -> None:
+    kept, work = set[str](), ["main"]
+    while work:
+        name = work.pop()
+        if name in kept or name not in by_name:
+            continue
+        kept.add(name)
+        for op in nested(by_name[name]):
+            for named in op.attributes:
+                attribute = op.attributes[named] if isinstance(named, str) else named.attr
+                work.extend(_symbols(attribute))
+    for name, function in by_name.items():
+        if name not in kept:
+            function.erase()
+
+
+def _symbols(attribute: ir.Attribute) -> list[str]:
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        return [attribute.value]
+    if isinstance(attribute, ir.ArrayAttr):
+        return [name for entry in attribute for name in _symbols(entry)]
+    return []

@@ -1,0 +1,231 @@
+"""`infer-placement`: puts everything outside of the microbatch loop on a mesh."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, call, main_of, name_of, terminator
+from jaxpp.hlo_passes.ir.outlining import outline
+from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.program.placement import Placement, place
+
+
+@dataclass(frozen=True)
+class InferPlacement(Pass):
+    """Makes functions of what stands before and after the task calls, each for one mesh. Never an error.
+
+    - An operation goes where its operands are; with operands on several meshes, where the fewest bytes move.
+    - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
+      computed wherever it is used.
+    - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
+
+    The operations of one mesh are one function before the tasks (what the tasks need) and one after them, or several
+    where values cross meshes in between (a global norm). The first value of an accumulator gets a buffer of its own.
+
+    Preconditions: `unroll-microbatches` ran.
+
+    ```mlir
+    %g0 = call @backward_0(...) {jaxpp.mesh = 0}      ==>   %g0 = call @backward_0(...) {jaxpp.mesh = 0}
+    %g1 = call @backward_1(...) {jaxpp.mesh = 1}            %g1 = call @backward_1(...) {jaxpp.mesh = 1}
+    %n0 = stablehlo.subtract %w0, %g0                       %n0 = call @after_0(%w0, %g0) {jaxpp.mesh = 0}
+    %n1 = stablehlo.subtract %w1, %g1                       %n1 = call @after_1(%w1, %g1) {jaxpp.mesh = 1}
+    ```
+    """
+
+    name: ClassVar[str] = "infer-placement"
+
+    def run(self, module: ir.Module) -> None:
+        """Place all of `@main`."""
+        main = main_of(module)
+        placement = place(main)
+        _Regroup(module, placement).run()
+        _record_meshes(main, placement)
+
+
+# What an operation's group is called for: (phase, meshes, level). The level counts the hops between meshes so far.
+Key = tuple[str, tuple[int, ...], int]
+
+
+@dataclass
+class _Group:
+    """The operations of one new function, and the uses that its results replace."""
+
+    ops: dict[ir.Operation, None]
+    outputs: list[ir.Value]
+    uses: list[tuple[ir.Operation, int, int]]
+
+    def result(self, value: ir.Value, *, own: bool = False) -> int:
+        """The result number of `value`; with `own` always a new one, which no other use shares."""
+        if own or value not in self.outputs:
+            self.outputs.append(value)
+            return len(self.outputs) - 1
+        return self.outputs.index(value)
+
+
+class _Regroup:
+    """Turns the placed operations into functions and calls."""
+
+    def __init__(self, module: ir.Module, placement: Placement) -> None:
+        self._module = module
+        self._placement = placement
+        self._return = terminator(body_of(placement.main))
+        self._groups: dict[Key, _Group] = {}
+        self._key: dict[ir.Operation, Key] = {}
+
+    def run(self) -> None:
+        """Rewrite `@main` in place."""
+        placement = self._placement
+        fixed = [op for op in placement.ops if op in placement.home]
+        early = self._needed_by_tasks(fixed)
+        for op in fixed:
+            phase = "before" if op in early else "after"
+            self._key[op] = (phase, (placement.home[op],), self._level(op, phase, early))
+            self._group(self._key[op]).ops[op] = None
+        self._connect_tasks()
+        self._connect_returns()
+        for key in sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1])):
+            self._connect_group(key)
+        self._emit()
+
+    def _group(self, key: Key) -> _Group:
+        return self._groups.setdefault(key, _Group({}, [], []))
+
+    def _needed_by_tasks(self, fixed: Sequence[ir.Operation]) -> set[ir.Operation]:
+        needed: set[ir.Operation] = set()
+        candidates = set(fixed)
+        work = list(self._placement.tasks)
+        while work:
+            for value in self._placement.operands[work.pop()]:
+                op = self._placement.producers.get(value)
+                if op in candidates and op not in needed:
+                    needed.add(op)
+                    work.append(op)
+        return needed
+
+    def _level(self, op: ir.Operation, phase: str, early: set[ir.Operation]) -> int:
+        level = 0
+        for value in self._placement.operands[op]:
+            key = self._key.get(self._placement.producers.get(value, op))
+            if key is not None and key[0] == phase:
+                level = max(level, key[2] + (key[1] != (self._placement.home[op],)))
+        return level
+
+    def _connect_tasks(self) -> None:
+        """Operands of tasks that are computed outside of the loop become results of a group `before`."""
+        placement = self._placement
+        slots: dict[tuple[str, int, ir.Value], int] = {}
+        pending: list[tuple[ir.Operation, int, ir.Value, str]] = []
+        for op in placement.tasks:
+            name = str(op.attributes["callee"])
+            for number, value in enumerate(op.operands):
+                producer = placement.producers.get(value)
+                if producer is None or at.MESH in producer.attributes or producer.name == "stablehlo.constant":
+                    continue
+                pending.append((op, number, value, name))
+                slots[name, number, value] = slots.get((name, number, value), 0) + 1
+        for op, number, value, name in pending:
+            producer = placement.producers[value]
+            key = self._key.get(producer, ("before", (placement.home[op],), 0))
+            # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
+            own = producer not in self._key and slots[name, number, value] == 1
+            group = self._group(key)
+            group.uses.append((op, number, group.result(value, own=own)))
+
+    def _connect_returns(self) -> None:
+        placement = self._placement
+        for number, value in enumerate(self._return.operands):
+            producer = placement.producers.get(value)
+            if producer is not None and at.MESH not in producer.attributes:
+                key = self._key.get(producer, ("after", tuple(placement.returned[number]), 0))
+                group = self._group(key)
+                group.uses.append((self._return, number, group.result(value)))
+
+    def _connect_group(self, key: Key) -> None:
+        """Add the floating operations that a group uses, and its fixed operands as results of their groups."""
+        placement, group = self._placement, self._groups[key]
+        work = [*group.ops, *(placement.producers[value] for value in group.outputs)]
+        group.ops.update(dict.fromkeys(work))
+        while work:
+            for value in placement.operands[work.pop()]:
+                producer = placement.producers.get(value)
+                if producer is None or producer in group.ops or producer in placement.home:
+                    continue
+                group.ops[producer] = None
+                work.append(producer)
+        for op in group.ops:
+            for value in placement.operands[op]:
+                producer = placement.producers.get(value)
+                source = self._key.get(producer) if producer is not None else None
+                if source is not None and source != key:
+                    self._groups[source].result(value)
+
+    def _emit(self) -> None:
+        """Outline each group, call it, and rewire what used its values."""
+        placement = self._placement
+        shardings = Shardings(self._module)
+        order = {op: number for number, op in enumerate(placement.ops)}
+        first_task = placement.tasks[0] if placement.tasks else self._return
+        made: dict[ir.Value, ir.Value] = {}
+        for key in sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1])):
+            phase, meshes, level = key
+            group = self._groups[key]
+            name = "_".join([phase, *map(str, meshes)]) + (f"_level_{level}" if level else "")
+            ops = sorted(group.ops, key=order.__getitem__)
+            attributes = {at.KIND: ir.StringAttr.get(phase)}
+            part = outline(self._module, name, ops, group.outputs, attributes, shardings)
+            mesh = {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
+            results = self._call(name_of(part.function), part.inputs, group, mesh, made, first_task)
+            for value, result in zip(group.outputs, results, strict=True):
+                if placement.producers[value] in self._key:
+                    made.setdefault(value, result)
+            for op, number, index in group.uses:
+                op.operands[number] = results[index]
+        for op in reversed(placement.ops):
+            if not any(True for result in op.results for _ in result.uses):
+                op.erase()
+
+    def _call(
+        self,
+        name: str,
+        inputs: Sequence[ir.Value],
+        group: _Group,
+        attributes: dict[str, ir.Attribute],
+        made: dict[ir.Value, ir.Value],
+        first_task: ir.Operation,
+    ) -> list[ir.Value]:
+        before = name.startswith("before")
+        op = call(
+            name,
+            [value.type for value in group.outputs],
+            [made.get(value, value) for value in inputs],
+            attributes,
+            ir.InsertionPoint(first_task if before else self._return),
+            self._placement.main.location,
+        )
+        return list(op.results)
+
+
+def _record_meshes(main: ir.Operation, placement: Placement) -> None:
+    """Write on the arguments and results of `@main` where they live, after what is used where is final."""
+    for op in [at_op for at_op in body_of(main).operations]:
+        meshes = meshes_of(op.operation)
+        for value in op.operands:
+            if value in placement.arguments and meshes:
+                placement.arguments[value].update(meshes)
+    arguments = at.argument_attributes(main)
+    for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
+        entry[at.MESHES] = at.i64s(sorted(meshes))
+    results = at.result_attributes(main)
+    for entry, meshes in zip(results, placement.returned, strict=True):
+        entry[at.MESHES] = at.i64s(meshes)
+    at.set_tables(main, arguments, results)
+
+
+def meshes_of(call_op: ir.Operation) -> list[int]:
+    """The meshes that run a call of a placed `@main`."""
+    mesh = at.integer(call_op, at.MESH)
+    return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)

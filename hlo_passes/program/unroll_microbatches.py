@@ -1,0 +1,166 @@
+"""`unroll-microbatches`: one call per task, in the order of the schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+
+
+@dataclass(frozen=True)
+class UnrollMicrobatches(Pass):
+    """Replaces the microbatch loop by one call per (kind, stage, microbatch), in an order that the schedule allows.
+
+    The call is cloned, never the body of the task. Each call carries `jaxpp.stage`, `jaxpp.microbatch` and
+    `jaxpp.mesh`; the microbatch index is a constant. What the loop carries is threaded through the calls in the order
+    of the microbatches. `@main` still runs under plain XLA.
+
+    Preconditions: `outline-stages` ran; the schedule has the tasks that the loop has.
+
+    ```mlir
+    %r = stablehlo.while(%i = %c0, %acc = %zero)   ==>   %a0 = call @forward_0(%w, %x, %c0) {jaxpp.microbatch = 0, ...}
+      { %a = call @forward_0(%w, %x, %i)                 %a1 = call @forward_0(%w, %x, %c1) {jaxpp.microbatch = 1, ...}
+        %s = call @backward_0(%w, %a, %acc) ... }        %s0 = call @backward_0(%w, %a0, %zero) ...
+    ```
+    """
+
+    name: ClassVar[str] = "unroll-microbatches"
+
+    def run(self, module: ir.Module) -> None:
+        """Unroll the loop of `module`. Raises PassError when the schedule doesn't fit the loop's tasks or state."""
+        loop = MicrobatchLoop.of(module)
+        try:
+            schedule = schedules.parse(loop.schedule)
+        except schedules.ScheduleError as error:
+            raise PassError(str(error), location=loop.op.location) from error
+        unrolled = _Unrolled(module, loop)
+        unrolled.check(schedule)
+        for mesh, task in schedules.merged_order(schedule):
+            unrolled.emit(mesh, task)
+        unrolled.finish()
+        module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
+
+
+@dataclass(frozen=True)
+class _Template:
+    """One call of the loop body, with what it needs to be cloned for a microbatch."""
+
+    callee: str
+    operands: Sequence[ir.Value]
+    results: Sequence[ir.Type]
+    location: ir.Location
+    stage: ir.Attribute
+
+
+class _Unrolled:
+    """The straight line that grows in front of the loop."""
+
+    def __init__(self, module: ir.Module, loop: MicrobatchLoop) -> None:
+        self._loop = loop
+        self._ip = ir.InsertionPoint(loop.op)
+        self._meshes: dict[int, ir.Attribute] = {}
+        self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
+        self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
+        self._position = {argument: number for number, argument in enumerate(loop.body.arguments)}
+        self._yielded = list(terminator(loop.body).operands)
+        self._initial = list(loop.op.operands)
+        self._templates: dict[tuple[str, int], _Template] = {}
+        self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
+        self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
+        by_name = functions(module)
+        for op in operations(loop.body):
+            if op.name == "func.call":
+                key = kind_and_stage(by_name[callee(op)])
+                results = list(op.results)
+                self._templates[key] = _Template(
+                    callee(op), list(op.operands), [r.type for r in results], op.location, at.i64(key[1])
+                )
+                self._source.update((result, (key, number)) for number, result in enumerate(results))
+
+    def check(self, schedule: schedules.Schedule) -> None:
+        """Raise PassError unless `schedule` runs each task of the loop once per microbatch."""
+        planned: dict[tuple[str, int], int] = {}
+        for _, task in schedules.merged_order(schedule):
+            planned[task.kind, task.stage] = planned.get((task.kind, task.stage), 0) + 1
+        for kind, stage in self._templates:
+            if planned.get((kind, stage), 0) != self._loop.length:
+                raise PassError(
+                    f"the loop has a {kind} of stage {stage}, the schedule runs it {planned.get((kind, stage), 0)} "
+                    f"times for {self._loop.length} microbatches",
+                    location=self._loop.op.location,
+                    hint=f"the schedule has: {', '.join(sorted({kind for kind, _ in planned}))}",
+                )
+
+    def emit(self, mesh: int, task: schedules.Task) -> None:
+        """Append the call of one task; a task that the loop has no function for does nothing."""
+        key = (task.kind, task.stage)
+        template = self._templates.get(key)
+        if template is None:
+            return
+        if mesh not in self._meshes:
+            self._meshes[mesh] = at.i64(mesh)
+        attributes = {
+            at.STAGE: template.stage,
+            at.MICROBATCH: self._numbers[task.microbatch],
+            at.MESH: self._meshes[mesh],
+        }
+        operands = [self._value(value, task.microbatch, task) for value in template.operands]
+        made = call(template.callee, template.results, operands, attributes, self._ip, template.location)
+        self._done[key, task.microbatch] = list(made.results)
+
+    def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
+        """What `value` of the loop body is in iteration `microbatch`."""
+        position = self._position.get(value)
+        if position is not None:
+            if position in self._loop.indices:
+                return self._index(position, microbatch)
+            if microbatch == 0:
+                return self._initial[position]
+            return self._value(self._yielded[position], microbatch - 1, task)
+        if value not in self._source:
+            return value
+        key, number = self._source[value]
+        if (key, microbatch) not in self._done:
+            raise PassError(
+                f"{_called(task.kind, task.stage, task.microbatch) if task else 'the result of the loop'} needs a value "
+                f"of {_called(*key, microbatch)}, which the schedule runs later",
+                location=self._loop.op.location,
+                hint="what one microbatch hands on to the next must be made and used by one stage",
+            )
+        return self._done[key, microbatch][number]
+
+    def _index(self, position: int, microbatch: int) -> ir.Value:
+        which = self._loop.indices.index(position)
+        number = self._loop.starts[which] + self._loop.steps[which] * microbatch
+        type_ = self._initial[position].type
+        if (type_, number) not in self._constants:
+            element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, number)
+            made = ir.Operation.create(
+                "stablehlo.constant",
+                results=[type_],
+                attributes={"value": ir.DenseElementsAttr.get_splat(type_, element)},
+                ip=self._ip,
+                loc=self._loop.op.location,
+            )
+            self._constants[type_, number] = made.results[0]
+        return self._constants[type_, number]
+
+    def finish(self) -> None:
+        """Replace the results of the loop and erase it."""
+        for position, result in enumerate(self._loop.op.results):
+            if position in self._loop.indices:
+                result.replace_all_uses_with(self._index(position, self._loop.length))
+            else:
+                final = self._value(self._yielded[position], self._loop.length - 1, None)
+                result.replace_all_uses_with(final)
+        self._loop.op.erase()
+
+
+def _called(kind: str, stage: int, microbatch: int) -> str:
+    return f"the {kind} of stage {stage} for microbatch {microbatch}"

@@ -1,0 +1,168 @@
+"""Which task of the microbatch loop each operation belongs to."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.functions import operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.stages.cheap import cheap_operations
+
+
+# The task number of a use by the next iteration of the loop.
+NEXT_ITERATION = -1
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks of one iteration in their order: forward 0 to n-1, then backward n-1 to 0, as numbers 0 to 2n-1."""
+
+    stages: int
+
+    def forward(self, stage: int) -> int:
+        """The number of the forward task of `stage`."""
+        return stage
+
+    def backward(self, stage: int) -> int:
+        """The number of the backward task of `stage`."""
+        return 2 * self.stages - 1 - stage
+
+    def kind_and_stage(self, task: int) -> tuple[str, int]:
+        """The inverse of `forward` and `backward`."""
+        return ("forward", task) if task < self.stages else ("backward", 2 * self.stages - 1 - task)
+
+
+class Assignment:
+    """The task of every live operation of the loop body.
+
+    `task` maps an operation to its task's number. `cheap` operations have none: each task that uses one gets a clone.
+    Operations that count microbatches (`counting`) and dead ones belong to no task either.
+    """
+
+    def __init__(self, body: ir.Block, stages: int, indices: Sequence[int]) -> None:
+        self.tasks = Tasks(stages)
+        self._body = body
+        self.ops = operations(body)[:-1]
+        self.yielded = list(terminator(body).operands)
+        self._producers = {result: op for op in self.ops for result in op.results}
+        self._carried = {argument for i, argument in enumerate(body.arguments) if i not in set(indices)}
+        self.counting = {self._producers[self.yielded[i]] for i in indices}
+        self.operands = {op: operands_with_captures(op) for op in self.ops}
+        self._marks = [(op, boundary.read(op)) for op in self.ops if boundary.is_mark(op)]
+        self._read_ends()
+        self._live = self._reach(value for i, value in enumerate(self.yielded) if i not in set(indices))
+        claimed = {self.producer(value) for op, _ in self._marks for value in op.operands}
+        self.cheap = cheap_operations(self.operands, self._producers, self.is_invariant, claimed)
+        self.task: dict[ir.Operation, int] = {}
+        self._claim_slices()
+        self._place_the_rest()
+
+    def producer(self, value: ir.Value) -> ir.Operation | None:
+        """The operation of the body that computes `value`; None for a value from outside of the body."""
+        return self._producers.get(value)
+
+    def live(self) -> list[ir.Operation]:
+        """The operations that a result of the loop depends on, in program order, without marks and counters."""
+        return [op for op in self.ops if op in self._live and not boundary.is_mark(op) and op not in self.counting]
+
+    def refresh(self) -> None:
+        """Read operands, results and users again after the body was edited or operations changed their task."""
+        self.yielded = list(terminator(self._body).operands)
+        self.operands = {op: operands_with_captures(op) for op in self.ops}
+        self._used_by: dict[ir.Value, set[int]] = {value: {NEXT_ITERATION} for value in self.yielded}
+        for op, task in self.task.items():
+            for value in self.operands[op]:
+                self._used_by.setdefault(value, set()).add(task)
+        for op, task in self.before.items():
+            for value in self.operands[op]:
+                self._used_by.setdefault(value, set()).add(self.after[op] if op in self._live else task)
+
+    def used_by(self, value: ir.Value) -> set[int]:
+        """The tasks that use `value`; NEXT_ITERATION is among them when the loop carries it."""
+        return self._used_by.get(value, set())
+
+    def is_free(self, value: ir.Value) -> bool:
+        """Whether every task can have `value`, or make it for itself: invariants, indices and what is cheap."""
+        op = self.producer(value)
+        return self.is_invariant(value) if op is None else op in self.cheap or op in self.counting
+
+    def is_invariant(self, value: ir.Value) -> bool:
+        """Whether `value` comes from outside of the loop, or is the microbatch index."""
+        return value not in self._carried and value not in self._producers
+
+    def _read_ends(self) -> None:
+        """Where each mark's operands are computed and where its results belong."""
+        tasks = self.tasks
+        last = tasks.stages - 1
+        forward = [mark.stage for _, mark in self._marks if mark.phase == "forward"]
+        has_backward = any(mark.phase == "backward" for _, mark in self._marks)
+        # Without a mark after the last stage nothing separates its forward from its backward: they are one task.
+        fused = last not in forward and has_backward
+        self.before: dict[ir.Operation, int] = {}
+        self.after: dict[ir.Operation, int] = {}
+        for op, mark in self._marks:
+            if mark.phase == "forward":
+                following = min(mark.stage + 1, last)
+                self.before[op] = tasks.forward(mark.stage)
+                self.after[op] = tasks.backward(last) if fused and following == last else tasks.forward(following)
+            else:
+                self.before[op] = tasks.backward(min(mark.stage + 1, last))
+                self.after[op] = tasks.backward(mark.stage)
+
+    def _reach(self, roots: Iterable[ir.Value]) -> set[ir.Operation]:
+        found: set[ir.Operation] = {op for op in self.ops if not len(op.results)}
+        work = [op for op in found] + [op for op in map(self.producer, roots) if op is not None]
+        found.update(work)
+        while work:
+            for value in self.operands[work.pop()]:
+                op = self.producer(value)
+                if op is not None and op not in found:
+                    found.add(op)
+                    work.append(op)
+        return found
+
+    def _claim_slices(self) -> None:
+        """The backward slice of each mark, in the order of the tasks, up to what another mark has claimed."""
+        for mark in sorted((op for op, _ in self._marks if op in self._live), key=lambda op: self.before[op]):
+            work = [mark]
+            while work:
+                for value in self.operands[work.pop()]:
+                    op = self.producer(value)
+                    if op is None or op in self.task or op in self.cheap or op in self.after or op in self.counting:
+                        continue
+                    self.task[op] = self.before[mark]
+                    work.append(op)
+
+    def _place_the_rest(self) -> None:
+        """What no mark needs goes with the latest task among its operands'; without one, with its first user."""
+        floating: list[ir.Operation] = []
+        for op in self.live():
+            found = [task for task in map(self.task_of, self.operands[op]) if task is not None]
+            if op in self.task:
+                self._check_order(op, max(found, default=0))
+            elif op not in self.cheap:
+                if found:
+                    self.task[op] = max(found)
+                else:
+                    floating.append(op)
+        for op in reversed(floating):
+            users = (self.task.get(use.owner) for result in op.results for use in result.uses)
+            self.task[op] = min((task for task in users if task is not None), default=0)
+
+    def task_of(self, value: ir.Value) -> int | None:
+        """The task that `value` comes from; None for one that every task can have or make for itself."""
+        op = self.producer(value)
+        if op is None:
+            return None
+        return self.after.get(op, self.task.get(op))
+
+    def _check_order(self, op: ir.Operation, latest: int) -> None:
+        if latest > self.task[op]:
+            (kind, stage), (from_kind, from_stage) = map(self.tasks.kind_and_stage, (self.task[op], latest))
+            raise PassError(
+                f"a value flows backwards: from the {from_kind} of stage {from_stage} to the {kind} of stage {stage}",
+                location=op.location,
+                hint="mark the stages in the order in which the data passes through them",
+            )
