@@ -173,8 +173,8 @@ def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]
     """
     if is_sharding(prefix):
         return [[prefix] * len(jax.tree.leaves(argument)) for argument in arguments]
-    if not isinstance(prefix, (tuple, list)) or len(prefix) != len(arguments):  # pyright: ignore[reportUnknownArgumentType]
-        found = f"{len(prefix)} entries" if isinstance(prefix, (tuple, list)) else type(prefix).__name__  # pyright: ignore[reportUnknownArgumentType]
+    if not isinstance(prefix, (tuple, list)) or len(prefix) != len(arguments):
+        found = f"{len(prefix)} entries" if isinstance(prefix, (tuple, list)) else type(prefix).__name__
         raise ValueError(f"{what}: {found} for {len(arguments)} positional arguments that are not static")
     spread: list[list[Any]] = []
     for k, (tree, argument) in enumerate(zip(prefix, arguments, strict=True)):
@@ -198,7 +198,7 @@ def is_sharding(x: Any) -> bool:
 
 def map_shardings(placer: Placer, what: str, prefix: Any) -> Any:
     """A pytree prefix of shardings, each over the mesh of the trace."""
-    return jax.tree.map(lambda s: placer.requested(what, s), prefix, is_leaf=is_sharding)
+    return jax.tree.map(partial(placer.requested, what), prefix, is_leaf=is_sharding)
 
 
 def keyword_leaves(kwargs: Mapping[str, Any], static: StaticArguments) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def _main(module: ir.Module) -> ir.Operation:
 def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
     with module.context:
         i64 = ir.IntegerType.get_signless(64)
-        attributes = list(_main(module).attributes["res_attrs"])
+        attributes = list(ir.ArrayAttr(_main(module).attributes["res_attrs"]))
         for result, argument in feeds.items():
             entries = {named.name: named.attr for named in ir.DictAttr(attributes[result])}
             entries[FEEDS] = ir.IntegerAttr.get(i64, argument)

@@ -1,6 +1,6 @@
 """Stage marks: where one pipeline stage ends and the next begins."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -52,7 +52,7 @@ def pipeline_enter_stage(x: T, *, name: str = "") -> T:
 
 
 @contextmanager
-def stage_numbering() -> Iterator[None]:
+def stage_numbering() -> Generator[None]:
     """Number the marks traced inside from 0 on."""
     token = _next_stage.set(0)
     try:

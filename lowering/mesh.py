@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -65,12 +65,12 @@ class MpmdMesh:
         return self.unstack[0]
 
     @cached_property
-    def device_coords(self) -> Mapping[jax.Device, tuple[int, ...]]:
+    def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
         """The position of every device in the mesh."""
         return {device: position for position, device in np.ndenumerate(self.jax_mesh.devices)}
 
     @cached_property
-    def device_mpmd_idx(self) -> Mapping[jax.Device, int]:
+    def device_mpmd_idx(self) -> Mapping[Any, int]:
         """The mpmd index of every device."""
         return {device: position[self.mpmd_axis] for device, position in self.device_coords.items()}
 

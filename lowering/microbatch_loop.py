@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
@@ -144,7 +145,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
 def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
     """Every leaf that the user's function returns with its operation."""
     if operation is None:
-        operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add  # pyright: ignore[reportUnknownArgumentType]
+        operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add
     try:
         full = jax.tree.broadcast(operation, shapes, is_leaf=_is_operation)
     except ValueError:
@@ -186,20 +187,24 @@ loop_p.multiple_results = True
 def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, **_: Any) -> Sequence[Any]:
     """The loop as ordinary, differentiable JAX."""
     consts, state = _split(args, body)
-    step = jaxpr_as_fun(body)
-    return jax.lax.fori_loop(0, length, lambda i, state: tuple(step(*consts, jnp.int32(i), *state)), tuple(state))
+
+    def step(i: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(jaxpr_as_fun(body)(*consts, i, *carry))
+
+    return jax.lax.fori_loop(np.int32(0), np.int32(length), step, tuple(state))
 
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
     """The loop with one int32 counter from 0 to `length` in steps of 1, and its body in place."""
     consts, state = _split(args, body)
-    step = jaxpr_as_fun(body)
-    counted = jax.lax.while_loop(
-        lambda carry: carry[0] < length,
-        lambda carry: (carry[0] + 1, *step(*consts, *carry)),
-        (jnp.int32(0), *state),
-    )
-    return counted[1:]
+
+    def unfinished(carry: tuple[Any, ...]) -> Any:
+        return carry[0] < length
+
+    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (carry[0] + 1, *jaxpr_as_fun(body)(*consts, *carry))
+
+    return jax.lax.while_loop(unfinished, step, (np.int32(0), *state))[1:]
 
 
 def _split(args: Sequence[Any], body: ClosedJaxpr) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -236,7 +241,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
     loop = results[0].owner
     if loop.name != "stablehlo.while":
         raise RuntimeError(f"lowering: the microbatch loop became {loop.name}")
-    attribute = {
+    attribute: dict[str, ir.Attribute] = {
         "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),
         "schedule": ir.StringAttr.get(schedule),
     }

@@ -100,9 +100,10 @@ def _refuse_in_signature(function: ir.Operation, axes: Axes) -> None:
     for attribute, what in (("arg_attrs", "argument"), ("res_attrs", "result")):
         if attribute not in function.attributes:
             continue
-        for k, value in enumerate(function.attributes[attribute]):
-            if "sdy.sharding" in value and _uses_axis(value["sdy.sharding"], axes.mpmd_name):
-                raise ValueError(_sharded_over_mpmd(f"{what} {k}", value["sdy.sharding"], axes))
+        for k, value in enumerate(ir.ArrayAttr(function.attributes[attribute])):
+            entries = ir.DictAttr(value)
+            if "sdy.sharding" in entries and _uses_axis(entries["sdy.sharding"], axes.mpmd_name):
+                raise ValueError(_sharded_over_mpmd(f"{what} {k}", entries["sdy.sharding"], axes))
 
 
 def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
@@ -121,7 +122,7 @@ def _uses_axis(attribute: ir.Attribute, axis: str) -> bool:
         return any(_uses_axis(sharding, axis) for sharding in attribute.shardings)
     if not isinstance(attribute, sdy.TensorShardingAttr):
         return False
-    dimensions = [ref for dimension in attribute.dimension_shardings for ref in dimension.axes]
+    dimensions = [ref for entry in attribute.dimension_shardings for ref in sdy.DimensionShardingAttr(entry).axes]
     return any(sdy.AxisRefAttr(ref).name == axis for ref in [*dimensions, *attribute.unreduced_axes])
 
 
@@ -148,7 +149,7 @@ def _narrow_groups(op: ir.Operation, axes: Axes) -> None:
         if len(set(axes.group(row[row >= 0]).tolist())) > 1:
             raise ValueError(_collective_over_mpmd(op, axes))
     renumbered = np.array([np.where(row >= 0, axes.within(row), row) for row in kept], np.int64)
-    op.attributes["replica_groups"] = ir.DenseElementsAttr.get(renumbered)
+    op.attributes["replica_groups"] = _elements(renumbered)
 
 
 def _narrow_pairs(op: ir.Operation, axes: Axes) -> None:
@@ -157,7 +158,11 @@ def _narrow_pairs(op: ir.Operation, axes: Axes) -> None:
     if (groups[:, 0] != groups[:, 1]).any():
         raise ValueError(_collective_over_mpmd(op, axes))
     kept = np.ascontiguousarray(axes.within(pairs[groups[:, 0] == 0]), np.int64)
-    op.attributes["source_target_pairs"] = ir.DenseElementsAttr.get(kept)
+    op.attributes["source_target_pairs"] = _elements(kept)
+
+
+def _elements(numbers: Any) -> ir.Attribute:
+    return ir.DenseElementsAttr.get(numbers)
 
 
 def _collective_over_mpmd(op: ir.Operation, axes: Axes) -> str:
