@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext  # pyright: ignore[reportAttributeAccessIssue]  # no stub; 0.8.2 to 0.11.2
-from jaxlib.mlir._mlir_libs import _stablehlo
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 
@@ -59,6 +58,13 @@ def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     return core.ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
+def _jaxlib() -> Any:
+    """JAX's C++ extension (0.8.2 to 0.11.2)."""
+    from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # no stub
+
+    return _jax
+
+
 def compile_program(
     bytecode: bytes,
     devices: Sequence[Any],
@@ -72,7 +78,6 @@ def compile_program(
     import numpy as np
     from jax._src import compiler, dispatch
     from jax.interpreters import mlir
-    from jaxlib import _jax
 
     with mlir.make_ir_context():
         module = ir.Module.parse(bytecode)
@@ -85,7 +90,7 @@ def compile_program(
                 np.array(devices, dtype=object),
                 compile_options(devices, compiler_options),
                 list(host_callbacks),
-                _jax.DeviceList(tuple(devices)),
+                _jaxlib().DeviceList(tuple(devices)),
             )
 
 
@@ -107,10 +112,9 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2)."""
-    from jaxlib import _jax
 
     options = compile_options(devices, compiler_options)
-    return devices[0].client.deserialize_executable(serialized, _jax.DeviceList(tuple(devices)), options)
+    return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
 
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
@@ -122,9 +126,8 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
 
 def result_handler(aval: Any, sharding: Any) -> Any:
     """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2)."""
-    from jaxlib import _jax
 
-    return _jax.array_result_handler(aval, sharding, True, True)
+    return _jaxlib().array_result_handler(aval, sharding, True, True)
 
 
 def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
@@ -141,15 +144,13 @@ def shards(array: Any) -> Sequence[Any]:
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2)."""
-    from jaxlib import _jax
 
-    semantics = _jax.ArrayCopySemantics
+    semantics = _jaxlib().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2)."""
-    from jaxlib import _jax
 
-    return _jax.batched_copy_array_to_devices_with_sharding
+    return _jaxlib().batched_copy_array_to_devices_with_sharding

@@ -1,0 +1,82 @@
+"""Compiles each function of a program once, and loads it for every submesh that calls it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from jax.sharding import Mesh
+from tqdm import tqdm
+
+from jaxpp import _compat
+from jaxpp.runtime.program import Call, Program
+
+Executables = dict[tuple[str, int], Any]
+"""The XLA executable of each (function, mesh) that occurs."""
+
+
+def compile_program(
+    program: Program,
+    submeshes: Sequence[Mesh],
+    compiler_options: Mapping[str, Any] | None = None,
+    host_callbacks: Sequence[Any] = (),
+) -> Executables:
+    """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
+
+    A line on a terminal's stderr shows the progress. Raises what XLA raises, with the function's name as a note.
+    """
+    meshes_of: dict[str, list[int]] = {}
+    for mesh, sequence in enumerate(program.sequences):
+        for name in dict.fromkeys(each.function for each in sequence if isinstance(each, Call)):
+            meshes_of.setdefault(name, []).append(mesh)
+    options = compiler_options or {}
+    executables: Executables = {}
+
+    def compile_one(name: str) -> None:
+        try:
+            executables.update(_compile_function(program, name, meshes_of[name], submeshes, options, host_callbacks))
+        except Exception as error:
+            error.add_note(f"jaxpp: while compiling @{name} for mesh {meshes_of[name][0]}")
+            raise
+
+    workers = max(1, min(len(meshes_of), os.cpu_count() or 1))
+    with ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
+        pending = pool.map(compile_one, meshes_of)
+        # disable=None: silent unless stderr is a terminal.
+        for _ in tqdm(pending, "compiling stage programs", len(meshes_of), leave=False, disable=None):
+            pass
+    return executables
+
+
+def _compile_function(
+    program: Program,
+    name: str,
+    meshes: Sequence[int],
+    submeshes: Sequence[Mesh],
+    options: Mapping[str, Any],
+    host_callbacks: Sequence[Any],
+) -> Executables:
+    """The executables of one function: the first is compiled, the others are loaded from it where that works."""
+    bytecode = program.functions[name].bytecode
+    devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]
+    first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
+    executables: Executables = {(name, meshes[0]): first}
+    serialized = None if host_callbacks or len(meshes) == 1 else _serialize(first)
+    for mesh, each in zip(meshes[1:], devices[1:], strict=True):
+        loaded = None if serialized is None else _load(serialized, each, options)
+        executables[name, mesh] = loaded or _compat.compile_program(bytecode, each, options, host_callbacks)
+    return executables
+
+
+def _serialize(executable: Any) -> bytes | None:
+    try:
+        return executable.serialize()
+    except Exception:  # what a backend without it raises is not specified
+        return None
+
+
+def _load(serialized: bytes, devices: Sequence[Any], options: Mapping[str, Any]) -> Any | None:
+    try:
+        return _compat.load_executable(serialized, devices, options)
+    except Exception:  # as above
+        return None

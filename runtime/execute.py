@@ -1,0 +1,250 @@
+"""Runs a program: one thread issues the instructions of all submeshes in one merged order."""
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpp import _compat
+from jaxpp.runtime.arrays import Door, Placed, Shardings
+from jaxpp.runtime.compile import compile_program
+from jaxpp.runtime.order import merged_order
+from jaxpp.runtime.program import Call, Constant, Instruction, Program, Receive, Result, Send
+from jaxpp.runtime.steps import Label, batch_copy, flatten, getter, handler_of
+
+OnInstruction = Callable[[int, Instruction, Sequence[Mapping[int, jax.Array]]], None]
+"""Called as (mesh, instruction, live): `live[m]` maps each register of mesh m that holds a value to its array.
+
+Operands that die with the instruction are still there, deleted if they were donated to it.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Exit:
+    """How a result leaves: one register's array, or (joined) the shards of several, as (register, shard)."""
+
+    register: int
+    shards: tuple[tuple[int, int], ...]
+    joined: Placed | None
+
+
+class Executable:
+    """A compiled program: call it with the flat arguments, get the flat results, all of them `jax.Array`s.
+
+    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1.
+    names: what to call the arguments in messages, as `state['w']`.
+    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
+    Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        submeshes: Sequence[Mesh],
+        *,
+        names: Sequence[str] = (),
+        mpmd_axis: str = "mpmd",
+        compiler_options: Mapping[str, Any] | None = None,
+        host_callbacks: Sequence[Any] = (),
+    ) -> None:
+        self.program, self.names = program, tuple(names)
+        self._lock = threading.Lock()
+        self._order = merged_order(program)
+        self._shardings = shardings = Shardings(program, submeshes, mpmd_axis)
+        self._executables = compile_program(program, submeshes, compiler_options, host_callbacks)
+        flat = flatten(program, self._order, self._executables, shardings)
+        self._flat = flat
+        self._doors = [
+            (
+                Door(number, self._name(number), argument, shardings),
+                [flat.number(*place) for place in argument.registers],
+            )
+            for number, argument in program.arguments.items()
+        ]
+        self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
+        self._donated = self._find_donated()
+        constants = self._make_constants()
+        self._exits, self._final_copies = self._prepare_exits(constants.keys())
+        self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
+        """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.
+
+        Raises TypeError, ValueError or RuntimeError for an argument (see `Door.enter`), and what XLA raises, with the
+        task and its mesh as a note; arguments that the failed step had donated by then are gone.
+        """
+        with self._lock:
+            registers = self._enter(arguments)
+            label: Label = ()
+            try:
+                for function, operands, results, frees, handlers, label in self._flat.steps:  # noqa: B007
+                    if handlers is None:
+                        registers[results] = function(operands(registers))
+                    else:
+                        registers[results] = function(operands(registers)).consume_with_handlers(handlers)
+                    for register in frees:
+                        registers[register] = None
+            except Exception as error:
+                error.add_note(_where(label))
+                raise
+            return self._leave(registers, arguments)
+
+    def run(self, arguments: Sequence[Any], on_instruction: OnInstruction) -> list[jax.Array]:
+        """Run one step slowly, instruction by instruction, each followed by `on_instruction`; for tests and traces."""
+        with self._lock:
+            registers = self._enter(arguments)
+            numbers = self._flat.numbers
+            live: list[dict[int, jax.Array]] = [{} for _ in range(self.program.meshes)]
+            for (mesh, register), number in numbers.items():
+                if registers[number] is not None:
+                    live[mesh][register] = registers[number]
+            in_flight: dict[int, jax.Array] = {}
+            for mesh, instruction in self._order:
+                try:
+                    live[mesh].update(self._run_one(mesh, instruction, live[mesh], in_flight))
+                except Exception as error:
+                    error.add_note(_where(((mesh, instruction),)))
+                    raise
+                on_instruction(mesh, instruction, live)
+                for register in instruction.frees if isinstance(instruction, Call | Send) else ():
+                    del live[mesh][register]
+            for (mesh, register), number in numbers.items():
+                registers[number] = live[mesh].get(register)
+            return self._leave(registers, arguments)
+
+    def _run_one(
+        self, mesh: int, instruction: Instruction, live: Mapping[int, jax.Array], in_flight: dict[int, jax.Array]
+    ) -> dict[int, jax.Array]:
+        """Run one instruction; the registers that it defines."""
+        if isinstance(instruction, Call):
+            specs = self.program.functions[instruction.function].results
+            handlers = [handler_of(self._shardings.place(spec, (mesh,))) for spec in specs]
+            executable = self._executables[instruction.function, mesh]
+            operands = [live[register] for register in instruction.operands]
+            values = executable.execute_sharded(operands).consume_with_handlers(handlers)
+            return dict(zip(instruction.results, values, strict=True))
+        if isinstance(instruction, Send):
+            spec = self.program.registers[mesh][instruction.operand]
+            sharding = self._shardings.place(spec, (instruction.destination,)).sharding
+            [in_flight[instruction.channel]] = batch_copy([sharding])([live[instruction.operand]])
+            return {}
+        assert isinstance(instruction, Receive)  # constants are no part of the merged order
+        return {instruction.result: in_flight.pop(instruction.channel)}
+
+    def _enter(self, arguments: Sequence[Any]) -> list[Any]:
+        """The registers at the start: constants and arguments in place."""
+        if len(arguments) != self._argument_count:
+            raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
+        if self._donated and len({*map(id, arguments)}) != len(arguments):
+            self._check_donated_once(arguments)
+        registers = self._template.copy()
+        for door, numbers in self._doors:
+            value = door.enter(arguments[door.number])
+            if len(numbers) == 1:
+                registers[numbers[0]] = value
+            else:
+                for number, piece in zip(numbers, door.split(value), strict=True):
+                    registers[number] = piece
+        return registers
+
+    def _check_donated_once(self, arguments: Sequence[Any]) -> None:
+        first: dict[int, int] = {}
+        for number, value in enumerate(arguments):
+            other = first.setdefault(id(value), number)
+            if other != number and isinstance(value, jax.Array) and {other, number} & self._donated.keys():
+                raise ValueError(
+                    f"arguments `{self._name(other)}` and `{self._name(number)}` are one array, which is donated"
+                )
+
+    def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
+        """The results. Deletes the arrays of donated arguments."""
+        if self._final_copies is not None:
+            copy, operands, results = self._final_copies
+            registers[results] = copy(operands(registers))
+        for number, delete in self._donated.items():
+            value = arguments[number]
+            if delete and isinstance(value, jax.Array) and not value.is_deleted():
+                value.delete()
+        found: list[jax.Array] = []
+        for leaving in self._exits:
+            if leaving.joined is None:
+                found.append(registers[leaving.register])
+            else:
+                shards = [_compat.shards(registers[register])[shard] for register, shard in leaving.shards]
+                found.append(_compat.join_arrays(leaving.joined.aval, leaving.joined.sharding, shards))
+        return found
+
+    def _find_donated(self) -> dict[int, bool]:
+        """The numbers of the donated arguments, and whether to delete them: not what leaves again as a result."""
+        leaving = {place for result in self.program.results for place in result.registers}
+        return {
+            number: leaving.isdisjoint(argument.registers)
+            for number, argument in self.program.arguments.items()
+            if argument.donated
+        }
+
+    def _make_constants(self) -> dict[int, jax.Array]:
+        """An array for every constant, by register; equal constants of a mesh are one array."""
+        made: dict[tuple[int, Any, bytes], jax.Array] = {}
+        constants: dict[int, jax.Array] = {}
+        for mesh, sequence in enumerate(self.program.sequences):
+            for each in sequence:
+                if isinstance(each, Constant):
+                    key = (mesh, each.spec, each.value.tobytes())
+                    if key not in made:
+                        made[key] = jax.device_put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
+                    constants[self._flat.number(mesh, each.result)] = made[key]
+        return constants
+
+    def _prepare_exits(self, constants: Any) -> tuple[list[_Exit], Any]:
+        """How each result leaves, and the copies to make before.
+
+        Every result must be the caller's own, to keep or to donate: constants, arguments that are not donated, and
+        values returned twice are copied, as `jax.jit` does.
+        """
+        arguments = self.program.arguments.values()
+        kept = {self._flat.number(*place) for each in arguments if not each.donated for place in each.registers}
+        taken = kept | set(constants)
+        sources: list[int] = []
+        shardings: list[Any] = []
+        exits: list[_Exit] = []
+        first_copy = self._flat.count
+        for result in self.program.results:
+            registers: list[int] = []
+            for mesh, register in result.registers:
+                number = self._flat.number(mesh, register)
+                if number in taken:
+                    sources.append(number)
+                    shardings.append(self._shardings.place(result.spec, (mesh,)).sharding)
+                    number = first_copy + len(sources) - 1
+                taken.add(number)
+                registers.append(number)
+            exits.append(self._exit(result, registers))
+        if not sources:
+            return exits, None
+        self._flat.count += len(sources)
+        results = slice(first_copy, self._flat.count)
+        return exits, (batch_copy(shardings, always=True), getter(sources), results)
+
+    def _exit(self, result: Result, registers: Sequence[int]) -> _Exit:
+        meshes = tuple(mesh for mesh, _ in result.registers)
+        if len(meshes) == 1:
+            return _Exit(registers[0], (), None)
+        order = sorted(
+            (position, register, shard)
+            for register, positions in zip(registers, self._shardings.shard_numbers(meshes), strict=True)
+            for shard, position in enumerate(positions)
+        )
+        shards = tuple((register, shard) for _, register, shard in order)
+        return _Exit(registers[0], shards, self._shardings.place(result.spec, meshes))
+
+    def _name(self, number: int) -> str:
+        return self.names[number] if number < len(self.names) else str(number)
+
+
+def _where(label: Label) -> str:
+    """The note on an exception: which task of which mesh."""
+    return "jaxpp: in " + "; ".join(f"{instruction} on mesh {mesh}" for mesh, instruction in label)

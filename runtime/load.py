@@ -1,0 +1,264 @@
+"""`load`: reads a program module. No MLIR object survives it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
+from jaxpp.runtime.stage_function import read_function
+from jaxpp.runtime.values import ProgramError, TensorSpec, read_constant, read_spec
+
+
+def load(module: ir.Module) -> Program:
+    """Read a program module. Raises ProgramError, with the op's location, for whatever isn't one."""
+    with module.context, ir.Location.unknown():
+        attributes = module.operation.attributes
+        axis_sizes = _axis_sizes(module)
+        tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in _functions(module)}
+        bodies = {name: op for name, op in tops.items() if "jaxpp.mesh" in op.attributes}
+        if "jaxpp.meshes" not in attributes or not bodies:
+            raise ProgramError("this is no program module: it has no jaxpp.meshes or no function with jaxpp.mesh")
+        meshes = integer(attributes["jaxpp.meshes"])
+        by_mesh = {integer(op.attributes["jaxpp.mesh"]): op for op in bodies.values()}
+        if sorted(by_mesh) != list(range(meshes)) or len(bodies) != meshes:
+            raise ProgramError(f"jaxpp.meshes is {meshes}; the functions are for the meshes {sorted(by_mesh)}")
+        functions: dict[str, Function] = {}
+        readers = [_MeshReader(mesh, by_mesh[mesh], axis_sizes, tops, functions, module) for mesh in range(meshes)]
+        for reader in readers:
+            reader.read()
+        partitions = attributes["mhlo.num_partitions"] if "mhlo.num_partitions" in attributes else None
+        program = Program(
+            meshes=meshes,
+            partitions=1 if partitions is None else integer(partitions),
+            axis_sizes=axis_sizes,
+            functions=functions,
+            sequences=tuple(tuple(reader.sequence) for reader in readers),
+            registers=tuple(tuple(reader.specs) for reader in readers),
+            arguments=_arguments(readers),
+            results=_results(readers),
+        )
+    _check_channels(program)
+    return program
+
+
+def integer(attribute: ir.Attribute) -> int:
+    """The value of an integer attribute. Raises ProgramError for another."""
+    if not isinstance(attribute, ir.IntegerAttr):
+        raise ProgramError(f"expected an integer attribute, found {attribute}")
+    return attribute.value
+
+
+def _functions(module: ir.Module) -> Iterator[ir.Operation]:
+    for op in module.body.operations:
+        if op.operation.name == "func.func":
+            yield op.operation
+
+
+def _axis_sizes(module: ir.Module) -> dict[str, int]:
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+            return {axis.name: axis.size for axis in axes}
+    return {}
+
+
+class _MeshReader:
+    """Reads the straight line of one mesh."""
+
+    def __init__(
+        self,
+        mesh: int,
+        op: ir.Operation,
+        axis_sizes: Mapping[str, int],
+        tops: Mapping[str, ir.Operation],
+        functions: dict[str, Function],
+        module: ir.Module,
+    ) -> None:
+        self.mesh, self.op, self.axis_sizes, self.tops, self.functions = mesh, op, axis_sizes, tops, functions
+        self.module = module
+        self.sequence: list[Instruction] = []
+        self.specs: list[TensorSpec] = []
+        self.registers: dict[ir.Value, int] = {}
+        self.constants: dict[int, Constant] = {}
+        self.resharded: dict[tuple[int, TensorSpec], int] = {}
+        self.arguments: list[tuple[int, int, bool]] = []
+        """(argument number, register, donated)"""
+        self.results: list[tuple[int, int]] = []
+        """(result number, register)"""
+
+    def fail(self, op: ir.Operation, message: str) -> ProgramError:
+        return ProgramError(f"{op.location}: {op.name} on mesh {self.mesh}: {message}".removeprefix("loc(unknown): "))
+
+    def read(self) -> None:
+        block = self.op.regions[0].blocks[0]
+        arg_attrs = ir.ArrayAttr(self.op.attributes["arg_attrs"]) if "arg_attrs" in self.op.attributes else []
+        for value, attribute in zip(block.arguments, arg_attrs or [None] * len(block.arguments), strict=True):
+            attrs = ir.DictAttr(attribute) if attribute is not None else {}
+            if "jaxpp.argument" not in attrs:
+                raise self.fail(self.op, f"argument {value.arg_number} has no jaxpp.argument")
+            sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
+            register = self.define(value, read_spec(value.type, sharding, self.axis_sizes))
+            donated = "jax.buffer_donor" in attrs or "tf.aliasing_output" in attrs
+            self.arguments.append((integer(attrs["jaxpp.argument"]), register, donated))
+        readers = {
+            "stablehlo.constant": self.constant,
+            "func.call": self.call,
+            "stablehlo.send": self.send,
+            "stablehlo.recv": self.receive,
+            "func.return": self.finish,
+            "stablehlo.create_token": self.skip,
+            "stablehlo.after_all": self.skip,
+        }
+        for op in block.operations:
+            op = op.operation
+            if op.name not in readers:
+                raise self.fail(op, "only constants, calls, send and recv stand in the function of a mesh")
+            readers[op.name](op)
+
+    def skip(self, op: ir.Operation) -> None:
+        """Tokens only keep the order, which a sequence has anyway."""
+
+    def define(self, value: ir.Value, spec: TensorSpec) -> int:
+        self.registers[value] = len(self.specs)
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def frees(self, op: ir.Operation, operands: Sequence[int]) -> tuple[int, ...]:
+        if "jaxpp.last_use" not in op.attributes:
+            return ()
+        numbers = list(ir.DenseI64ArrayAttr(op.attributes["jaxpp.last_use"]))
+        if any(not 0 <= number < len(operands) for number in numbers):
+            raise self.fail(op, f"jaxpp.last_use {numbers} with {len(operands)} operands")
+        return tuple(sorted({operands[number] for number in numbers}))
+
+    def use(self, op: ir.Operation, value: ir.Value, expected: TensorSpec, what: str) -> int:
+        """The register of `value`; a constant comes in the sharding in which it is wanted."""
+        register = self.registers[value]
+        if self.specs[register] == expected:
+            return register
+        constant = self.constants.get(register)
+        if constant is None or (constant.value.shape, constant.value.dtype) != (expected.shape, expected.dtype):
+            raise self.fail(op, f"{what} is {self.specs[register]}, expected {expected}")
+        if (register, expected) not in self.resharded:
+            self.resharded[register, expected] = len(self.specs)
+            self.sequence.append(Constant(len(self.specs), constant.value, expected))
+            self.specs.append(expected)
+        return self.resharded[register, expected]
+
+    def constant(self, op: ir.Operation) -> None:
+        spec = read_spec(op.results[0].type, None, self.axis_sizes)
+        constant = Constant(self.define(op.results[0], spec), read_constant(op, spec), spec)
+        self.constants[constant.result] = constant
+        self.sequence.append(constant)
+
+    def call(self, op: ir.Operation) -> None:
+        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        if name not in self.functions:
+            if name not in self.tops:
+                raise self.fail(op, f"there is no function @{name}")
+            self.functions[name] = read_function(self.module, self.tops[name], self.axis_sizes)
+        function = self.functions[name]
+        operands = [
+            self.use(op, value, expected, f"operand {number} of @{name}")
+            for number, (value, expected) in enumerate(zip(op.operands, function.arguments, strict=True))
+        ]
+        frees = self.frees(op, operands)
+        results = [self.define(value, spec) for value, spec in zip(op.results, function.results, strict=True)]
+        stage, microbatch = (
+            integer(op.attributes[key]) if key in op.attributes else None for key in ("jaxpp.stage", "jaxpp.microbatch")
+        )
+        self.sequence.append(Call(name, tuple(operands), tuple(results), function.kind, stage, microbatch, frees))
+
+    def channel(self, op: ir.Operation) -> tuple[int, int, int]:
+        """(channel, sending mesh, receiving mesh)."""
+        pairs = np.array(op.attributes["source_target_pairs"]) if "source_target_pairs" in op.attributes else None
+        if pairs is None or pairs.shape != (1, 2):
+            raise self.fail(op, "source_target_pairs must hold one pair: (sending mesh, receiving mesh)")
+        source, target = pairs[0].tolist()
+        return stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle, source, target
+
+    def send(self, op: ir.Operation) -> None:
+        channel, source, target = self.channel(op)
+        if source != self.mesh or len(op.operands) != 2:
+            raise self.fail(op, f"expected one value and a token, sent from here, found {source} -> {target}")
+        operand = self.registers[op.operands[0]]
+        self.sequence.append(Send(channel, operand, target, self.frees(op, [operand])))
+
+    def receive(self, op: ir.Operation) -> None:
+        channel, source, target = self.channel(op)
+        if target != self.mesh or len(op.results) != 2:
+            raise self.fail(op, f"expected one value and a token, received here, found {source} -> {target}")
+        sharding = None
+        if "sdy.sharding" in op.attributes:
+            sharding = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[0]
+        spec = read_spec(op.results[0].type, sharding, self.axis_sizes)
+        self.sequence.append(Receive(channel, self.define(op.results[0], spec), source))
+
+    def finish(self, op: ir.Operation) -> None:
+        res_attrs = ir.ArrayAttr(self.op.attributes["res_attrs"]) if "res_attrs" in self.op.attributes else []
+        for value, attribute in zip(op.operands, res_attrs or [None] * len(op.operands), strict=True):
+            attrs = ir.DictAttr(attribute) if attribute is not None else {}
+            if "jaxpp.result" not in attrs:
+                raise self.fail(self.op, "a result has no jaxpp.result")
+            number = integer(attrs["jaxpp.result"])
+            sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
+            expected = read_spec(value.type, sharding, self.axis_sizes)
+            self.results.append((number, self.use(op, value, expected, f"result {number}")))
+
+
+def _arguments(readers: Sequence[_MeshReader]) -> dict[int, Argument]:
+    arguments: dict[int, Argument] = {}
+    for reader in readers:
+        for number, register, donated in reader.arguments:
+            spec = reader.specs[register]
+            place = (reader.mesh, register)
+            before = arguments.get(number, Argument(spec, donated, ()))
+            if (before.spec, before.donated) != (spec, donated) or spec.unreduced:
+                raise reader.fail(reader.op, f"argument {number} is {spec} here, {before.spec} on another mesh")
+            arguments[number] = Argument(spec, donated, (*before.registers, place))
+    return dict(sorted(arguments.items()))
+
+
+def _results(readers: Sequence[_MeshReader]) -> tuple[Result, ...]:
+    results: dict[int, Result] = {}
+    for reader in readers:
+        for number, register in reader.results:
+            spec = reader.specs[register]
+            before = results.get(number, Result(spec, ()))
+            if before.spec != spec or spec.unreduced:
+                raise reader.fail(reader.op, f"result {number} is {spec} here, {before.spec} on another mesh")
+            results[number] = Result(spec, (*before.registers, (reader.mesh, register)))
+    if sorted(results) != list(range(len(results))):
+        missing = min(set(range(max(results))) - set(results))
+        raise ProgramError(f"no mesh returns result {missing}")
+    return tuple(results[number] for number in range(len(results)))
+
+
+def _check_channels(program: Program) -> None:
+    """Every receive has its one send, with the same type and sharding."""
+    sends: dict[int, tuple[int, Send]] = {}
+    received: set[int] = set()
+    for mesh, sequence in enumerate(program.sequences):
+        for instruction in sequence:
+            if isinstance(instruction, Send):
+                if instruction.channel in sends:
+                    raise ProgramError(f"channel {instruction.channel} is sent twice")
+                sends[instruction.channel] = mesh, instruction
+    for mesh, sequence in enumerate(program.sequences):
+        for instruction in sequence:
+            if not isinstance(instruction, Receive):
+                continue
+            channel = instruction.channel
+            source, send = sends.get(channel, (-1, None))
+            if send is None or source != instruction.source or send.destination != mesh or channel in received:
+                raise ProgramError(
+                    f"mesh {mesh} receives channel {channel} from mesh {instruction.source}: no such send"
+                )
+            received.add(channel)
+            sent, expected = program.registers[source][send.operand], program.registers[mesh][instruction.result]
+            if sent != expected:
+                raise ProgramError(f"channel {channel} sends {sent}, mesh {mesh} receives {expected}")
+    if unreceived := sends.keys() - received:
+        raise ProgramError(f"nobody receives channel {min(unreceived)}")

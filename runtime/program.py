@@ -1,0 +1,121 @@
+"""The program (docs/ir.md, section 6) as plain Python data, as `load` reads it and the runtime runs it."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from jaxpp.runtime.values import TensorSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Function:
+    """One stage program: what is compiled, once, and run by calls.
+
+    bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
+    donates: the arguments whose buffer becomes a result's.
+    """
+
+    name: str
+    kind: str
+    stage: int | None
+    arguments: tuple[TensorSpec, ...]
+    results: tuple[TensorSpec, ...]
+    donates: tuple[int, ...]
+    bytecode: bytes
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Constant:
+    """`value` is in register `result` from the start."""
+
+    result: int
+    value: np.ndarray[Any, Any]
+    spec: TensorSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Run `function` on the registers `operands`; what it returns goes to the registers `results`.
+
+    frees: the registers that nobody on this mesh reads afterwards.
+    """
+
+    function: str
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    kind: str
+    stage: int | None
+    microbatch: int | None
+    frees: tuple[int, ...]
+
+    def __str__(self) -> str:
+        stage = "" if self.stage is None else f" of stage {self.stage}"
+        microbatch = "" if self.microbatch is None else f", microbatch {self.microbatch}"
+        return f"{self.kind or self.function}{stage}{microbatch}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Send:
+    """Send the register `operand` to the mesh `destination` on a channel that is used once."""
+
+    channel: int
+    operand: int
+    destination: int
+    frees: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"send on channel {self.channel}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Receive:
+    """Put what the mesh `source` sends on the channel into the register `result`."""
+
+    channel: int
+    result: int
+    source: int
+
+    def __str__(self) -> str:
+        return f"receive on channel {self.channel}"
+
+
+Instruction = Constant | Call | Send | Receive
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of the program. registers: (mesh, register) wherever it lives; none if nobody uses it."""
+
+    spec: TensorSpec
+    donated: bool
+    registers: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Result:
+    """A result of the program. registers: (mesh, register) wherever it lives."""
+
+    spec: TensorSpec
+    registers: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """One instruction sequence per mesh, over registers numbered 0, 1, ... on each mesh.
+
+    registers: for each mesh the spec of each register.
+    arguments: by number; a number that no mesh names is absent.
+    axis_sizes: the axes of the program's `sdy.mesh`; none for submeshes of one device.
+    partitions: devices in one submesh.
+    """
+
+    meshes: int
+    partitions: int
+    axis_sizes: Mapping[str, int]
+    functions: Mapping[str, Function]
+    sequences: tuple[tuple[Instruction, ...], ...]
+    registers: tuple[tuple[TensorSpec, ...], ...]
+    arguments: Mapping[int, Argument]
+    results: tuple[Result, ...]

@@ -1,0 +1,112 @@
+"""One stage function of the program module as a module of its own, ready to compile."""
+
+import io
+from collections.abc import Mapping
+
+from jaxlib.mlir import ir
+
+from jaxpp.runtime.program import Function
+from jaxpp.runtime.values import ProgramError, TensorSpec, read_spec, sharding_text
+
+
+def read_function(module: ir.Module, op: ir.Operation, axis_sizes: Mapping[str, int]) -> Function:
+    """Read the func.func `op` of `module`. Raises ProgramError for types that no array has."""
+    name = ir.StringAttr(op.attributes["sym_name"]).value
+    type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
+    arg_attrs = _attributes(op, "arg_attrs", len(type_.inputs))
+    res_attrs = _attributes(op, "res_attrs", len(type_.results))
+    arguments = tuple(_specs(type_.inputs, arg_attrs, axis_sizes))
+    results = tuple(_specs(type_.results, res_attrs, axis_sizes))
+    donating = ("tf.aliasing_output", "jax.buffer_donor")
+    return Function(
+        name=name,
+        kind=ir.StringAttr(op.attributes["jaxpp.kind"]).value if "jaxpp.kind" in op.attributes else "",
+        stage=ir.IntegerAttr(op.attributes["jaxpp.stage"]).value if "jaxpp.stage" in op.attributes else None,
+        arguments=arguments,
+        results=results,
+        donates=tuple(i for i, attrs in enumerate(arg_attrs) if any(name in attrs for name in donating)),
+        bytecode=_compile_unit(module, op, name, arguments, results),
+    )
+
+
+def _attributes(op: ir.Operation, name: str, count: int) -> list[dict[str, ir.Attribute]]:
+    if name not in op.attributes:
+        return [{} for _ in range(count)]
+    return [{item.name: item.attr for item in ir.DictAttr(each)} for each in ir.ArrayAttr(op.attributes[name])]
+
+
+def _specs(
+    types: list[ir.Type], attributes: list[dict[str, ir.Attribute]], axis_sizes: Mapping[str, int]
+) -> list[TensorSpec]:
+    return [
+        read_spec(type_, attrs.get("sdy.sharding"), axis_sizes) for type_, attrs in zip(types, attributes, strict=True)
+    ]
+
+
+def _compile_unit(
+    module: ir.Module,
+    op: ir.Operation,
+    name: str,
+    arguments: tuple[TensorSpec, ...],
+    results: tuple[TensorSpec, ...],
+) -> bytes:
+    """The bytecode of a module whose `@main` is `op`, with every sharding closed and every `jaxpp.*` left out."""
+    unit = ir.Module.create()
+    unit.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    for key in ("mhlo.num_partitions", "mhlo.num_replicas"):
+        if key in module.operation.attributes:
+            unit.operation.attributes[key] = module.operation.attributes[key]
+    tops = {ir.StringAttr(top.operation.attributes["sym_name"]).value: top.operation for top in module.body.operations}
+    meshes = [top for top in tops.values() if top.name == "sdy.mesh"]
+    with ir.InsertionPoint(unit.body):
+        for mesh in meshes:
+            mesh.clone()
+        main = op.clone()
+        for callee in _reachable(op, tops):
+            callee.clone()
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    for key in [key for key in main.attributes if str(_name(key)).startswith("jaxpp.")]:
+        del main.attributes[_name(key)]
+    mesh = ir.StringAttr(meshes[0].attributes["sym_name"]).value if meshes else None
+    for key, specs in (("arg_attrs", arguments), ("res_attrs", results)):
+        main.attributes[key] = _closed(_attributes(op, key, len(specs)), specs, mesh)
+    if not unit.operation.verify():
+        raise ProgramError(f"@{name} does not verify as a module of its own")
+    buffer = io.BytesIO()
+    unit.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _name(key: str | ir.NamedAttribute) -> str:
+    return key if isinstance(key, str) else key.name
+
+
+def _reachable(op: ir.Operation, tops: Mapping[str, ir.Operation]) -> list[ir.Operation]:
+    """The functions that `op` calls, directly or not."""
+    found: dict[str, ir.Operation] = {}
+    pending = [op]
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        for key in ("callee", "decomposition"):
+            if key in inner.attributes:
+                callee = ir.FlatSymbolRefAttr(inner.attributes[key]).value
+                if callee in tops and callee not in found:
+                    found[callee] = tops[callee]
+                    pending.append(tops[callee])
+        return ir.WalkResult.ADVANCE
+
+    while pending:
+        pending.pop().walk(visit)
+    return list(found.values())
+
+
+def _closed(attributes: list[dict[str, ir.Attribute]], specs: tuple[TensorSpec, ...], mesh: str | None) -> ir.ArrayAttr:
+    """The argument or result attributes without `jaxpp.*`, and with the sharding that the runtime counts on."""
+    closed: list[ir.Attribute] = []
+    for attrs, spec in zip(attributes, specs, strict=True):
+        kept = {key: value for key, value in attrs.items() if not key.startswith("jaxpp.") and key != "sdy.sharding"}
+        if mesh is not None:
+            kept["sdy.sharding"] = ir.Attribute.parse(sharding_text(spec, mesh))
+        closed.append(ir.DictAttr.get(kept))
+    return ir.ArrayAttr.get(closed)
