@@ -1,6 +1,7 @@
 """The arguments of a function about to be lowered: which are static, their names, types and shardings."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -104,11 +105,8 @@ class Placer:
         placed = self.requested(f"in_shardings for {name}", sharding)
         if placed is None:
             placed = self._present(leaf)
-        elif len(placed.spec) > len(aval.shape):
-            raise ValueError(
-                f"in_shardings for {name}: {placed.spec} has {len(placed.spec)} entries, "
-                f"but the argument has shape {aval.shape}"
-            )
+        else:
+            _check_fits(name, aval.shape, placed)
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any) -> NamedSharding | None:
@@ -147,6 +145,16 @@ class Placer:
         if any(self.mesh.shape[name] != size for name, size in sizes.items()):
             return None
         return NamedSharding(self.mesh, PartitionSpec(*(_without(entry, mpmd) for entry in sharding.spec)))
+
+
+def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:
+    spec = sharding.spec
+    if len(spec) > len(shape):
+        raise ValueError(f"in_shardings for {name}: {spec} has {len(spec)} entries, but the argument has shape {shape}")
+    for size, entry in zip(shape, spec, strict=False):
+        shards = math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry)))
+        if size % shards:
+            raise ValueError(f"in_shardings for {name}: {spec} cuts a dimension of {size} into {shards}; shape {shape}")
 
 
 def _axes(spec: PartitionSpec) -> list[str]:

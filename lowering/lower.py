@@ -121,11 +121,15 @@ def lower(
 def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
     """`fun` with its marks numbered from 0; a new function, so that JAX traces it anew."""
 
-    @functools.wraps(fun)
     def traced(*args: Any, **kwargs: Any) -> Any:
         with stage_numbering():
             return fun(*args, **kwargs)
 
+    functools.update_wrapper(traced, fun)
+    named: Any = fun
+    while isinstance(named, functools.partial):
+        named = named.func
+    traced.__name__ = getattr(named, "__name__", type(named).__name__)
     return traced
 
 

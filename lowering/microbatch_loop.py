@@ -239,8 +239,8 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
     if not results:
         return results
     loop = results[0].owner
-    if loop.name != "stablehlo.while":
-        raise RuntimeError(f"lowering: the microbatch loop became {loop.name}")
+    while loop.name == "sdy.sharding_constraint":  # of a result with Explicit mesh axes
+        loop = loop.operands[0].owner
     attribute: dict[str, ir.Attribute] = {
         "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),
         "schedule": ir.StringAttr.get(schedule),

@@ -71,9 +71,10 @@ def narrow(module: ir.Module, axes: Axes) -> None:
         operations = list(walk(module.operation))
         for op in operations:
             _refuse_mpmd_sharding(op, axes)
+        meshes = [op for op in operations if op.name == "sdy.mesh"]
         for op in operations:
             _narrow_operation(op, axes)
-        _one_mesh(module, [op for op in operations if op.name == "sdy.mesh"], axes)
+        _one_mesh(module, meshes, axes)
         i32 = ir.IntegerType.get_signless(32)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, axes.devices)
 
@@ -118,12 +119,11 @@ def _uses_axis(attribute: ir.Attribute, axis: str) -> bool:
     """Whether a dimension is sharded (or unreduced) over `axis`; being replicated over it is no use."""
     if f'"{axis}"' not in str(attribute):
         return False
-    if isinstance(attribute, sdy.TensorShardingPerValueAttr):
-        return any(_uses_axis(sharding, axis) for sharding in attribute.shardings)
-    if not isinstance(attribute, sdy.TensorShardingAttr):
-        return False
-    dimensions = [ref for entry in attribute.dimension_shardings for ref in sdy.DimensionShardingAttr(entry).axes]
-    return any(sdy.AxisRefAttr(ref).name == axis for ref in [*dimensions, *attribute.unreduced_axes])
+    if sdy.TensorShardingPerValueAttr.isinstance(attribute):
+        return any(_uses_axis(sharding, axis) for sharding in sdy.TensorShardingPerValueAttr(attribute).shardings)
+    sharding = sdy.TensorShardingAttr(attribute)
+    dimensions = [ref for entry in sharding.dimension_shardings for ref in sdy.DimensionShardingAttr(entry).axes]
+    return any(sdy.AxisRefAttr(ref).name == axis for ref in [*dimensions, *sharding.unreduced_axes])
 
 
 def _narrow_operation(op: ir.Operation, axes: Axes) -> None:

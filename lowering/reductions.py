@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Op:
@@ -98,5 +99,5 @@ def _lowest(dtype: Any) -> Any:
         return False
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.iinfo(dtype).min
-    infinity = jnp.asarray(-jnp.inf, dtype)
-    return -jnp.inf if bool(jnp.isneginf(infinity)) else jnp.finfo(dtype).min
+    infinite = bool(np.isneginf(np.float32(-np.inf).astype(dtype)))
+    return -np.inf if infinite else jnp.finfo(dtype).min
