@@ -7,15 +7,11 @@ from typing import TextIO
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Observer, Pass
+from jaxpp.tools import diagnostics
 
 
 class BrokenModuleError(Exception):
-    """A pass left a module that does not verify: a bug of that pass."""
-
-    def __init__(self, step: Pass, cause: ir.MLIRError) -> None:
-        super().__init__(f"pass '{step.name}' left an invalid module")
-        self.step = step
-        self.cause = cause
+    """A pass left a module that does not verify: a bug of that pass. What is wrong was emitted as diagnostics."""
 
 
 class Watch:
@@ -44,10 +40,11 @@ class VerifyEach(Watch):
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Verify."""
-        try:
-            module.operation.verify()
-        except ir.MLIRError as error:
-            raise BrokenModuleError(step, error) from None
+        with diagnostics.emitted(module.context):
+            try:
+                module.operation.verify()
+            except ir.MLIRError:
+                raise BrokenModuleError(f"pass '{step.name}' left an invalid module") from None
 
 
 class PrintAfter(Watch):

@@ -1,14 +1,18 @@
 """Read a module from a file or a stream; turn what is wrong with it into `file:line:col: error: ...`."""
 
+import contextlib
 import itertools
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import TextIO
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.errors import source_of
+from jaxpp._compat import make_context
+from jaxpp.tools import diagnostics
 
 BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
@@ -62,14 +66,39 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
         InputError: it does not parse or does not verify.
     """
     name = display_name(path)
-    if not data.startswith(BYTECODE_MAGIC):
+    if data.startswith(BYTECODE_MAGIC):
+        _check_bytecode(data, name)
+    else:
         _check_text(data, name)
+    with diagnostics.collected(context, name) as lines, diagnostics.emitted(context):
+        try:
+            if whole and os.path.isfile(path) and path.isascii():
+                return ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
+            return ir.Module.parse(data, context)
+        except (ir.MLIRError, ValueError, MemoryError) as error:
+            what = diagnostics.one_line(str(error))
+            raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
+
+
+def _check_bytecode(data: bytes, name: str) -> None:
+    """Refuse bytecode that MLIR's reader would not survive (damaged, it makes it crash or loop): a child tries first."""
+    code = "import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read())"
+    limit = 10 + len(data) / 100_000
     try:
-        if whole and os.path.isfile(path) and path.isascii():
-            return ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
-        return ir.Module.parse(data, context)
-    except ir.MLIRError as error:
-        raise InputError(describe(error, name)) from None
+        child = subprocess.run(
+            [sys.executable, "-c", code], input=data, capture_output=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader does not come to an end") from None
+    if child.returncode != 0:
+        raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader crashes on it")
+
+
+def try_bytecode(data: bytes) -> None:
+    """Parse, verify and print; whether that goes well does not matter here, only that it comes back."""
+    context = make_context()
+    with diagnostics.collected(context, ""), diagnostics.emitted(context), contextlib.suppress(Exception):
+        str(ir.Module.parse(data, context))
 
 
 def _check_text(data: bytes, name: str) -> None:
@@ -87,40 +116,6 @@ def _check_text(data: bytes, name: str) -> None:
     depth = max(itertools.accumulate((1 if step == 1 else -1) for step in steps))
     if depth > _DEEPEST:
         raise InputError(f"{name}: error: brackets are nested {depth} deep; more than {_DEEPEST} is not supported")
-
-
-def describe(error: ir.MLIRError, name: str) -> str:
-    """The diagnostics of an MLIR error as lines `file:line:col: error: message`."""
-    lines = [line for diagnostic in error.error_diagnostics for line in describe_diagnostic(diagnostic, name)]
-    return "\n".join(lines) or f"{name}: error: {error.message}"
-
-
-def describe_diagnostic(diagnostic: ir.DiagnosticInfo | ir.Diagnostic, name: str) -> Iterator[str]:
-    """One diagnostic and its notes as lines; notes that dump whole operations are left out."""
-    severity = diagnostic.severity.name.lower()
-    yield f"{place(diagnostic.location, name)}: {severity}: {one_line(diagnostic.message)}"
-    for note in diagnostic.notes:
-        if not note.message.startswith("see current operation"):
-            yield f"{place(note.location, name)}: note: {one_line(note.message, 120)}"
-
-
-def place(location: ir.Location, name: str) -> str:
-    """`file:line:col` of a location; `name` alone when it has none."""
-    exact = ir.Location.from_attr(location.attr, location.context)  # a diagnostic's has the base class only
-    return with_name(source_of(exact), name)
-
-
-def with_name(source: str | None, name: str) -> str:
-    """A source position with the input's real name in place of the `-` that MLIR gives to parsed text."""
-    if source is None or source in ("-:0:0", f"{name}:0:0"):
-        return name
-    return name + source.removeprefix("-") if source.startswith("-:") else source
-
-
-def one_line(message: str, length: int = 300) -> str:
-    """A message of MLIR on one line, shortened: some contain a whole type or operation."""
-    text = " ".join(message.split())
-    return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def write_file(path: str, data: bytes) -> None:
