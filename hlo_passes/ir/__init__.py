@@ -1,1 +1,1 @@
-"""TODO"""
+"""What the passes share: attributes, marks, functions, outlining, source locations."""

@@ -4,6 +4,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import callee, functions
 
 
 class Shardings:
@@ -13,13 +14,25 @@ class Shardings:
         meshes = [op.operation for op in module.body.operations if op.operation.name == "sdy.mesh"]
         partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
         self._mesh = ir.StringAttr(meshes[0].attributes["sym_name"]).value if meshes and partitions > 1 else None
+        self._module = module
         self._cache: dict[tuple[ir.Attribute | None, int], ir.Attribute] = {}
+        self._results: dict[str, list[dict[str, ir.Attribute]]] = {}
 
     def of(self, value: ir.Value) -> ir.Attribute | None:
         """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
         if self._mesh is None or not isinstance(value.type, ir.RankedTensorType):
             return None
-        return self.closed(at.value_sharding(value), ir.RankedTensorType(value.type).rank)
+        found = self._of_call(value) if isinstance(value, ir.OpResult) else None
+        return self.closed(found or at.value_sharding(value), ir.RankedTensorType(value.type).rank)
+
+    def _of_call(self, value: ir.OpResult) -> ir.Attribute | None:
+        op = value.owner.operation
+        if op.name != "func.call":
+            return None
+        name = callee(op)
+        if name not in self._results:
+            self._results.update((n, at.result_attributes(f)) for n, f in functions(self._module).items())
+        return self._results[name][value.result_number].get(at.SHARDING)
 
     def closed(self, attribute: ir.Attribute | None, rank: int) -> ir.Attribute | None:
         """`attribute` with closed dimensions, for a tensor of `rank`; replicated when it is None."""

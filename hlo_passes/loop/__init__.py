@@ -1,1 +1,1 @@
-"""TODO"""
+"""Passes on the microbatch loop while it is a loop."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Passes on the straight line: from one call per task to one sequence per mesh."""

@@ -1,5 +1,6 @@
 """`infer-placement`: puts everything outside of the microbatch loop on a mesh."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, call, main_of, name_of, terminator
+from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, terminator
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.placement import Placement, place
@@ -43,7 +44,6 @@ class InferPlacement(Pass):
         main = main_of(module)
         placement = place(main)
         _Regroup(module, placement).run()
-        _record_meshes(main, placement)
 
 
 # What an operation's group is called for: (phase, meshes, level). The level counts the hops between meshes so far.
@@ -83,65 +83,68 @@ class _Regroup:
         early = self._needed_by_tasks(fixed)
         for op in fixed:
             phase = "before" if op in early else "after"
-            self._key[op] = (phase, (placement.home[op],), self._level(op, phase, early))
+            self._key[op] = (phase, (placement.home[op],), self._level(op, placement.home[op], phase))
             self._group(self._key[op]).ops[op] = None
         self._connect_tasks()
         self._connect_returns()
-        for key in sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1])):
+        for key in self._sorted_keys():
             self._connect_group(key)
-        self._emit()
+        self._record(self._emit())
+        for op in reversed(placement.ops):
+            if not any(True for result in op.results for _ in result.uses):
+                op.erase()
 
     def _group(self, key: Key) -> _Group:
         return self._groups.setdefault(key, _Group({}, [], []))
 
     def _needed_by_tasks(self, fixed: Sequence[ir.Operation]) -> set[ir.Operation]:
-        needed: set[ir.Operation] = set()
-        candidates = set(fixed)
-        work = list(self._placement.tasks)
+        """The fixed operations that a task depends on, also through floating ones."""
+        placement = self._placement
+        seen: set[ir.Operation] = set()
+        work = [placement.producers[value] for value in placement.used_by_tasks if value in placement.producers]
         while work:
-            for value in self._placement.operands[work.pop()]:
-                op = self._placement.producers.get(value)
-                if op in candidates and op not in needed:
-                    needed.add(op)
-                    work.append(op)
-        return needed
+            op = work.pop()
+            if op not in seen:
+                seen.add(op)
+                work.extend(placement.producers[v] for v in placement.operands[op] if v in placement.producers)
+        return seen.intersection(fixed)
 
-    def _level(self, op: ir.Operation, phase: str, early: set[ir.Operation]) -> int:
+    def _level(self, op: ir.Operation, mesh: int, phase: str) -> int:
+        """How often values crossed meshes, within `phase`, before `op` can run on `mesh`."""
         level = 0
-        for value in self._placement.operands[op]:
-            key = self._key.get(self._placement.producers.get(value, op))
+        for value in self._placement.behind(op):
+            producer = self._placement.producers.get(value)
+            key = self._key.get(producer) if producer is not None else None
             if key is not None and key[0] == phase:
-                level = max(level, key[2] + (key[1] != (self._placement.home[op],)))
+                level = max(level, key[2] + (key[1] != (mesh,)))
         return level
 
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
         placement = self._placement
-        slots: dict[tuple[str, int, ir.Value], int] = {}
-        pending: list[tuple[ir.Operation, int, ir.Value, str]] = []
-        for op in placement.tasks:
-            name = str(op.attributes["callee"])
-            for number, value in enumerate(op.operands):
-                producer = placement.producers.get(value)
-                if producer is None or at.MESH in producer.attributes or producer.name == "stablehlo.constant":
-                    continue
-                pending.append((op, number, value, name))
-                slots[name, number, value] = slots.get((name, number, value), 0) + 1
-        for op, number, value, name in pending:
-            producer = placement.producers[value]
-            key = self._key.get(producer, ("before", (placement.home[op],), 0))
-            # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
-            own = producer not in self._key and slots[name, number, value] == 1
+        wanted = {v: op for v, op in placement.producers.items() if op.name != "stablehlo.constant"}
+        uses = [
+            (task, number, value)
+            for task in placement.tasks
+            for number, value in enumerate(task.operands)
+            if value in wanted
+        ]
+        slots = Counter((callee(task), number, value) for task, number, value in uses)
+        for task, number, value in uses:
+            producer = wanted[value]
+            mesh = placement.tasks[task]
+            key = self._key.get(producer) or ("before", (mesh,), self._level(producer, mesh, "before"))
             group = self._group(key)
-            group.uses.append((op, number, group.result(value, own=own)))
+            # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
+            own = producer not in self._key and slots[callee(task), number, value] == 1
+            group.uses.append((task, number, group.result(value, own=own)))
 
     def _connect_returns(self) -> None:
         placement = self._placement
         for number, value in enumerate(self._return.operands):
             producer = placement.producers.get(value)
-            if producer is not None and at.MESH not in producer.attributes:
-                key = self._key.get(producer, ("after", tuple(placement.returned[number]), 0))
-                group = self._group(key)
+            if producer is not None:
+                group = self._group(self._key.get(producer, ("after", tuple(placement.returned[number]), 0)))
                 group.uses.append((self._return, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:
@@ -163,66 +166,55 @@ class _Regroup:
                 if source is not None and source != key:
                     self._groups[source].result(value)
 
-    def _emit(self) -> None:
-        """Outline each group, call it, and rewire what used its values."""
+    def _emit(self) -> list[ir.Operation]:
+        """Outline each group, call it, and rewire what used its values; returns the calls."""
         placement = self._placement
         shardings = Shardings(self._module)
         order = {op: number for number, op in enumerate(placement.ops)}
-        first_task = placement.tasks[0] if placement.tasks else self._return
+        first_task = next(iter(placement.tasks), self._return)
         made: dict[ir.Value, ir.Value] = {}
-        for key in sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1])):
+        calls: list[ir.Operation] = []
+        for key in self._sorted_keys():
             phase, meshes, level = key
             group = self._groups[key]
             name = "_".join([phase, *map(str, meshes)]) + (f"_level_{level}" if level else "")
             ops = sorted(group.ops, key=order.__getitem__)
             attributes = {at.KIND: ir.StringAttr.get(phase)}
             part = outline(self._module, name, ops, group.outputs, attributes, shardings)
-            mesh = {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
-            results = self._call(name_of(part.function), part.inputs, group, mesh, made, first_task)
-            for value, result in zip(group.outputs, results, strict=True):
+            made_call = call(
+                name_of(part.function),
+                [value.type for value in group.outputs],
+                [made.get(value, value) for value in part.inputs],
+                {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)},
+                ir.InsertionPoint(first_task if phase == "before" else self._return),
+                placement.main.location,
+            )
+            for value, result in zip(group.outputs, made_call.results, strict=True):
                 if placement.producers[value] in self._key:
                     made.setdefault(value, result)
             for op, number, index in group.uses:
-                op.operands[number] = results[index]
-        for op in reversed(placement.ops):
-            if not any(True for result in op.results for _ in result.uses):
-                op.erase()
+                op.operands[number] = made_call.results[index]
+            calls.append(made_call)
+        return calls
 
-    def _call(
-        self,
-        name: str,
-        inputs: Sequence[ir.Value],
-        group: _Group,
-        attributes: dict[str, ir.Attribute],
-        made: dict[ir.Value, ir.Value],
-        first_task: ir.Operation,
-    ) -> list[ir.Value]:
-        before = name.startswith("before")
-        op = call(
-            name,
-            [value.type for value in group.outputs],
-            [made.get(value, value) for value in inputs],
-            attributes,
-            ir.InsertionPoint(first_task if before else self._return),
-            self._placement.main.location,
-        )
-        return list(op.results)
+    def _sorted_keys(self) -> list[Key]:
+        return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1]))
 
-
-def _record_meshes(main: ir.Operation, placement: Placement) -> None:
-    """Write on the arguments and results of `@main` where they live, after what is used where is final."""
-    for op in [at_op for at_op in body_of(main).operations]:
-        meshes = meshes_of(op.operation)
-        for value in op.operands:
-            if value in placement.arguments and meshes:
-                placement.arguments[value].update(meshes)
-    arguments = at.argument_attributes(main)
-    for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
-        entry[at.MESHES] = at.i64s(sorted(meshes))
-    results = at.result_attributes(main)
-    for entry, meshes in zip(results, placement.returned, strict=True):
-        entry[at.MESHES] = at.i64s(meshes)
-    at.set_tables(main, arguments, results)
+    def _record(self, calls: Sequence[ir.Operation]) -> None:
+        """Write on the arguments and results of `@main` where they live."""
+        placement = self._placement
+        single = {value for value, meshes in placement.arguments.items() if len(meshes) == 1}
+        for op in calls:
+            for value in op.operands:
+                if value in placement.arguments and value not in single:
+                    placement.arguments[value].update(meshes_of(op))
+        arguments = at.argument_attributes(placement.main)
+        for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
+            entry[at.MESHES] = at.i64s(sorted(meshes))
+        results = at.result_attributes(placement.main)
+        for entry, meshes in zip(results, placement.returned, strict=True):
+            entry[at.MESHES] = at.i64s(meshes)
+        at.set_tables(placement.main, arguments, results)
 
 
 def meshes_of(call_op: ir.Operation) -> list[int]:

@@ -18,17 +18,22 @@ SMALL = 1 << 16
 class Placement:
     """Where the operations of an unrolled `@main` run.
 
-    `home` maps each fixed operation (every task call among them) to its mesh. The operations that are not in it
-    float: they depend on constants and on arguments of no single mesh, and are computed wherever they are used.
-    `arguments` maps each argument to its meshes; `returned` lists the meshes of each result.
+    `ops` are the operations outside of the loop in program order, `tasks` the task calls. `home` maps each fixed
+    operation to its mesh. The operations that are not in it float: they are computed wherever they are used, because
+    they depend on constants and on arguments of no single mesh, or because they only make something small bigger (the
+    broadcast of a norm: `sources` holds what such an operation depends on). `arguments` maps each argument to its
+    meshes; `returned` lists the meshes of each result.
     """
 
     main: ir.Operation
     ops: list[ir.Operation] = field(default_factory=list)
-    tasks: list[ir.Operation] = field(default_factory=list)
+    tasks: dict[ir.Operation, int] = field(default_factory=dict)
     home: dict[ir.Operation, int] = field(default_factory=dict)
+    sources: dict[ir.Operation, list[ir.Value]] = field(default_factory=dict)
     operands: dict[ir.Operation, list[ir.Value]] = field(default_factory=dict)
     producers: dict[ir.Value, ir.Operation] = field(default_factory=dict)
+    made_by_tasks: dict[ir.Value, int] = field(default_factory=dict)
+    used_by_tasks: dict[ir.Value, set[int]] = field(default_factory=dict)
     arguments: dict[ir.Value, set[int]] = field(default_factory=dict)
     returned: list[list[int]] = field(default_factory=list)
 
@@ -37,8 +42,22 @@ class Placement:
         op = self.producers.get(value)
         if op is not None:
             return self.home.get(op)
-        meshes = self.arguments.get(value, set())
+        meshes = self.arguments.get(value)
+        if meshes is None:
+            return self.made_by_tasks[value]
         return next(iter(meshes)) if len(meshes) == 1 else None
+
+
+    def behind(self, op: ir.Operation) -> list[ir.Value]:
+        """The values on one mesh that `op` depends on, directly or through floating operations."""
+        values: dict[ir.Value, None] = {}
+        for value in self.operands[op]:
+            producer = self.producers.get(value)
+            if producer is not None and producer not in self.home:
+                values.update(dict.fromkeys(self.sources.get(producer, ())))
+            elif self.mesh_of(value) is not None:
+                values[value] = None
+        return list(values)
 
 
 def place(main: ir.Operation) -> Placement:
@@ -48,73 +67,91 @@ def place(main: ir.Operation) -> Placement:
     depends on no mesh is computed where it is used, unless it is big and expensive: then once, where it is used
     first. Arguments are where they are used.
     """
+    placement = _read(main)
+    # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from its users' meshes.
+    for _ in range(2):
+        _fix_forward(placement)
+        pulls = _pulls(placement)
+        for argument, meshes in placement.arguments.items():
+            if not meshes:
+                meshes.update(pulls.get(argument, ()))
+    _fix_heavy(placement)
+    _place_results(placement, list(terminator(body_of(main)).operands))
+    return placement
+
+
+def _read(main: ir.Operation) -> Placement:
     block = body_of(main)
     placement = Placement(main, arguments={argument: set() for argument in block.arguments})
     for op in operations(block)[:-1]:
         mesh = at.integer(op, at.MESH)
-        if mesh is not None:
-            placement.tasks.append(op)
-            placement.home[op] = mesh
-        else:
+        if mesh is None:
             placement.ops.append(op)
-        placement.producers.update((result, op) for result in op.results)
-    placement.operands = {op: operands_with_captures(op) for op in [*placement.ops, *placement.tasks]}
-    for op in placement.tasks:
-        for value in placement.operands[op]:
-            if value in placement.arguments:
-                placement.arguments[value].add(placement.home[op])
-    returned = list(terminator(block).operands)
-    # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from its users' meshes.
-    for _ in range(2):
-        _fix_forward(placement)
-        _pull_arguments(placement)
-    _fix_heavy(placement)
-    _place_results(placement, returned)
+            placement.operands[op] = operands_with_captures(op)
+            placement.producers.update((result, op) for result in op.results)
+        else:
+            placement.tasks[op] = mesh
+            placement.made_by_tasks.update((result, mesh) for result in op.results)
+            for value in op.operands:
+                if value not in placement.made_by_tasks:
+                    placement.used_by_tasks.setdefault(value, set()).add(mesh)
+    _drop_dead(placement)
+    for argument, meshes in placement.arguments.items():
+        meshes.update(placement.used_by_tasks.get(argument, ()))
     return placement
 
 
+def _drop_dead(placement: Placement) -> None:
+    for op in reversed(placement.ops):
+        if len(op.results) and not any(True for result in op.results for _ in result.uses):
+            for result in op.results:
+                del placement.producers[result]
+            del placement.operands[op]
+            op.erase()
+    placement.ops = list(placement.operands)
+
+
 def _fix_forward(placement: Placement) -> None:
-    """Fix each operation that has an operand on one mesh, in program order."""
+    """Fix each operation that depends on a value of one mesh, in program order."""
     for op in placement.ops:
         if op in placement.home:
             continue
+        sources = placement.behind(op)
+        placement.sources[op] = sources
         bytes_at: dict[int, int] = {}
-        for value in placement.operands[op]:
+        for value in sources:
             mesh = placement.mesh_of(value)
             if mesh is not None:
                 bytes_at[mesh] = bytes_at.get(mesh, 0) + byte_size(value.type)
-        if bytes_at:
+        if bytes_at and not (is_cheap(op) and _expands(op)):
             placement.home[op] = min(bytes_at, key=lambda mesh: (-bytes_at[mesh], mesh))
 
 
+def _expands(op: ir.Operation) -> bool:
+    """Whether `op` makes something bigger of what it gets, and for other operations only."""
+    inward = sum(byte_size(value.type) for value in op.operands)
+    returned = any(use.owner.operation.name == "func.return" for result in op.results for use in result.uses)
+    return not returned and sum(byte_size(result.type) for result in op.results) > inward
+
+
 def _pulls(placement: Placement) -> dict[ir.Value, set[int]]:
-    """For each value that floats or is an argument: the meshes of the fixed operations that it reaches."""
-    pulls: dict[ir.Value, set[int]] = {}
-    for op in [*placement.tasks, *reversed(placement.ops)]:
+    """For each value that is no task's: the meshes of the tasks and fixed operations that it reaches."""
+    pulls = {value: set(meshes) for value, meshes in placement.used_by_tasks.items()}
+    for op in reversed(placement.ops):
         mesh = placement.home.get(op)
-        meshes = {mesh} if mesh is not None else set[int]().union(*(pulls.get(r, set()) for r in op.results))
-        if meshes:
-            for value in placement.operands[op]:
-                if value in placement.arguments or placement.producers[value] not in placement.home:
-                    pulls.setdefault(value, set()).update(meshes)
+        meshes = {mesh} if mesh is not None else set[int]().union(*(pulls.get(r, ()) for r in op.results))
+        for value in placement.operands[op]:
+            pulls.setdefault(value, set()).update(meshes)
     return pulls
-
-
-def _pull_arguments(placement: Placement) -> None:
-    pulls = _pulls(placement)
-    for argument, meshes in placement.arguments.items():
-        if not meshes:
-            meshes.update(pulls.get(argument, set()))
 
 
 def _fix_heavy(placement: Placement) -> None:
     """Operations that float but are neither cheap nor small run once, and what depends on them follows."""
+    pulls = _pulls(placement)
     for op in placement.ops:
-        if op in placement.home or is_cheap(op) or _is_small(op):
-            continue
-        pulled = set[int]().union(*(_pulls(placement).get(result, set()) for result in op.results))
-        placement.home[op] = min(pulled, default=0)
-        _fix_forward(placement)
+        if op not in placement.home and not is_cheap(op) and not _is_small(op):
+            placement.home[op] = min(set[int]().union(*(pulls.get(r, ()) for r in op.results)), default=0)
+            _fix_forward(placement)
 
 
 def _is_small(op: ir.Operation) -> bool:
@@ -127,14 +164,14 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
     for number, value in enumerate(returned):
         feeds = at.result_attribute(placement.main, number, at.FEEDS)
         argument = arguments[ir.IntegerAttr(feeds).value] if feeds is not None else None
-        op = placement.producers.get(value)
-        if value in placement.arguments:
-            meshes = placement.arguments[value] or {0}
-            placement.arguments[value].update(meshes)
-        elif argument is not None and placement.arguments[argument]:
+        if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]
+        elif value in placement.arguments:
+            meshes = placement.arguments[value] or {0}
         else:
-            meshes = {placement.home[op]} if op in placement.home else {0}
-        if argument is not None:
-            placement.arguments[argument].update(meshes)
+            mesh = placement.mesh_of(value)
+            meshes = {0 if mesh is None else mesh}
+        for target in (argument, value):
+            if target is not None and target in placement.arguments and not placement.arguments[target]:
+                placement.arguments[target].update(meshes)
         placement.returned.append(sorted(meshes))

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Passes that make and merge the functions of the stages."""

@@ -1,0 +1,39 @@
+"""Pipelines: passes in order, each with the reason why it stands there."""
+
+from collections.abc import Callable
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
+from jaxpp.hlo_passes.program.infer_placement import InferPlacement
+from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
+from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
+from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
+from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.hlo_passes.stages.deduplicate_functions import DeduplicateFunctions
+from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
+
+
+def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
+    """From a lowered training step to the program of its meshes.
+
+    Args:
+        schedule: a schedule's name or text, for a loop that carries none.
+        meshes: the number of meshes of a schedule given by name.
+    """
+    return (
+        InlineCalls(),  # marks inside helpers come up to the loop body
+        FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
+        PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
+        OutlineStages(),  # before unrolling: one body per task, however many microbatches
+        UnrollMicrobatches(),  # the schedule's order
+        InferPlacement(),  # needs the meshes of the task calls
+        InsertTransfers(),  # needs everything on a mesh
+        PlanBuffers(),  # per mesh: a value may live on after it was sent
+        DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
+        VerifyProgram(),  # the proof, and the peaks of memory
+    )
+
+
+PIPELINES: dict[str, Callable[..., tuple[Pass, ...]]] = {"mpmd": mpmd}

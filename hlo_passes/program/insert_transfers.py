@@ -1,0 +1,227 @@
+"""`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.program.infer_placement import meshes_of
+
+
+@dataclass(frozen=True)
+class InsertTransfers(Pass):
+    """Cuts `@main` into one function `@mesh_k` per mesh: the calls of that mesh in order, sends and receives.
+
+    A value is sent right after it is made, and received right before its first use; once per value and destination.
+    Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
+    of its own. Sends don't wait; the token chain of a mesh keeps its order.
+
+    Preconditions: `infer-placement` ran.
+
+    ```mlir
+    func.func public @main(%w0, %w1, %x) {                ==>   func.func public @mesh_0(%w0, %x) {
+      %a = call @forward_0(%w0, %x) {jaxpp.mesh = 0}              %a = call @forward_0(%w0, %x) {jaxpp.mesh = 0}
+      %b = call @forward_1(%w1, %a) {jaxpp.mesh = 1}              "stablehlo.send"(%a, %t) {handle = 0, [[0, 1]]} }
+                                                                func.func public @mesh_1(%w1) {
+                                                                  %a, %t = "stablehlo.recv"(%t0) {handle = 0, [[0, 1]]}
+                                                                  %b = call @forward_1(%w1, %a) {jaxpp.mesh = 1} }
+    ```
+    """
+
+    name: ClassVar[str] = "insert-transfers"
+
+    def run(self, module: ir.Module) -> None:
+        """Replace `@main` by the functions of the meshes."""
+        main = main_of(module)
+        cut = _Cut(module, main)
+        for op in operations(body_of(main))[:-1]:
+            cut.place(op)
+        cut.finish()
+
+
+class _Cut:
+    """The functions of the meshes while they grow."""
+
+    def __init__(self, module: ir.Module, main: ir.Operation) -> None:
+        self._main = main
+        self._module = module
+        self._shardings = Shardings(module)
+        self._meshes = at.integer(module.operation, at.MESHES) or 1
+        self._arguments = list(body_of(main).arguments)
+        self._argument_table = at.argument_attributes(main)
+        self._result_table = at.result_attributes(main)
+        self._local: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
+        self._home: dict[ir.Value, int] = {}
+        self._constants: dict[ir.Value, ir.Operation] = {}
+        self._sent: dict[ir.Value, ir.Operation] = {}
+        self._channel = 0
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
+        self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
+        self._token = ir.Type.parse("!stablehlo.token")
+        self.blocks = [self._function(mesh) for mesh in range(self._meshes)]
+
+    def _function(self, mesh: int) -> ir.Block:
+        here = [
+            number
+            for number, entry in enumerate(self._argument_table)
+            if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
+        ]
+        types = [self._arguments[number].type for number in here]
+        function = create(
+            self._module,
+            f"mesh_{mesh}",
+            types,
+            [],
+            {at.MESH: at.i64(mesh)},
+            visibility="public",
+            before=self._main,
+        )
+        block = body_of(function)
+        entries: list[dict[str, ir.Attribute]] = []
+        for number, argument in zip(here, block.arguments, strict=True):
+            value = self._arguments[number]
+            self._local[mesh][value] = argument
+            self._home.setdefault(value, mesh)
+            entry: dict[str, ir.Attribute] = {at.ARGUMENT: at.i64(number)}
+            sharding = self._shardings.of(value)
+            if sharding is not None:
+                entry[at.SHARDING] = sharding
+            if at.DONOR in self._argument_table[number] or at.ALIAS in self._argument_table[number]:
+                entry[at.DONOR] = ir.BoolAttr.get(True)
+            entries.append(entry)
+        at.set_tables(function, arguments=entries)
+        ir.Operation.create(
+            "stablehlo.create_token", results=[self._token], ip=ir.InsertionPoint(block), loc=ir.Location.unknown()
+        )
+        return block
+
+    def place(self, op: ir.Operation) -> None:
+        """Move one operation of `@main` to its mesh, or to each of its meshes."""
+        if op.name == "stablehlo.constant":
+            self._constants[op.results[0]] = op
+            return
+        meshes = meshes_of(op)
+        for mesh in meshes[1:]:
+            operands = [self.local(value, mesh) for value in op.operands]
+            copy = op.clone(ir.InsertionPoint(self.blocks[mesh]))
+            self._settle(copy, operands, mesh)
+            self._local[mesh].update(zip(op.results, copy.results, strict=True))
+        mesh = meshes[0]
+        operands = [self.local(value, mesh) for value in op.operands]
+        self.blocks[mesh].append(op)
+        self._settle(op, operands, mesh)
+        for result in op.results:
+            self._local[mesh][result] = result
+            self._home[result] = mesh
+
+    def _settle(self, op: ir.Operation, operands: Sequence[ir.Value], mesh: int) -> None:
+        for number, (old, new) in enumerate(zip(op.operands, operands, strict=True)):
+            if old is not new and old != new:
+                op.operands[number] = new
+        if at.MESHES in op.attributes:
+            del op.attributes[at.MESHES]
+            op.attributes[at.MESH] = at.i64(mesh)
+
+    def local(self, value: ir.Value, mesh: int) -> ir.Value:
+        """What stands for `value` on `mesh`, sent there now if it isn't there yet."""
+        found = self._local[mesh].get(value)
+        if found is None:
+            if value in self._constants:
+                found = self._constants[value].clone(ir.InsertionPoint(self.blocks[mesh])).results[0]
+            else:
+                found = self._transfer(value, mesh)
+            self._local[mesh][value] = found
+        return found
+
+    def _transfer(self, value: ir.Value, target: int) -> ir.Value:
+        source = self._home[value]
+        here = self._local[source][value]
+        attributes = {
+            "channel_handle": stablehlo.ChannelHandle.get(self._channel, 1),
+            "source_target_pairs": self._pair(source, target),
+        }
+        self._channel += 1
+        block = self.blocks[source]
+        first = block.operations[0].operation
+        last = self._sent.get(here) or (here.owner.operation if isinstance(here, ir.OpResult) else first)
+        send = ir.Operation.create(
+            "stablehlo.send",
+            results=[self._token],
+            operands=[here, first.results[0]],
+            attributes=attributes,
+            ip=ir.InsertionPoint.after(last),
+            loc=ir.Location.unknown(),
+        )
+        self._sent[here] = send
+        sharding = self._shardings.of(value)
+        if sharding is not None:
+            attributes[at.SHARDING] = self._received(sharding)
+        block = self.blocks[target]
+        recv = ir.Operation.create(
+            "stablehlo.recv",
+            results=[value.type, self._token],
+            operands=[block.operations[0].operation.results[0]],
+            attributes=attributes,
+            ip=ir.InsertionPoint(block),
+            loc=ir.Location.unknown(),
+        )
+        return recv.results[0]
+
+    def _pair(self, source: int, target: int) -> ir.Attribute:
+        if (source, target) not in self._pairs:
+            self._pairs[source, target] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
+        return self._pairs[source, target]
+
+    def _received(self, sharding: ir.Attribute) -> ir.Attribute:
+        """The sharding of a recv: one entry for the value, one for the token."""
+        if sharding not in self._recv_sharding:
+            text = str(sharding).removeprefix("#sdy.sharding")
+            mesh = text[1:].split(",")[0]
+            parsed = ir.Attribute.parse(f"#sdy.sharding_per_value<[{text}, <{mesh}, []>]>")
+            self._recv_sharding[sharding] = parsed
+        return self._recv_sharding[sharding]
+
+    def finish(self) -> None:
+        """Return the results of each mesh, thread its tokens, and erase `@main`."""
+        returned = list(terminator(body_of(self._main)).operands)
+        for mesh, block in enumerate(self.blocks):
+            here = [
+                number
+                for number, entry in enumerate(self._result_table)
+                if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
+            ]
+            values = [self.local(returned[number], mesh) for number in here]
+            entries: list[dict[str, ir.Attribute]] = []
+            for number in here:
+                entry: dict[str, ir.Attribute] = {at.RESULT: at.i64(number)}
+                sharding = self._shardings.of(returned[number])
+                if sharding is not None:
+                    entry[at.SHARDING] = sharding
+                entries.append(entry)
+            function = block.owner.operation
+            types = ir.FunctionType.get([a.type for a in block.arguments], [value.type for value in values])
+            function.attributes["function_type"] = ir.TypeAttr.get(types)
+            at.set_tables(function, results=entries)
+            ir.Operation.create(
+                "func.return", operands=values, ip=ir.InsertionPoint(block), loc=ir.Location.unknown()
+            )
+        for block in self.blocks:
+            _thread_tokens(block)
+        self._main.erase()
+
+
+def _thread_tokens(block: ir.Block) -> None:
+    token = block.operations[0].operation.results[0]
+    for op in operations(block)[1:]:
+        if op.name == "stablehlo.send":
+            op.operands[1] = token
+            token = op.results[0]
+        elif op.name == "stablehlo.recv":
+            op.operands[0] = token
+            token = op.results[1]

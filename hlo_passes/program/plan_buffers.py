@@ -1,0 +1,103 @@
+"""`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, operations, terminator
+from jaxpp.hlo_passes.ir.program import mesh_functions
+from jaxpp.hlo_passes.stages.cheap import is_cheap
+
+
+@dataclass(frozen=True)
+class PlanBuffers(Pass):
+    """Writes on each call and send which operands die there, and on each task function which arguments it may reuse.
+
+    - `jaxpp.last_use = array<i64: ...>` lists the operands that nobody on this mesh uses afterwards. Constants and
+      arguments that the user did not donate are never listed, nor is what the mesh function returns.
+    - `tf.aliasing_output = k` on an argument of a task function: result k is computed from it elementwise and has its
+      type and sharding (an accumulator, a weight in the optimizer's update), and at every call it dies there.
+
+    Preconditions: `insert-transfers` ran.
+
+    ```mlir
+    %s1 = call @backward_0(%w, %a, %s0)   ==>   %s1 = call @backward_0(%w, %a, %s0) {jaxpp.last_use = array<i64: 1, 2>}
+    func.func private @backward_0(%w, %a, %s)   func.func private @backward_0(%w, %a, %s {tf.aliasing_output = 0})
+    ```
+    """
+
+    name: ClassVar[str] = "plan-buffers"
+
+    def run(self, module: ir.Module) -> None:
+        """Annotate `module`."""
+        dies: dict[str, set[int]] = {}
+        for function in mesh_functions(module):
+            _annotate(function, dies)
+        by_name = functions(module)
+        for name, numbers in dies.items():
+            _alias(by_name[name], numbers)
+
+
+def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
+    """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
+    block = body_of(function)
+    kept = {
+        argument
+        for argument, entry in zip(block.arguments, at.argument_attributes(function), strict=True)
+        if at.DONOR not in entry
+    }
+    kept.update(terminator(block).operands)
+    ops = operations(block)[:-1]
+    kept.update(op.results[0] for op in ops if op.name in ("stablehlo.constant", "stablehlo.create_token"))
+    for op in reversed(ops):
+        if op.name not in ("func.call", "stablehlo.send"):
+            continue
+        operands = list(op.operands)[: 1 if op.name == "stablehlo.send" else None]
+        last = [number for number, value in enumerate(operands) if value not in kept]
+        kept.update(operands)
+        if last:
+            op.attributes[at.LAST_USE] = at.i64s(last)
+        if op.name == "func.call":
+            once = {number for number in last if operands.count(operands[number]) == 1}
+            name = callee(op)
+            dies[name] = once if name not in dies else dies[name] & once
+
+
+def _alias(function: ir.Operation, dying: set[int]) -> None:
+    """Let results of `function` take the buffers of the arguments in `dying`."""
+    block = body_of(function)
+    arguments = at.argument_attributes(function)
+    results = at.result_attributes(function)
+    free = {block.arguments[number]: number for number in sorted(dying)}
+    for index, value in enumerate(terminator(block).operands):
+        number = _elementwise_source(value, free, arguments, results[index].get(at.SHARDING))
+        if number is not None:
+            arguments[number][at.ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), index)
+            del free[block.arguments[number]]
+    at.set_tables(function, arguments=arguments)
+
+
+def _elementwise_source(
+    value: ir.Value,
+    free: dict[ir.Value, int],
+    arguments: Sequence[dict[str, ir.Attribute]],
+    sharding: ir.Attribute | None,
+) -> int | None:
+    """The number of a free argument that `value` is computed from through cheap operations on its own type."""
+    work, seen = [value], {value}
+    while work:
+        current = work.pop()
+        number = free.get(current)
+        if number is not None and arguments[number].get(at.SHARDING) == sharding:
+            return number
+        if isinstance(current, ir.BlockArgument) or not is_cheap(current.owner.operation):
+            continue
+        for operand in current.owner.operation.operands:
+            if operand.type == value.type and operand not in seen:
+                seen.add(operand)
+                work.append(operand)
+    return None
