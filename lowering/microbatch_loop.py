@@ -109,6 +109,11 @@ class _Result:
     def initial(self, length: int) -> jax.Array:
         """The accumulator before the first microbatch."""
         aval = self.aval
+        op = type(self.op).__name__
+        if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
+            raise TypeError(f"{op}: {self.name} is {aval.dtype}; reduce jax.random.key_data of it")
+        if isinstance(self.op, Add) and aval.dtype == jnp.bool_:
+            raise TypeError(f"Add: {self.name} is bool; use Max, or convert it to a number")
         sharding = None if aval.sharding.mesh.empty else aval.sharding
         return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
 
@@ -128,7 +133,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
         raise ValueError(f"{caller}: {length} microbatches; at least 1 is needed")
     index = jax.ShapeDtypeStruct((), jnp.int32)
     with stage_numbering():
-        traced, shapes = jax.make_jaxpr(fn, return_shape=True)(index)
+        traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
     results = _results(traced, shapes, operation, caller)
 
     def step(i: jax.Array, *state: jax.Array) -> list[jax.Array]:
@@ -140,6 +145,20 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     text = schedule_text(schedule, length)
     final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
     return jax.tree.unflatten(jax.tree.structure(shapes), final)
+
+
+def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array], Any]:
+    """`fn`, with an error for a result that is not an array."""
+
+    def checked(index: jax.Array) -> Any:
+        returned = fn(index)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(returned):
+            if not is_array(leaf):
+                where = f"result{jax.tree_util.keystr(path)}"
+                raise TypeError(f"{caller}: {where} is of type {type(leaf).__name__}, not an array")
+        return returned
+
+    return checked
 
 
 def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> list[_Result]:
@@ -188,10 +207,11 @@ def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, **_: Any) -> Sequenc
     """The loop as ordinary, differentiable JAX."""
     consts, state = _split(args, body)
 
-    def step(i: jax.Array, carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(jaxpr_as_fun(body)(*consts, i, *carry))
+    def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
+        return (carry[0] + 1, *jaxpr_as_fun(body)(*consts, *carry)), None
 
-    return jax.lax.fori_loop(np.int32(0), np.int32(length), step, tuple(state))
+    final, _ = jax.lax.scan(step, (np.int32(0), *state), None, length)
+    return final[1:]
 
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
