@@ -1,1 +1,29 @@
-"""TODO"""
+"""Pipeline-parallel, multi-program (MPMD) JAX training steps.
+
+    step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"))
+
+Mark where stages end (`mark_stage_end`), wrap the gradient of one microbatch in `treduce` with a schedule, and call the
+step as you would call `jax.jit(train_step)`. The names are in `jaxpp.api`; they are loaded when first used, so that
+`jaxpp.schedules` and the command-line tools start without JAX.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxpp.api import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    api = importlib.import_module("jaxpp.api")
+    if name in api.__all__:
+        return getattr(api, name)
+    raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *importlib.import_module("jaxpp.api").__all__])

@@ -112,7 +112,6 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2)."""
-
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
@@ -126,7 +125,6 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
 
 def result_handler(aval: Any, sharding: Any) -> Any:
     """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2)."""
-
     return _jaxlib().array_result_handler(aval, sharding, True, True)
 
 
@@ -144,7 +142,6 @@ def shards(array: Any) -> Sequence[Any]:
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2)."""
-
     semantics = _jaxlib().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
@@ -152,5 +149,4 @@ def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list
 
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2)."""
-
     return _jaxlib().batched_copy_array_to_devices_with_sharding

@@ -101,6 +101,15 @@ def loop_schedule(loop: ir.Operation) -> str:
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
 
 
+def microbatches_without_schedule(module: ir.Module) -> int | None:
+    """How many microbatches the loop of `module` runs, when it carries no schedule; None when it has one.
+
+    Raises PassError as the pass does. `inline-calls` must have run.
+    """
+    loop = _find(main_of(module))
+    return None if loop_schedule(loop) else trip_count(loop)
+
+
 def _find(main: ir.Operation) -> ir.Operation:
     named: list[ir.Operation] = []
     marked: list[ir.Operation] = []

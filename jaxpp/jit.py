@@ -1,0 +1,209 @@
+"""`mpmd_jit_with_loop`: a training step with stage marks becomes a program of several meshes."""
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.hlo_passes import PassError, run_passes
+from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.lowering.arguments import resolve_static
+from jaxpp.lowering.lower import Lowered, lower
+from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.runtime import Executable, load
+
+Schedule = schedules.BaseSchedule | schedules.Schedule | str
+
+
+def mpmd_jit_with_loop(
+    fun: Callable[..., Any],
+    *,
+    mpmd_mesh: MpmdMesh,
+    schedule: Schedule | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> "MpmdFunction":
+    """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
+
+    It is called like `jax.jit(fun)`, with the same results. Arguments may be numpy arrays or `jax.Array`s on any devices;
+    results are `jax.Array`s on the meshes where they were computed, and go back in without being moved.
+
+    Args:
+        fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
+        mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
+        schedule: for a loop that names none (a `lax.scan`): a schedule, or the name of one.
+        in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
+            PartitionSpecs, or None where the present sharding, or else propagation, decides.
+        out_shardings: likewise, of the results.
+        static_argnums: as for `jax.jit`, as are the next three.
+        static_argnames: see above.
+        donate_argnums: see above.
+        donate_argnames: see above.
+        compiler_options: XLA options for every stage program.
+
+    Raises (when called, lowered or compiled):
+        PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
+        TypeError, ValueError: as `jax.jit`, for arguments and shardings.
+    """
+    options = {
+        "in_shardings": in_shardings,
+        "out_shardings": out_shardings,
+        "static_argnums": static_argnums,
+        "static_argnames": static_argnames,
+        "donate_argnums": donate_argnums,
+        "donate_argnames": donate_argnames,
+    }
+    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options)
+
+
+class MpmdFunction:
+    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        mpmd_mesh: MpmdMesh,
+        schedule: Schedule | None,
+        options: Mapping[str, Any],
+        compiler_options: Mapping[str, Any] | None,
+    ) -> None:
+        functools.update_wrapper(self, fun)
+        self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
+        self._options, self._compiler_options = options, compiler_options
+        self._compiled: dict[Any, CompiledStep] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step; compiles it first when the arguments are of a new kind."""
+        static, leaves, tree = self._split(args, kwargs)
+        key = (tree, static, tuple(map(_kind, leaves)))
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
+        return compiled.run(leaves)
+
+    def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
+        """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
+        lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
+        return LoweredStep(lowered, self._schedule, self._compiler_options)
+
+    def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
+        """(static arguments, leaves of the others, their structure)."""
+        static = resolve_static(
+            self._fun, len(args), self._options["static_argnums"], self._options["static_argnames"]
+        )
+        values = (
+            tuple((i, args[i]) for i in sorted(static.nums) if i < len(args)),
+            tuple((name, kwargs[name]) for name in sorted(static.names & kwargs.keys())),
+        )
+        dynamic = [arg for i, arg in enumerate(args) if i not in static.nums]
+        named = {name: value for name, value in kwargs.items() if name not in static.names}
+        leaves, tree = jax.tree.flatten((dynamic, named))
+        return values, leaves, tree
+
+
+def _kind(leaf: Any) -> Any:
+    """What two arguments must have in common to share a compiled step."""
+    try:
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    except AttributeError:
+        return type(leaf)
+
+
+class LoweredStep:
+    """A lowered step: its module, its program, and the way to an executable."""
+
+    def __init__(
+        self, lowered: Lowered, schedule: Schedule | None, compiler_options: Mapping[str, Any] | None
+    ) -> None:
+        self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
+        self._program: ProgramModule | None = None
+
+    def as_text(self, *, debug_info: bool = False) -> str:
+        """The lowered module as MLIR text: what `jaxpp-opt` reads."""
+        return str(self._lowered.module.operation.get_asm(enable_debug_info=debug_info))
+
+    def program(self) -> "ProgramModule":
+        """The program module: one function per mesh, verified.
+
+        Raises:
+            PassError: the marks, the loop or the schedule don't fit together.
+        """
+        if self._program is None:
+            module = self._lowered.module.operation.clone()
+            schedule = self._schedule_text(module)
+            run_passes(module, mpmd(schedule))
+            meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
+            if meshes > self._lowered.mpmd_mesh.mpmd_dim:
+                mesh = self._lowered.mpmd_mesh
+                raise PassError(
+                    f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
+                    hint="give a larger mesh, or a schedule that places several stages on one mesh",
+                )
+            self._program = ProgramModule(module)
+        return self._program
+
+    def _schedule_text(self, module: ir.Module) -> str:
+        if self._schedule is None:
+            return ""
+        run_passes(module, (InlineCalls(),))
+        length = microbatches_without_schedule(module)
+        if length is None:
+            return ""
+        if isinstance(self._schedule, str):
+            return str(schedules.make(self._schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length))
+        return str(self._schedule.build(length) if isinstance(self._schedule, schedules.BaseSchedule) else self._schedule)
+
+    def compile(self) -> "CompiledStep":
+        """Compile every distinct stage program for its submesh."""
+        program = self.program()
+        mesh = self._lowered.mpmd_mesh
+        loaded = load(program.module)
+        executable = Executable(
+            loaded,
+            mesh.unstack[: loaded.meshes],
+            names=self._lowered.in_names,
+            mpmd_axis=mesh.mpmd_axis_name,
+            compiler_options=self._compiler_options,
+        )
+        return CompiledStep(self._lowered, executable)
+
+
+@dataclass(frozen=True)
+class ProgramModule:
+    """A verified program module (docs/ir.md, section 6)."""
+
+    module: ir.Module
+
+    def as_text(self) -> str:
+        """The program as MLIR text."""
+        return str(self.module)
+
+
+class CompiledStep:
+    """An executable step for arguments of one kind."""
+
+    def __init__(self, lowered: Lowered, executable: Executable) -> None:
+        self.executable = executable
+        self._lowered = lowered
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run one step with these arguments; static arguments are left out, as for `jax.stages.Compiled`."""
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        if tree != self._lowered.in_tree:
+            raise TypeError(f"compiled for arguments of the structure {self._lowered.in_tree}, called with {tree}")
+        return self.run(leaves)
+
+    def run(self, leaves: Sequence[Any]) -> Any:
+        """Run one step with the flat list of arguments."""
+        return jax.tree.unflatten(self._lowered.out_tree, self.executable(leaves))

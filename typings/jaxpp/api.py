@@ -1,0 +1,1 @@
+../../jaxpp/api.py
