@@ -12,11 +12,15 @@ from jaxpp import _compat
 from jaxpp.runtime.arrays import Door, Placed, Shardings
 from jaxpp.runtime.compile import compile_program
 from jaxpp.runtime.order import merged_order
-from jaxpp.runtime.program import Call, Constant, Instruction, Program, Receive, Result, Send
+from jaxpp.runtime.program import Call, Constant, Program, Receive, Result, Send
 from jaxpp.runtime.steps import Label, batch_copy, flatten, getter, handler_of
 
-OnInstruction = Callable[[int, Instruction, Sequence[Mapping[int, jax.Array]]], None]
-"""Called as (mesh, instruction, live): `live[m]` maps each register of mesh m that holds a value to its array.
+OnInstruction = Callable[
+    [int, Call | Send | Receive, Sequence[jax.Array], Sequence[Mapping[int, jax.Array]]],
+    None,
+]
+"""Called as (mesh, instruction, made, live): `made` are the arrays that the instruction made, on their way in case of a
+send; `live[m]` maps each register of mesh m that holds a value to its array.
 
 Operands that die with the instruction are still there, deleted if they were donated to it.
 """
@@ -104,35 +108,41 @@ class Executable:
             in_flight: dict[int, jax.Array] = {}
             for mesh, instruction in self._order:
                 try:
-                    live[mesh].update(self._run_one(mesh, instruction, live[mesh], in_flight))
+                    made = self._run_one(mesh, instruction, live[mesh], in_flight)
                 except Exception as error:
                     error.add_note(_where(((mesh, instruction),)))
                     raise
-                on_instruction(mesh, instruction, live)
-                for register in instruction.frees if isinstance(instruction, Call | Send) else ():
+                on_instruction(mesh, instruction, made, live)
+                for register in () if isinstance(instruction, Receive) else instruction.frees:
                     del live[mesh][register]
             for (mesh, register), number in numbers.items():
                 registers[number] = live[mesh].get(register)
             return self._leave(registers, arguments)
 
     def _run_one(
-        self, mesh: int, instruction: Instruction, live: Mapping[int, jax.Array], in_flight: dict[int, jax.Array]
-    ) -> dict[int, jax.Array]:
-        """Run one instruction; the registers that it defines."""
-        if isinstance(instruction, Call):
-            specs = self.program.functions[instruction.function].results
-            handlers = [handler_of(self._shardings.place(spec, (mesh,))) for spec in specs]
-            executable = self._executables[instruction.function, mesh]
-            operands = [live[register] for register in instruction.operands]
-            values = executable.execute_sharded(operands).consume_with_handlers(handlers)
-            return dict(zip(instruction.results, values, strict=True))
+        self,
+        mesh: int,
+        instruction: Call | Send | Receive,
+        live: dict[int, jax.Array],
+        in_flight: dict[int, jax.Array],
+    ) -> list[jax.Array]:
+        """Run one instruction; returns the arrays that it made."""
+        if isinstance(instruction, Receive):
+            live[instruction.result] = in_flight.pop(instruction.channel)
+            return []
         if isinstance(instruction, Send):
             spec = self.program.registers[mesh][instruction.operand]
             sharding = self._shardings.place(spec, (instruction.destination,)).sharding
-            [in_flight[instruction.channel]] = batch_copy([sharding])([live[instruction.operand]])
-            return {}
-        assert isinstance(instruction, Receive)  # constants are no part of the merged order
-        return {instruction.result: in_flight.pop(instruction.channel)}
+            made = batch_copy([sharding])([live[instruction.operand]])
+            in_flight[instruction.channel] = made[0]
+            return made
+        specs = self.program.functions[instruction.function].results
+        handlers = [handler_of(self._shardings.place(spec, (mesh,))) for spec in specs]
+        operands = [live[register] for register in instruction.operands]
+        executable = self._executables[instruction.function, mesh]
+        values: list[jax.Array] = executable.execute_sharded(operands).consume_with_handlers(handlers)
+        live.update(zip(instruction.results, values, strict=True))
+        return values
 
     def _enter(self, arguments: Sequence[Any]) -> list[Any]:
         """The registers at the start: constants and arguments in place."""

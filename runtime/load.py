@@ -1,11 +1,13 @@
 """`load`: reads a program module. No MLIR object survives it."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+from jaxpp.runtime.check import check_channels, check_lifetimes
 from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
 from jaxpp.runtime.stage_function import read_function
 from jaxpp.runtime.values import ProgramError, TensorSpec, read_constant, read_spec
@@ -28,6 +30,7 @@ def load(module: ir.Module) -> Program:
         readers = [_MeshReader(mesh, by_mesh[mesh], axis_sizes, tops, functions, module) for mesh in range(meshes)]
         for reader in readers:
             reader.read()
+            reader.free_unused()
         partitions = attributes["mhlo.num_partitions"] if "mhlo.num_partitions" in attributes else None
         program = Program(
             meshes=meshes,
@@ -39,7 +42,8 @@ def load(module: ir.Module) -> Program:
             arguments=_arguments(readers),
             results=_results(readers),
         )
-    _check_channels(program)
+    check_channels(program)
+    check_lifetimes(program)
     return program
 
 
@@ -116,6 +120,15 @@ class _MeshReader:
             if op.name not in readers:
                 raise self.fail(op, "only constants, calls, send and recv stand in the function of a mesh")
             readers[op.name](op)
+
+    def free_unused(self) -> None:
+        """A result that nobody reads dies with its call."""
+        used = {register for _, register in self.results}
+        for each in self.sequence:
+            used.update(each.operands if isinstance(each, Call) else [each.operand] if isinstance(each, Send) else [])
+        for index, each in enumerate(self.sequence):
+            if isinstance(each, Call) and (unused := [result for result in each.results if result not in used]):
+                self.sequence[index] = dataclasses.replace(each, frees=(*each.frees, *unused))
 
     def skip(self, op: ir.Operation) -> None:
         """Tokens only keep the order, which a sequence has anyway."""
@@ -234,31 +247,3 @@ def _results(readers: Sequence[_MeshReader]) -> tuple[Result, ...]:
         missing = min(set(range(max(results))) - set(results))
         raise ProgramError(f"no mesh returns result {missing}")
     return tuple(results[number] for number in range(len(results)))
-
-
-def _check_channels(program: Program) -> None:
-    """Every receive has its one send, with the same type and sharding."""
-    sends: dict[int, tuple[int, Send]] = {}
-    received: set[int] = set()
-    for mesh, sequence in enumerate(program.sequences):
-        for instruction in sequence:
-            if isinstance(instruction, Send):
-                if instruction.channel in sends:
-                    raise ProgramError(f"channel {instruction.channel} is sent twice")
-                sends[instruction.channel] = mesh, instruction
-    for mesh, sequence in enumerate(program.sequences):
-        for instruction in sequence:
-            if not isinstance(instruction, Receive):
-                continue
-            channel = instruction.channel
-            source, send = sends.get(channel, (-1, None))
-            if send is None or source != instruction.source or send.destination != mesh or channel in received:
-                raise ProgramError(
-                    f"mesh {mesh} receives channel {channel} from mesh {instruction.source}: no such send"
-                )
-            received.add(channel)
-            sent, expected = program.registers[source][send.operand], program.registers[mesh][instruction.result]
-            if sent != expected:
-                raise ProgramError(f"channel {channel} sends {sent}, mesh {mesh} receives {expected}")
-    if unreceived := sends.keys() - received:
-        raise ProgramError(f"nobody receives channel {min(unreceived)}")

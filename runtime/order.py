@@ -16,8 +16,8 @@ Merged = list[tuple[int, Call | Send | Receive]]
 def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged:
     """All instructions by the time at which they would start, each mesh's in its own order, sends before receives.
 
-    A device that runs its programs in order never waits for a program issued later. What starts at the same time is
-    adjacent, copies before calls, so that copies can be issued together. O(n log meshes).
+    A device that runs its programs in order never waits for a program issued later. A send directly follows what its
+    mesh did before: a copy that is under way early is done when its reader is dispatched. O(n log meshes).
     Raises ProgramError, with the meshes and channels, for sequences that wait for each other in a circle.
     """
     sequences = [[each for each in sequence if not isinstance(each, Constant)] for sequence in program.sequences]
@@ -27,29 +27,33 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged
     sent: dict[int, float] = {}
     waiting: dict[int, int] = {}
     order: Merged = []
-    heap: list[tuple[float, int, int]] = []
+    heap: list[tuple[float, int]] = []
 
     def push(mesh: int) -> None:
-        """Put the mesh's next instruction into the heap, unless it waits for a send."""
-        if positions[mesh] == len(sequences[mesh]):
-            return
-        instruction = sequences[mesh][positions[mesh]]
-        start = clocks[mesh]
-        if isinstance(instruction, Call):
-            start = max([start, *(ready[mesh][register] for register in instruction.operands)])
-        elif isinstance(instruction, Send):
-            start = ready[mesh][instruction.operand]
-        else:
-            if instruction.channel not in sent:
+        """Issue the mesh's next sends, and put what follows into the heap, unless it waits for a send."""
+        while positions[mesh] < len(sequences[mesh]):
+            instruction = sequences[mesh][positions[mesh]]
+            if isinstance(instruction, Send):
+                positions[mesh] += 1
+                order.append((mesh, instruction))
+                sent[instruction.channel] = ready[mesh][instruction.operand]
+                if instruction.channel in waiting:
+                    push(waiting.pop(instruction.channel))
+                continue
+            if isinstance(instruction, Call):
+                start = max([clocks[mesh], *(ready[mesh][register] for register in instruction.operands)])
+            elif instruction.channel in sent:
+                start = sent[instruction.channel]
+            else:
                 waiting[instruction.channel] = mesh
                 return
-            start = sent[instruction.channel]
-        heapq.heappush(heap, (start, int(isinstance(instruction, Call)), mesh))
+            heapq.heappush(heap, (start, mesh))
+            return
 
     for mesh in range(len(sequences)):
         push(mesh)
     while heap:
-        start, _, mesh = heapq.heappop(heap)
+        start, mesh = heapq.heappop(heap)
         instruction = sequences[mesh][positions[mesh]]
         positions[mesh] += 1
         order.append((mesh, instruction))
@@ -57,11 +61,7 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged
             clocks[mesh] = start + costs.get(instruction.kind, 1.0)
             for register in instruction.results:
                 ready[mesh][register] = clocks[mesh]
-        elif isinstance(instruction, Send):
-            sent[instruction.channel] = start
-            if instruction.channel in waiting:
-                push(waiting.pop(instruction.channel))
-        else:
+        elif isinstance(instruction, Receive):
             ready[mesh][instruction.result] = start
         push(mesh)
     if waiting:

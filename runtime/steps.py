@@ -80,7 +80,7 @@ class Flat:
 
 
 def flatten(program: Program, order: Merged, executables: Executables, shardings: Shardings) -> Flat:
-    """The steps in merged order. Sends between the same two calls are one batch of copies; receives cost nothing."""
+    """The steps in merged order. Sends that follow each other are one batch of copies; receives cost nothing."""
     flattener = Flat(program, executables, shardings)
     for mesh, instruction in order:
         if isinstance(instruction, Call):
