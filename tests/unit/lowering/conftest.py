@@ -17,7 +17,7 @@ Walk = Callable[[ir.Module, str], list[Any]]
 
 
 class Model:
-    """Three stages of tanh layers on 4 features, with the loss in the last; `mark` is the identity for the reference."""
+    """Three stages of tanh layers on 4 features and a loss; `mark` is the identity for the reference."""
 
     stages = 3
 
@@ -67,23 +67,19 @@ def make_mesh(names: Sequence[str], axis_type: AxisType = AxisType.Auto) -> Mpmd
 
 @pytest.fixture
 def run_module() -> Callable[..., list[np.ndarray]]:
-    """Runs a lowered module on one submesh: all arguments and results replicated or as `specs` and XLA say."""
-    return run_lowered
+    """Runs a lowered module, all of whose results are replicated, on the devices of one submesh."""
 
+    def run(lowered: Lowered, args: Any, specs: Sequence[Any], submesh: int = 1) -> list[np.ndarray]:
+        mesh = lowered.mpmd_mesh.unstack[submesh]
+        executable = _compat.compile_program(str(lowered.module).encode(), list(mesh.devices.flat), {})
+        placed = [
+            jax.device_put(np.asarray(leaf), NamedSharding(mesh, spec))
+            for leaf, spec in zip(jax.tree.leaves(args), specs, strict=True)
+        ]
+        results = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
+        return [np.asarray(shards[0]) for shards in results]
 
-def run_lowered(lowered: Lowered, arguments: Sequence[Any], specs: Sequence[Any], submesh: int = 1) -> list[np.ndarray]:
-    mesh = lowered.mpmd_mesh.unstack[submesh]
-    devices = list(mesh.devices.flat)
-    with lowered.module.context:
-        module = ir.Module.parse(str(lowered.module))
-    text = module.operation.get_asm(binary=False)
-    executable = _compat.compile_program(text.encode(), devices, {})
-    placed = [
-        jax.device_put(np.asarray(argument), NamedSharding(mesh, spec))
-        for argument, spec in zip(arguments, specs, strict=True)
-    ]
-    shards = executable.execute_sharded(placed).disassemble_into_single_device_arrays()
-    return [np.asarray(result[0]) for result in shards]
+    return run
 
 
 @pytest.fixture

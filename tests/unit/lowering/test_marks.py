@@ -1,5 +1,7 @@
 """Marks change no number, under any transformation, and leave a trace in the module."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable
 from typing import Any
 
@@ -68,14 +70,16 @@ def boundaries(text: ir.Module, operations: Callable[..., list[Any]]) -> list[tu
     found: list[tuple[int, str, str, int]] = []
     for op in operations(text, "stablehlo.optimization_barrier"):
         entry = ir.DictAttr(op.attributes["jaxpp.boundary"])
-        label = tuple(ir.StringAttr(entry[key]).value for key in ("phase", "name"))
-        found.append((ir.IntegerAttr(entry["stage"]).value, *label, len(op.operands)))
+        phase, name = (ir.StringAttr(entry[key]).value for key in ("phase", "name"))
+        found.append((ir.IntegerAttr(entry["stage"]).value, phase, name, len(op.operands)))
     return found
 
 
 def module_of(g: Callable[..., Any], *args: Any) -> ir.Module:
     with stage_numbering():
-        return jax.jit(lambda *args: g(*args)).lower(*args).compiler_ir()
+        module = jax.jit(lambda *args: g(*args)).lower(*args).compiler_ir()
+    assert module is not None
+    return module
 
 
 def test_gradient_has_the_mirrored_marks(operations: Callable[..., list[Any]]) -> None:

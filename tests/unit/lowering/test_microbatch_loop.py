@@ -1,5 +1,7 @@
 """`treduce` computes what a Python loop computes, and leaves a counted loop in the module."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable
 from typing import Any
 
@@ -122,7 +124,9 @@ def test_outer_transformations_use_the_plain_loop() -> None:
 
 
 def module_of(function: Callable[..., Any], *args: Any) -> ir.Module:
-    return jax.jit(function).lower(*args).compiler_ir()
+    module = jax.jit(function).lower(*args).compiler_ir()
+    assert module is not None
+    return module
 
 
 def test_loop_attribute_and_location(operations: Callable[..., list[Any]]) -> None:
