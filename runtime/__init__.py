@@ -2,8 +2,19 @@
 
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.load import load
-from jaxpp.runtime.program import Program
+from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.trace import Event, trace_step, write_chrome_trace
 from jaxpp.runtime.values import ProgramError
 
-__all__ = ["Event", "Executable", "Program", "ProgramError", "load", "trace_step", "write_chrome_trace"]
+__all__ = [
+    "Call",
+    "Event",
+    "Executable",
+    "Program",
+    "ProgramError",
+    "Receive",
+    "Send",
+    "load",
+    "trace_step",
+    "write_chrome_trace",
+]

@@ -1,7 +1,7 @@
 """The one order in which a single thread issues the instructions of all meshes."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
 from jaxpp.runtime.values import ProgramError
@@ -20,66 +20,78 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged
     mesh did before: a copy that is under way early is done when its reader is dispatched. O(n log meshes).
     Raises ProgramError, with the meshes and channels, for sequences that wait for each other in a circle.
     """
-    sequences = [[each for each in sequence if not isinstance(each, Constant)] for sequence in program.sequences]
-    positions = [0] * len(sequences)
-    clocks = [0.0] * len(sequences)
-    ready = [[0.0] * len(registers) for registers in program.registers]
-    sent: dict[int, float] = {}
-    waiting: dict[int, int] = {}
-    order: Merged = []
-    heap: list[tuple[float, int]] = []
+    merger = _Merger(program)
+    for mesh in range(program.meshes):
+        merger.advance(mesh)
+    while merger.heap:
+        start, mesh = heapq.heappop(merger.heap)
+        merger.issue(mesh, start, costs)
+        merger.advance(mesh)
+    if merger.waiting:
+        raise ProgramError(merger.circle())
+    return merger.order
 
-    def push(mesh: int) -> None:
+
+class _Merger:
+    """The meshes at one moment of the simulated step."""
+
+    def __init__(self, program: Program) -> None:
+        self.sequences = [[each for each in line if not isinstance(each, Constant)] for line in program.sequences]
+        self.positions = [0] * program.meshes
+        self.clocks = [0.0] * program.meshes
+        self.ready = [[0.0] * len(registers) for registers in program.registers]
+        self.sent: dict[int, float] = {}
+        self.waiting: dict[int, int] = {}
+        """The mesh that waits for a channel."""
+        self.heap: list[tuple[float, int]] = []
+        """(start, mesh) of each mesh's next call or receive."""
+        self.order: Merged = []
+
+    def advance(self, mesh: int) -> None:
         """Issue the mesh's next sends, and put what follows into the heap, unless it waits for a send."""
-        while positions[mesh] < len(sequences[mesh]):
-            instruction = sequences[mesh][positions[mesh]]
-            if isinstance(instruction, Send):
-                positions[mesh] += 1
-                order.append((mesh, instruction))
-                sent[instruction.channel] = ready[mesh][instruction.operand]
-                if instruction.channel in waiting:
-                    push(waiting.pop(instruction.channel))
-                continue
+        ready = self.ready[mesh]
+        for instruction in self.upcoming(mesh):
             if isinstance(instruction, Call):
-                start = max([clocks[mesh], *(ready[mesh][register] for register in instruction.operands)])
-            elif instruction.channel in sent:
-                start = sent[instruction.channel]
-            else:
-                waiting[instruction.channel] = mesh
+                start = max([self.clocks[mesh], *(ready[register] for register in instruction.operands)])
+                heapq.heappush(self.heap, (start, mesh))
                 return
-            heapq.heappush(heap, (start, mesh))
-            return
+            if isinstance(instruction, Receive):
+                if instruction.channel in self.sent:
+                    heapq.heappush(self.heap, (self.sent[instruction.channel], mesh))
+                else:
+                    self.waiting[instruction.channel] = mesh
+                return
+            self.positions[mesh] += 1
+            self.order.append((mesh, instruction))
+            self.sent[instruction.channel] = ready[instruction.operand]
+            if instruction.channel in self.waiting:
+                self.advance(self.waiting.pop(instruction.channel))
 
-    for mesh in range(len(sequences)):
-        push(mesh)
-    while heap:
-        start, mesh = heapq.heappop(heap)
-        instruction = sequences[mesh][positions[mesh]]
-        positions[mesh] += 1
-        order.append((mesh, instruction))
+    def upcoming(self, mesh: int) -> Iterator[Call | Send | Receive]:
+        while self.positions[mesh] < len(self.sequences[mesh]):
+            yield self.sequences[mesh][self.positions[mesh]]
+
+    def issue(self, mesh: int, start: float, costs: Mapping[str, float]) -> None:
+        """Issue the mesh's next instruction, a call or a receive."""
+        instruction = self.sequences[mesh][self.positions[mesh]]
+        self.positions[mesh] += 1
+        self.order.append((mesh, instruction))
         if isinstance(instruction, Call):
-            clocks[mesh] = start + costs.get(instruction.kind, 1.0)
+            self.clocks[mesh] = start + costs.get(instruction.kind, 1.0)
             for register in instruction.results:
-                ready[mesh][register] = clocks[mesh]
+                self.ready[mesh][register] = self.clocks[mesh]
         elif isinstance(instruction, Receive):
-            ready[mesh][instruction.result] = start
-        push(mesh)
-    if waiting:
-        raise ProgramError(_circle(sequences, positions, waiting))
-    return order
+            self.ready[mesh][instruction.result] = start
 
-
-def _circle(
-    sequences: Sequence[Sequence[Call | Send | Receive]], positions: Sequence[int], waiting: Mapping[int, int]
-) -> str:
-    """The text for meshes that wait for each other: follows one of them round."""
-    mesh = next(iter(waiting.values()))
-    seen: list[int] = []
-    parts: list[str] = []
-    while mesh not in seen:
-        seen.append(mesh)
-        instruction = sequences[mesh][positions[mesh]]
-        assert isinstance(instruction, Receive)  # only a receive waits
-        parts.append(f"mesh {mesh} waits for channel {instruction.channel} from mesh {instruction.source}")
-        mesh = instruction.source
-    return "deadlock: " + ", ".join(parts[seen.index(mesh) :])
+    def circle(self) -> str:
+        """The text for meshes that wait for each other: follows one of them round."""
+        mesh = next(iter(self.waiting.values()))
+        seen: list[int] = []
+        parts: list[str] = []
+        while mesh not in seen:
+            seen.append(mesh)
+            instruction = self.sequences[mesh][self.positions[mesh]]
+            assert isinstance(instruction, Receive)  # only a receive waits
+            parts.append(f"mesh {mesh} waits for channel {instruction.channel} from mesh {instruction.source}")
+            mesh = instruction.source
+        return "deadlock: " + ", ".join(parts[seen.index(mesh) :])
