@@ -5,6 +5,7 @@ Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 
 import io
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from jaxlib.mlir import ir
@@ -150,3 +151,14 @@ def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2)."""
     return _jaxlib().batched_copy_array_to_devices_with_sharding
+
+
+@cache
+def cpu_devices(count: int) -> tuple[Any, ...]:
+    """`count` CPU devices of a client of their own: no XLA flag needs to be set before JAX starts (0.10.2)."""
+    import os
+
+    from jaxlib import xla_client
+
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as JAX does; else the client tells of its devices on stderr
+    return tuple(xla_client.make_cpu_client(num_devices=count).devices())

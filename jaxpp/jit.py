@@ -9,6 +9,7 @@ import jax
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
+from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -36,8 +37,8 @@ def mpmd_jit_with_loop(
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
-    It is called like `jax.jit(fun)`, with the same results. Arguments may be numpy arrays or `jax.Array`s on any devices;
-    results are `jax.Array`s on the meshes where they were computed, and go back in without being moved.
+    It is called like `jax.jit(fun)`, with the same results. Arguments may be numpy arrays or `jax.Array`s on any
+    devices; results are `jax.Array`s on the meshes where they were computed, and go back in without being moved.
 
     Args:
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
@@ -99,9 +100,7 @@ class MpmdFunction:
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
-        static = resolve_static(
-            self._fun, len(args), self._options["static_argnums"], self._options["static_argnames"]
-        )
+        static = resolve_static(self._fun, len(args), self._options["static_argnums"], self._options["static_argnames"])
         values = (
             tuple((i, args[i]) for i in sorted(static.nums) if i < len(args)),
             tuple((name, kwargs[name]) for name in sorted(static.names & kwargs.keys())),
@@ -123,9 +122,7 @@ def _kind(leaf: Any) -> Any:
 class LoweredStep:
     """A lowered step: its module, its program, and the way to an executable."""
 
-    def __init__(
-        self, lowered: Lowered, schedule: Schedule | None, compiler_options: Mapping[str, Any] | None
-    ) -> None:
+    def __init__(self, lowered: Lowered, schedule: Schedule | None, compiler_options: Mapping[str, Any] | None) -> None:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
         self._program: ProgramModule | None = None
 
@@ -140,7 +137,7 @@ class LoweredStep:
             PassError: the marks, the loop or the schedule don't fit together.
         """
         if self._program is None:
-            module = self._lowered.module.operation.clone()
+            module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             run_passes(module, mpmd(schedule))
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
@@ -160,9 +157,10 @@ class LoweredStep:
         length = microbatches_without_schedule(module)
         if length is None:
             return ""
-        if isinstance(self._schedule, str):
-            return str(schedules.make(self._schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length))
-        return str(self._schedule.build(length) if isinstance(self._schedule, schedules.BaseSchedule) else self._schedule)
+        schedule = self._schedule
+        if isinstance(schedule, str):
+            schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
+        return str(schedule.build(length) if isinstance(schedule, schedules.BaseSchedule) else schedule)
 
     def compile(self) -> "CompiledStep":
         """Compile every distinct stage program for its submesh."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir.attributes import i64
+from jaxpp.hlo_passes.ir.attributes import dictionary, i64
 
 ATTRIBUTE = "jaxpp.boundary"
 PHASES = ("forward", "backward")
@@ -29,10 +29,16 @@ def is_mark(op: ir.Operation) -> bool:
 def read(op: ir.Operation) -> Boundary:
     """The mark that `op` carries. Raises PassError when it has an unknown form."""
     attribute = op.attributes[ATTRIBUTE]
-    fields = {named.name: named.attr for named in attribute} if isinstance(attribute, ir.DictAttr) else {}
+    fields = dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
     stage, phase, name = fields.get("stage"), fields.get("phase"), fields.get("name")
-    known = set(fields) <= {"stage", "phase", "name"} and isinstance(stage, ir.IntegerAttr)
-    if not known or not isinstance(phase, ir.StringAttr) or phase.value not in PHASES or stage.value < 0:
+    known = fields.keys() <= {"stage", "phase", "name"}
+    if not (
+        known
+        and isinstance(stage, ir.IntegerAttr)
+        and stage.value >= 0
+        and isinstance(phase, ir.StringAttr)
+        and phase.value in PHASES
+    ):
         raise PassError(
             f"unknown form of {ATTRIBUTE}: {attribute}", location=op.location, hint=f"a stage mark has the form {FORM}"
         )

@@ -14,7 +14,8 @@ def source_of(location: ir.Location) -> str | None:
     if isinstance(location, ir.CallSiteLoc):
         return source_of(location.callee) or source_of(location.caller)
     if isinstance(location, ir.FusedLoc):
-        return next((found for found in map(source_of, location.locations) if found), None)
+        parts = (source_of(part) for part in location.locations if isinstance(part, ir.Location))
+        return next((found for found in parts if found), None)
     if isinstance(location, ir.FileLineColLoc):
         return f"{location.filename}:{location.start_line}:{location.start_col}"
     return None

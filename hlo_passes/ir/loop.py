@@ -32,7 +32,7 @@ class MicrobatchLoop:
         main = main_of(module)
         for op in operations(body_of(main)):
             if at.LOOP in op.attributes:
-                fields = {named.name: named.attr for named in ir.DictAttr(op.attributes[at.LOOP])}
+                fields = at.dictionary(op.attributes[at.LOOP])
                 if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
                     return MicrobatchLoop(
                         op,

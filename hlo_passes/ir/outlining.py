@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.functions import body_of, create, nested, operands_with_captures
 from jaxpp.hlo_passes.ir.attributes import set_tables
+from jaxpp.hlo_passes.ir.functions import body_of, create, nested, operands_with_captures
 from jaxpp.hlo_passes.ir.shardings import Shardings, boundary_attributes
 
 
@@ -36,9 +36,7 @@ def outline(
     used = [value for op in ops for value in operands_with_captures(op)]
     arguments = [value for value in dict.fromkeys([*used, *outputs]) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
-    set_tables(
-        function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs))
-    )
+    set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
     clone_into(block, ops, values)

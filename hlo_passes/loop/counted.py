@@ -4,13 +4,15 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir.functions import terminator
+from jaxpp.hlo_passes.ir.values import defining_op
 
 
 def constant_integer(value: ir.Value) -> int | None:
     """The value of an integer scalar constant; None for anything else."""
-    if isinstance(value, ir.BlockArgument) or value.owner.name not in ("stablehlo.constant", "sdy.constant"):
+    op = defining_op(value)
+    if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
-    elements = value.owner.attributes["value"]
+    elements = op.attributes["value"]
     type_ = ir.RankedTensorType(value.type)
     if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
         return None
@@ -24,10 +26,10 @@ def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
     for position, (argument, value, initial) in enumerate(
         zip(body.arguments, terminator(body).operands, loop.operands, strict=True)
     ):
-        start = constant_integer(initial)
-        if start is None or isinstance(value, ir.BlockArgument) or value.owner.name != "stablehlo.add":
+        start, op = constant_integer(initial), defining_op(value)
+        if start is None or op is None or op.name != "stablehlo.add":
             continue
-        left, right = value.owner.operands
+        left, right = op.operands
         step = constant_integer(right if left == argument else left)
         if argument in (left, right) and step is not None:
             found.append((position, start, step))
@@ -38,13 +40,13 @@ def trip_count(loop: ir.Operation) -> int:
     """How often `loop` runs. Raises PassError when that is not a constant known from the IR."""
     test = terminator(loop.regions[0].blocks[0]).operands[0]
     by_position = {position: (start, step) for position, start, step in counters(loop)}
-    if not isinstance(test, ir.BlockArgument) and test.owner.name == "stablehlo.compare":
-        direction = str(test.owner.attributes["comparison_direction"])
-        index, bound = test.owner.operands
-        limit = constant_integer(bound)
-        counted = isinstance(index, ir.BlockArgument) and index.owner == loop.regions[0].blocks[0]
-        if counted and limit is not None and "LT" in direction and index.arg_number in by_position:
-            start, step = by_position[index.arg_number]
+    op = defining_op(test)
+    if op is not None and op.name == "stablehlo.compare":
+        direction = str(op.attributes["comparison_direction"])
+        index, limit = op.operands[0], constant_integer(op.operands[1])
+        position = next((n for n, arg in enumerate(loop.regions[0].blocks[0].arguments) if arg == index), -1)
+        if limit is not None and "LT" in direction and position in by_position:
+            start, step = by_position[position]
             if step > 0 and limit > start:
                 return -(-(limit - start) // step)
     raise PassError(

@@ -52,8 +52,9 @@ class FindMicrobatchLoop(Pass):
         marks = number_marks(loop)
         schedule = self._schedule(loop, length)
         if marks not in (schedule.stages - 1, schedule.stages):
+            found = f"found {marks} stage mark{'s' * (marks != 1)}"
             raise PassError(
-                f"found {marks} stage mark{'s' * (marks != 1)}, the schedule {schedule.name} has {schedule.stages} stages",
+                f"{found}, the schedule {schedule.name} has {schedule.stages} stages",
                 location=loop.location,
                 hint=f"mark the end of every stage (mark_stage_end): {schedule.stages} marks, or "
                 f"{schedule.stages - 1} without the last one",
@@ -96,8 +97,7 @@ def loop_schedule(loop: ir.Operation) -> str:
     """The text of the schedule that a loop carries; empty when it carries none."""
     if at.LOOP not in loop.attributes:
         return ""
-    fields = {named.name: named.attr for named in ir.DictAttr(loop.attributes[at.LOOP])}
-    schedule = fields.get("schedule")
+    schedule = at.dictionary(loop.attributes[at.LOOP]).get("schedule")
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
 
 

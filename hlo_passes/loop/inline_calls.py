@@ -69,8 +69,7 @@ def _drop_unreferenced(module: ir.Module, by_name: dict[str, ir.Operation]) -> N
             continue
         kept.add(name)
         for op in nested(by_name[name]):
-            for named in op.attributes:
-                attribute = op.attributes[named] if isinstance(named, str) else named.attr
+            for attribute in op.attributes.values():
                 work.extend(_symbols(attribute))
     for name, function in by_name.items():
         if name not in kept:

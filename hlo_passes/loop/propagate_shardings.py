@@ -23,7 +23,8 @@ class PropagateShardings(Pass):
     Preconditions: there is a `@main` (Shardy ends the process without one).
 
     ```mlir
-    %0 = stablehlo.tanh %x   ==>   %0 = stablehlo.tanh %x {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
+    %0 = stablehlo.tanh %x   ==>   %0 = stablehlo.tanh %x
+                                     {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
     ```
     """
 

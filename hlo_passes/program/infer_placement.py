@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, terminator
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.ir.values import is_used
 from jaxpp.hlo_passes.program.placement import Placement, place
 
 
@@ -91,7 +92,7 @@ class _Regroup:
             self._connect_group(key)
         self._record(self._emit())
         for op in reversed(placement.ops):
-            if not any(True for result in op.results for _ in result.uses):
+            if not any(map(is_used, op.results)):
                 op.erase()
 
     def _group(self, key: Key) -> _Group:

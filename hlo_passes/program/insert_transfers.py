@@ -208,9 +208,7 @@ class _Cut:
             types = ir.FunctionType.get([a.type for a in block.arguments], [value.type for value in values])
             function.attributes["function_type"] = ir.TypeAttr.get(types)
             at.set_tables(function, results=entries)
-            ir.Operation.create(
-                "func.return", operands=values, ip=ir.InsertionPoint(block), loc=ir.Location.unknown()
-            )
+            ir.Operation.create("func.return", operands=values, ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
         for block in self.blocks:
             _thread_tokens(block)
         self._main.erase()

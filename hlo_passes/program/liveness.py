@@ -6,8 +6,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.attributes import byte_size
 from jaxpp.hlo_passes.ir.functions import body_of, operations, terminator
+from jaxpp.hlo_passes.ir.values import byte_size, defining_op, is_used
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,13 @@ class _Walk:
     """The state of the walk: who may die, who is dead, how much is alive."""
 
     def __init__(self, function: ir.Operation) -> None:
+        self._function = function
         block = body_of(function)
         entries = at.argument_attributes(function)
         self._returned = set(terminator(block).operands)
-        self._mortal = {value for value, entry in zip(block.arguments, entries, strict=True) if at.DONOR in entry}
+        self._mortal: set[ir.Value] = {
+            value for value, entry in zip(block.arguments, entries, strict=True) if at.DONOR in entry
+        }
         self._mortal -= self._returned
         self._dead: set[ir.Value] = set()
         self._bytes = self._peak_bytes = sum(byte_size(argument.type) for argument in block.arguments)
@@ -62,7 +65,7 @@ class _Walk:
             if not number < len(operands) or operands[number] not in self._mortal:
                 raise PassError(f"{at.LAST_USE} names operand {number}, which must not die here", location=op.location)
         self._die({operands[number] for number in at.integers(op, at.LAST_USE)})
-        self._die({value for value in results if value in self._mortal and not _is_used(value)})
+        self._die({value for value in results if value in self._mortal and not is_used(value)})
 
     def _die(self, values: set[ir.Value]) -> None:
         for value in values:
@@ -77,9 +80,9 @@ class _Walk:
     def finish(self) -> Peak:
         """The peaks. Raises PassError when a value of the program is neither returned nor dead."""
         for value in self._mortal - self._dead:
-            if _is_used(value):
-                where = None if isinstance(value, ir.BlockArgument) else value.owner.operation.location
-                raise PassError(f"a value is never freed: {value.type}", location=where, hint="run plan-buffers")
+            if is_used(value):
+                op = defining_op(value) or self._function
+                raise PassError(f"a value is never freed: {value.type}", location=op.location, hint="run plan-buffers")
         return Peak(self._peak_bytes, self._peak_activations)
 
 
@@ -103,10 +106,6 @@ def _residuals(block: ir.Block) -> dict[tuple[int, int], list[ir.Value]]:
                 found[key] = kept
         origin.update((result, key[1]) for result in op.results)
     return found
-
-
-def _is_used(value: ir.Value) -> bool:
-    return any(True for _ in value.uses)
 
 
 def _task(op: ir.Operation) -> tuple[int, int] | None:

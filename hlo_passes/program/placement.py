@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.attributes import byte_size
 from jaxpp.hlo_passes.ir.functions import body_of, operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.ir.values import byte_size, is_used
 from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 # Computing something this small again is cheaper than sending it.
@@ -46,7 +46,6 @@ class Placement:
         if meshes is None:
             return self.made_by_tasks[value]
         return next(iter(meshes)) if len(meshes) == 1 else None
-
 
     def behind(self, op: ir.Operation) -> list[ir.Value]:
         """The values on one mesh that `op` depends on, directly or through floating operations."""
@@ -103,7 +102,7 @@ def _read(main: ir.Operation) -> Placement:
 
 def _drop_dead(placement: Placement) -> None:
     for op in reversed(placement.ops):
-        if len(op.results) and not any(True for result in op.results for _ in result.uses):
+        if len(op.results) and not any(map(is_used, op.results)):
             for result in op.results:
                 del placement.producers[result]
             del placement.operands[op]
@@ -161,8 +160,9 @@ def _is_small(op: ir.Operation) -> bool:
 def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
     """A result is where it is computed, or where the argument is that it becomes in the next step."""
     arguments = list(placement.arguments)
+    table = at.result_attributes(placement.main)
     for number, value in enumerate(returned):
-        feeds = at.result_attribute(placement.main, number, at.FEEDS)
+        feeds = table[number].get(at.FEEDS)
         argument = arguments[ir.IntegerAttr(feeds).value] if feeds is not None else None
         if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]

@@ -10,6 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, operations, terminator
 from jaxpp.hlo_passes.ir.program import mesh_functions
+from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 
@@ -45,7 +46,7 @@ class PlanBuffers(Pass):
 def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
     """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
     block = body_of(function)
-    kept = {
+    kept: set[ir.Value] = {
         argument
         for argument, entry in zip(block.arguments, at.argument_attributes(function), strict=True)
         if at.DONOR not in entry
@@ -94,9 +95,10 @@ def _elementwise_source(
         number = free.get(current)
         if number is not None and arguments[number].get(at.SHARDING) == sharding:
             return number
-        if isinstance(current, ir.BlockArgument) or not is_cheap(current.owner.operation):
+        op = defining_op(current)
+        if op is None or not is_cheap(op):
             continue
-        for operand in current.owner.operation.operands:
+        for operand in op.operands:
             if operand.type == value.type and operand not in seen:
                 seen.add(operand)
                 work.append(operand)

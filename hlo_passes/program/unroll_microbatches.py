@@ -67,7 +67,7 @@ class _Unrolled:
         self._meshes: dict[int, ir.Attribute] = {}
         self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
         self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
-        self._position = {argument: number for number, argument in enumerate(loop.body.arguments)}
+        self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
         self._yielded = list(terminator(loop.body).operands)
         self._initial = list(loop.op.operands)
         self._templates: dict[tuple[str, int], _Template] = {}
@@ -127,9 +127,9 @@ class _Unrolled:
             return value
         key, number = self._source[value]
         if (key, microbatch) not in self._done:
+            user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
             raise PassError(
-                f"{_called(task.kind, task.stage, task.microbatch) if task else 'the result of the loop'} needs a value "
-                f"of {_called(*key, microbatch)}, which the schedule runs later",
+                f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",
                 location=self._loop.op.location,
                 hint="what one microbatch hands on to the next must be made and used by one stage",
             )

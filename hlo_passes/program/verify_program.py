@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.attributes import value_sharding
-from jaxpp.hlo_passes.ir.functions import body_of, functions, name_of, operations, terminator
+from jaxpp.hlo_passes.ir.functions import body_of, functions, name_of, operations
 from jaxpp.hlo_passes.ir.program import channel_of, mesh_functions
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.liveness import check_liveness
@@ -47,7 +47,9 @@ class VerifyProgram(Pass):
 
 def _check_calls(module: ir.Module, meshes: list[ir.Operation]) -> None:
     by_name = functions(module)
-    types = {f"@{name}": ir.FunctionType(ir.TypeAttr(f.attributes["function_type"]).value) for name, f in by_name.items()}
+    types = {
+        f"@{name}": ir.FunctionType(ir.TypeAttr(f.attributes["function_type"]).value) for name, f in by_name.items()
+    }
     known = {name: (list(type_.inputs), list(type_.results)) for name, type_ in types.items()}
     for function in meshes:
         for op in operations(body_of(function))[:-1]:
@@ -87,9 +89,7 @@ def _check_channels(module: ir.Module, meshes: list[ir.Operation]) -> None:
     for channel in sends.keys() ^ recvs.keys():
         side, other = (sends, "recv") if channel in sends else (recvs, "send")
         op, source, target, *_ = side[channel]
-        raise PassError(
-            f"channel {channel} from mesh {source} to mesh {target} has no {other}", location=op.location
-        )
+        raise PassError(f"channel {channel} from mesh {source} to mesh {target} has no {other}", location=op.location)
     for channel, (op, *sent) in sends.items():
         received = list(recvs[channel][1:])
         if sent != received:

@@ -10,7 +10,6 @@ from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import operands_with_captures, operations, terminator
 from jaxpp.hlo_passes.stages.cheap import cheap_operations
 
-
 # The task number of a use by the next iteration of the loop.
 NEXT_ITERATION = -1
 
@@ -46,7 +45,7 @@ class Assignment:
         self._body = body
         self.ops = operations(body)[:-1]
         self.yielded = list(terminator(body).operands)
-        self._producers = {result: op for op in self.ops for result in op.results}
+        self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self.ops for result in op.results}
         self._carried = {argument for i, argument in enumerate(body.arguments) if i not in set(indices)}
         self.counting = {self._producers[self.yielded[i]] for i in indices}
         self.operands = {op: operands_with_captures(op) for op in self.ops}
@@ -148,7 +147,7 @@ class Assignment:
                 else:
                     floating.append(op)
         for op in reversed(floating):
-            users = (self.task.get(use.owner) for result in op.results for use in result.uses)
+            users = (self.task.get(use.owner.operation) for result in op.results for use in result.uses)
             self.task[op] = min((task for task in users if task is not None), default=0)
 
     def task_of(self, value: ir.Value) -> int | None:

@@ -10,9 +10,9 @@ LONGEST = 48
 _CHEAP = frozenset(
     "stablehlo." + name
     for name in (
-        "abs add and bitcast_convert broadcast broadcast_in_dim ceil clamp compare complex concatenate constant convert "
-        "divide dynamic_slice dynamic_update_slice floor imag iota is_finite maximum minimum multiply negate not or pad "
-        "real remainder reshape reverse round_nearest_even select shift_left shift_right_arithmetic "
+        "abs add and bitcast_convert broadcast broadcast_in_dim ceil clamp compare complex concatenate constant "
+        "convert divide dynamic_slice dynamic_update_slice floor imag iota is_finite maximum minimum multiply negate "
+        "not or pad real remainder reshape reverse round_nearest_even select shift_left shift_right_arithmetic "
         "shift_right_logical sign slice subtract transpose xor"
     ).split()
 ) | {"sdy.sharding_constraint"}

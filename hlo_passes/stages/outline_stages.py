@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.ir.functions import call, name_of, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.outlining import Outlined, outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.ir.values import is_used
 from jaxpp.hlo_passes.stages.assign import Assignment
 from jaxpp.hlo_passes.stages.residuals import place_residuals
 
@@ -77,7 +78,7 @@ def _group(assignment: Assignment) -> dict[int, list[ir.Operation]]:
         while work:
             for value in assignment.operands[work.pop()]:
                 op = assignment.producer(value)
-                if op in assignment.cheap and op not in ops:
+                if op is not None and op in assignment.cheap and op not in ops:
                     ops.add(op)
                     work.append(op)
     return {task: [op for op in assignment.ops if op in ops] for task, ops in groups.items()}
@@ -96,13 +97,11 @@ def _replace_body(loop: MicrobatchLoop, assignment: Assignment, outlined: list[O
         attributes = {at.STAGE: part.function.attributes[at.STAGE]}
         operands = [values.get(value, value) for value in part.inputs]
         results = [value.type for value in part.outputs]
-        made = call(
-            name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location
-        )
+        made = call(name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location)
         values.update(zip(part.outputs, made.results, strict=True))
     for number, value in enumerate(end.operands):
         if value in values:
             end.operands[number] = values[value]
     for op in reversed(assignment.ops):
-        if not any(True for result in op.results for _ in result.uses):
+        if not any(map(is_used, op.results)):
             op.erase()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.attributes import byte_size
+from jaxpp.hlo_passes.ir.values import byte_size
 from jaxpp.hlo_passes.stages.assign import Assignment
 
 # Capacities of the flow problem are 32-bit integers.
@@ -36,7 +36,8 @@ def _moved(assignment: Assignment, forward: int, backward: int) -> list[ir.Opera
             continue
         sources = [value for value in assignment.operands[op] if not assignment.is_free(value)]
         early = all(
-            (task := assignment.task_of(value)) is not None and (task <= forward or assignment.producer(value) in movable)
+            assignment.producer(value) in movable
+            or ((task := assignment.task_of(value)) is not None and task <= forward)
             for value in sources
         )
         if early and len(op.results) and all(assignment.used_by(result) <= {backward} for result in op.results):
@@ -70,7 +71,7 @@ def _cut(
         node(op, sum(byte_size(result.type) for result in op.results))
     for value, users in kept_for.items():
         producer = assignment.producer(value)
-        if producer in nodes:
+        if producer is not None and producer in nodes:
             entry = nodes[producer]
         elif (task := assignment.task_of(value)) is not None and task <= forward:
             entry = node(value, byte_size(value.type))
