@@ -18,12 +18,9 @@ def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Pass
 
         passes = hlo_passes.PASSES
     if pipelines is None:
-        try:
-            from jaxpp.hlo_passes.pipelines import PIPELINES
+        from jaxpp.hlo_passes import pipelines as own
 
-            pipelines = PIPELINES
-        except ModuleNotFoundError:
-            pipelines = {}
+        pipelines = own.PIPELINES
     return passes, pipelines
 
 

@@ -81,7 +81,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
 
 
 def _check_bytecode(data: bytes, name: str) -> None:
-    """Refuse bytecode that MLIR's reader would not survive (damaged, it makes it crash or loop): a child tries first."""
+    """Refuse bytecode that MLIR's reader would not survive: damaged, it makes it crash or loop. A child tries."""
     code = "import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read())"
     limit = 10 + len(data) / 100_000
     try:

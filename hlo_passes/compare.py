@@ -1,0 +1,114 @@
+"""Random inputs for a module, and the comparison of what two modules make of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Numbers = npt.NDArray[Any]
+
+# The largest difference, relative to an array's largest value, by the coarsest type that the module computes in.
+_TOLERANCES = {"xf8": 0.2, "xbf16": 2e-2, "xf16": 5e-3, "xf32": 1e-5, "<f8": 0.2, "<bf16": 2e-2, "<f16": 5e-3}
+_NOISE_FACTOR = 8
+_FINEST = 1e-5
+
+
+def coarsest_tolerance(types: Iterable[str]) -> float:
+    """The relative tolerance for a module whose values have these types."""
+    seen = set(types)
+    found = [tolerance for mark, tolerance in _TOLERANCES.items() if any(mark in type_ for type_ in seen)]
+    return max(found, default=_FINEST)
+
+
+def random_inputs(
+    shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool
+) -> dict[int, Numbers]:
+    """An array for each shape and type: integers from 0 to 7, coin flips, normal numbers or their absolute values.
+
+    Arrays of two and more dimensions are scaled by the root of their longest one: with weights of that size the
+    activations stay where nothing saturates, so that no gradient vanishes.
+    """
+    generator = np.random.default_rng(seed)
+    return {number: _random(generator, *shapes[number], positive=positive) for number in sorted(shapes)}
+
+
+def _random(
+    generator: np.random.Generator, shape: tuple[int, ...], dtype: "np.dtype[Any]", *, positive: bool
+) -> Numbers:
+    if dtype.kind == "b":
+        return generator.integers(0, 2, shape).astype(dtype)
+    if is_integer(dtype):
+        return generator.integers(0, 2 if dtype.name in ("int2", "uint2") else 8, shape).astype(dtype)
+    scale = max(shape) ** -0.5 if len(shape) > 1 and max(shape) else 1.0
+    numbers = generator.standard_normal(shape) * scale
+    if positive:
+        return np.abs(numbers).astype(dtype)
+    if dtype.kind == "c":
+        return (numbers + 1j * generator.standard_normal(shape) * scale).astype(dtype)
+    return np.asarray(numbers, dtype)
+
+
+def is_integer(dtype: "np.dtype[Any]") -> bool:
+    """Also of the types that numpy itself does not know, such as int4."""
+    return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
+
+
+def perturbed(inputs: Mapping[int, Numbers], seed: int) -> dict[int, Numbers]:
+    """The same inputs with about the last bit of each float32 or float64 number changed at random."""
+    generator = np.random.default_rng(seed + 1)
+    return {
+        number: (value * (1 + generator.choice((-1, 1), value.shape) * np.finfo(value.dtype).eps)).astype(value.dtype)
+        if value.dtype.kind == "f"
+        else value
+        for number, value in inputs.items()
+    }
+
+
+def noise_of(expected: Numbers, moved: Numbers) -> float:
+    """How far rounding alone moves a result: the largest difference where both are finite."""
+    if is_integer(expected.dtype) or expected.dtype.kind == "b":
+        return 0.0
+    wide, other = _widen(expected), _widen(moved)
+    finite = np.isfinite(wide) & np.isfinite(other)
+    return float(np.max(np.abs(wide - other), initial=0.0, where=finite)) if finite.any() else 0.0
+
+
+def somewhere_finite(value: Numbers, *, everywhere: bool = False) -> bool:
+    """Whether an array holds a number to compare, or nothing else; an empty array is fine both ways."""
+    finite = np.isfinite(_widen(value))
+    return bool(finite.all()) if everywhere else bool(finite.any() or not finite.size)
+
+
+def compare(expected: Numbers, actual: Numbers, relative: float, noise: float) -> tuple[float, str]:
+    """(the largest difference relative to the largest expected value, what is wrong or "")."""
+    if is_integer(expected.dtype) or expected.dtype.kind == "b":
+        wrong = expected != actual
+        if not wrong.any():
+            return 0.0, ""
+        first = np.unravel_index(np.argmax(wrong), expected.shape)
+        return 1.0, f"differs in {np.count_nonzero(wrong)} of {wrong.size} numbers, {_at(first, expected, actual)}"
+    wide, other = _widen(expected), _widen(actual)
+    finite = np.isfinite(wide)
+    special = (finite != np.isfinite(other)) | (np.isnan(wide) != np.isnan(other)) | (np.isinf(wide) & (wide != other))
+    if special.any():
+        first = np.unravel_index(np.argmax(special), expected.shape)
+        return np.inf, f"is NaN or infinite at other places, {_at(first, expected, actual)}"
+    with np.errstate(invalid="ignore"):
+        distance = np.where(finite, np.abs(wide - other), 0.0)
+    scale = float(np.max(np.abs(wide), initial=0.0, where=finite))
+    worst = float(distance.max(initial=0.0))
+    allowed = relative * scale + _NOISE_FACTOR * noise
+    if worst > allowed:
+        first = np.unravel_index(np.argmax(distance), expected.shape)
+        return worst, f"differs by {worst:.3g}, {_at(first, expected, actual)}; allowed {allowed:.2g}"
+    return worst / scale if scale else 0.0, ""
+
+
+def _widen(value: Numbers) -> Numbers:
+    return value.astype(np.complex128 if value.dtype.kind == "c" else np.float64)
+
+
+def _at(index: tuple[Any, ...], expected: Numbers, actual: Numbers) -> str:
+    place = f" at [{', '.join(str(int(i)) for i in index)}]" if index else ""
+    return f"{expected[index]:.6g} before and {actual[index]:.6g} after{place}"

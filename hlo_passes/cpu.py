@@ -1,0 +1,177 @@
+"""Run one function of a module by XLA on the CPU: what numeric validation stands on."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from io import BytesIO
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp import _compat
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import callee, functions, nested
+
+Numbers = npt.NDArray[Any]
+Array = Any  # a jax.Array, whole on each of the runner's devices
+_EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+_PREFIX = re.compile(r"bf|f8|f|ui|i")
+_LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
+_DROPPED = (at.ALIAS, at.DONOR, "mhlo.sharding", at.SHARDING)
+
+
+class RunError(Exception):
+    """XLA does not compile or run the function; the message is XLA's first line."""
+
+
+class Runner:
+    """Compiles and runs functions of modules for `partitions` virtual CPU devices, arguments and results replicated.
+
+    What is sharded inside runs sharded. JAX is imported when the first runner is made.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        self.partitions = partitions
+        self._devices = _compat.cpu_devices(partitions)
+        mesh = Mesh(np.array(self._devices, dtype=object), ("validate",))
+        self._sharding = NamedSharding(mesh, PartitionSpec())
+
+    def put(self, numbers: Numbers) -> Array:
+        """The array that `compile`d functions take."""
+        import jax
+
+        with jax.enable_x64(True):
+            return jax.device_put(numbers, self._sharding)
+
+    def compile(self, module: ir.Module, function: str) -> Callable[[Sequence[Array]], list[Array]]:
+        """`function` as a function of arrays. Donation and the shardings of its arguments and results are left out.
+
+        Raises:
+            RunError: XLA refuses it; the compiled function raises it as well.
+        """
+        alone = extract(module, function, self.partitions)
+        results = ir.FunctionType(ir.TypeAttr(functions(alone)["main"].attributes["function_type"]).value).results
+        handlers = [self._handler(type_) for type_ in results]
+        buffer = BytesIO()
+        alone.operation.write_bytecode(buffer)
+        # Else XLA keeps more bits of a bfloat16 here than there: whatever it fuses.
+        options = {"xla_allow_excess_precision": False}
+        executable = _by_xla(lambda: _compat.compile_program(buffer.getvalue(), self._devices, options))
+        return lambda arguments: _by_xla(
+            lambda: list(executable.execute_sharded(list(arguments)).consume_with_handlers(handlers))
+        )
+
+    def _handler(self, type_: ir.Type) -> Any:
+        shape, dtype = shape_and_dtype(type_)
+        return _compat.result_handler(_compat.abstract_value(shape, dtype, self._sharding), self._sharding)
+
+
+def _by_xla(run: Callable[[], Any]) -> Any:
+    import jax
+
+    try:
+        return run()
+    except jax.errors.JaxRuntimeError as error:
+        raise RunError(str(error).strip().partition("\n")[0]) from None
+
+
+def partitions_of(module: ir.Module) -> int:
+    """The number of devices that the module is for."""
+    return at.integer(module.operation, "mhlo.num_partitions") or 1
+
+
+def shape_and_dtype(type_: ir.Type) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
+    """Of a tensor of static shape. Raises RunError for any other type."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise RunError(f"a value of type {type_} can't be made or compared")
+    return tuple(type_.shape), _dtype(type_.element_type)
+
+
+def _dtype(element: ir.Type) -> "np.dtype[Any]":
+    import ml_dtypes
+
+    text = str(element)
+    name = _EXACT.get(text) or _PREFIX.sub(lambda prefix: _LONG[prefix[0]], text).lower()
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise RunError(f"values of type {text} can't be made or compared") from None
+
+
+def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
+    """A module of its own with `function` as `@main`, ready for XLA, and what it calls; `module` stays as it is."""
+    alone = ir.Module.create(module.operation.location)
+    for name in module.operation.attributes:
+        alone.operation.attributes[name] = module.operation.attributes[name]
+    known = functions(module)
+    needed = _reachable(known, function)
+    at_end = ir.InsertionPoint(alone.body)
+    for op in module.body.operations:
+        if op.operation.name != "func.func":
+            op.operation.clone(at_end)
+    for name in needed:
+        known[name].clone(at_end)
+    main = functions(alone)[function]
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    _replicate(main, _mesh_name(alone, partitions) if partitions > 1 else None)
+    for op in list(nested(alone.operation)):
+        _as_input(op)
+    return alone
+
+
+def _reachable(known: dict[str, ir.Operation], function: str) -> Iterable[str]:
+    needed = {function: None}
+    work = [function]
+    while work:
+        for op in nested(known[work.pop()]):
+            if op.name == "func.call" and callee(op) not in needed:
+                needed[callee(op)] = None
+                work.append(callee(op))
+    return needed
+
+
+def _mesh_name(module: ir.Module, partitions: int) -> str | None:
+    """The mesh over all partitions."""
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
+            if prod(axis.size for axis in axes) == partitions:
+                return ir.StringAttr(op.operation.attributes["sym_name"]).value
+    return None
+
+
+def _replicate(main: ir.Operation, mesh: str | None) -> None:
+    """Give arguments and results replicated shardings, or none, and take donation off."""
+    type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    tables = (at.argument_attributes(main), at.result_attributes(main))
+    for table, types in zip(tables, (type_.inputs, type_.results), strict=True):
+        for entry, value_type in zip(table, types, strict=True):
+            for name in _DROPPED:
+                entry.pop(name, None)
+            if mesh is not None and isinstance(value_type, ir.RankedTensorType):
+                dimensions = ", ".join("{}" for _ in range(value_type.rank))
+                entry[at.SHARDING] = ir.Attribute.parse(f"#sdy.sharding<@{mesh}, [{dimensions}]>")
+    at.set_tables(main, *tables)
+
+
+def _as_input(op: ir.Operation) -> None:
+    """Turn what Shardy's propagation leaves, and XLA does not take, into what both take."""
+    names = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}
+    if op.name not in names:
+        return
+    new = ir.Operation.create(
+        names[op.name],
+        results=[op.results[0].type],
+        operands=list(op.operands),
+        attributes={name: op.attributes[name] for name in op.attributes},
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
