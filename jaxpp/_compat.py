@@ -117,6 +117,28 @@ def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options:
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
 
+def load_from_cache(
+    bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
+) -> Any | None:
+    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices` (0.10.2, 0.11.2).
+
+    An executable that came out of the cache must not be serialized again: its functions are lost (CPU, 0.10.2).
+    """
+    import numpy as np
+    from jax._src import compilation_cache
+    from jax.interpreters import mlir
+
+    client = devices[0].client
+    if not compilation_cache.is_cache_used(client):
+        return None
+    with mlir.make_ir_context():
+        module = ir.Module.parse(bytecode)
+        options = compile_options(compiled_for, compiler_options)
+        key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
+    options = compile_options(devices, compiler_options)
+    return compilation_cache.get_executable_and_time(key, options, client, _jaxlib().DeviceList(tuple(devices)))[0]
+
+
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
     """The type that an array with this sharding has; with explicit mesh axes the sharding is part of it (0.10.2)."""
     from jax._src import core

@@ -5,9 +5,9 @@
 
 import os
 
-from jaxpp import _compat
+from jaxpp._compat import hide_frames
 
-_compat.hide_frames(os.path.join(os.path.dirname(__file__), ""))
+hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # after the frames of this folder are hidden
 from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
-from jaxpp import _compat
+from jaxpp._compat import host_callbacks, own_copy
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import FEEDS, match_state
@@ -36,6 +36,8 @@ class Lowered:
         out_names: e.g. `result[0]`.
         donated: which arguments the caller gives away.
         static: which arguments of a call are static.
+        host_callbacks: the Python functions that the module calls back (`jax.debug.print`, `jax.pure_callback`), by
+            the index in its custom calls; they are compiled with every program of the module.
     """
 
     module: ir.Module
@@ -48,6 +50,7 @@ class Lowered:
     out_names: tuple[str, ...]
     donated: tuple[bool, ...]
     static: StaticArguments
+    host_callbacks: tuple[Any, ...]
 
 
 def lower(
@@ -83,7 +86,8 @@ def lower(
 
     Raises:
         TypeError: an argument is not an array and not static; a sharding is of another kind.
-        ValueError: `in_shardings` don't fit; a value is sharded over the mpmd axis or a collective runs over it.
+        ValueError: `in_shardings` don't fit; a value is sharded over the mpmd axis or a collective runs over it;
+            a side effect is ordered.
     """
     request = _Request(
         _numbered(fun),
@@ -97,7 +101,7 @@ def lower(
     )
     request.check()
     traced, lowered, mesh = request.lowered()
-    module = _compat.own_copy(lowered.compiler_ir())
+    module = own_copy(lowered.compiler_ir())
     in_avals = tuple(traced.jaxpr.in_avals)
     donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
     feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
@@ -115,6 +119,7 @@ def lower(
         tuple(arguments_.leaf_names("result", lowered.out_info)),
         donated,
         request.static,
+        host_callbacks(lowered),
     )
 
 
@@ -190,7 +195,7 @@ class _Request:
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             traced = jitted.trace(*args, **kwargs)
-            return traced, traced.lower(), mesh
+            return traced, _lower_traced(traced), mesh
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""
@@ -204,6 +209,18 @@ class _Request:
         for name, value in arguments_.keyword_leaves(kwargs, self.static).items():
             kwargs[name] = placer.describe(name, value, [None] * len(jax.tree.leaves(value)))
         return args, kwargs
+
+
+def _lower_traced(traced: Any) -> Any:
+    try:
+        return traced.lower()
+    except ValueError as error:
+        if "ordered effects are not supported" not in str(error):
+            raise
+        raise ValueError(
+            "an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across meshes; "
+            "leave out ordered=True"
+        ) from None
 
 
 def _has_mesh() -> bool:

@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
-from jaxpp import _compat
+from jaxpp._compat import closed_over_as_arguments
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.reductions import Add, Concat, Op
 
@@ -81,8 +81,9 @@ def _batch_length(batch: Any, axis: int) -> int:
     sizes: list[tuple[str, int]] = []
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
         name = f"batch{jax.tree_util.keystr(path)}"
-        if not is_array(leaf):
-            raise TypeError(f"treduce: {name} is of type {type(leaf).__name__}, not an array")
+        if not is_array(leaf) or jax.typeof(leaf).dtype == jax.dtypes.float0:
+            kind = type(leaf).__name__ if not is_array(leaf) else "float0"
+            raise TypeError(f"treduce: {name} is of type {kind}, not an array")
         shape = jax.typeof(leaf).shape
         if not -len(shape) <= axis < len(shape):
             raise ValueError(f"treduce: {name} has shape {shape}, so no microbatch axis {axis}")
@@ -141,7 +142,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
         return [r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True)]
 
     initial = [r.initial(length) for r in results]
-    body, consts = _compat.closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
+    body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
     text = schedule_text(schedule, length)
     final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
     return jax.tree.unflatten(jax.tree.structure(shapes), final)
@@ -203,7 +204,7 @@ loop_p.multiple_results = True
 
 
 @loop_p.def_impl
-def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, **_: Any) -> Sequence[Any]:
+def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Sequence[Any]:
     """The loop as ordinary, differentiable JAX."""
     consts, state = _split(args, body)
 

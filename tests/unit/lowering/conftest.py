@@ -1,5 +1,7 @@
 """A small marked model, a mesh for it, and a way to run the module of `lower`."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jaxlib.mlir import ir
 
-from jaxpp import _compat
+from jaxpp._compat import compile_program
 from jaxpp.lowering import Lowered, MpmdMesh, mark_stage_end
 
 Walk = Callable[[ir.Module, str], list[Any]]
@@ -71,7 +73,7 @@ def run_module() -> Callable[..., list[np.ndarray]]:
 
     def run(lowered: Lowered, args: Any, specs: Sequence[Any], submesh: int = 1) -> list[np.ndarray]:
         mesh = lowered.mpmd_mesh.unstack[submesh]
-        executable = _compat.compile_program(str(lowered.module).encode(), list(mesh.devices.flat), {})
+        executable = compile_program(str(lowered.module).encode(), list(mesh.devices.flat), {})
         placed = [
             jax.device_put(np.asarray(leaf), NamedSharding(mesh, spec))
             for leaf, spec in zip(jax.tree.leaves(args), specs, strict=True)

@@ -1,5 +1,7 @@
 """Which results come back as arguments."""
 
+# pyright: reportUnknownLambdaType=false
+
 from typing import Any
 
 import jax

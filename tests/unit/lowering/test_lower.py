@@ -204,6 +204,17 @@ def test_locations_are_the_users(mesh: MpmdMesh, operations: Callable[..., list[
         assert "/lowering/lower.py" not in str(op.location).replace("tests/unit", "")
 
 
+def test_side_effects(mesh: MpmdMesh) -> None:
+    def f(x: jax.Array, ordered: bool) -> jax.Array:
+        jax.debug.print("{}", x, ordered=ordered)
+        return x
+
+    assert len(lower(f, (X, False), mpmd_mesh=mesh, static_argnums=1).host_callbacks) == 1
+    assert lower(lambda x: x, (X,), mpmd_mesh=mesh).host_callbacks == ()
+    with pytest.raises(ValueError, match=r"an ordered side effect, such as .* has no order across meshes"):
+        lower(f, (X, True), mpmd_mesh=mesh, static_argnums=1)
+
+
 ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "not an array": (
         {"args": (X, {"act": "gelu"})},

@@ -211,6 +211,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "treduce: batch['name'] is of type str, not an array",
     ),
+    "float0": (
+        lambda: treduce(lambda mb: mb, np.zeros(4, jax.dtypes.float0)),
+        TypeError,
+        "treduce: batch is of type float0, not an array",
+    ),
     "length": (lambda: treduce_i(lambda i: i, 0), ValueError, "treduce_i: 0 microbatches; at least 1 is needed"),
     "prefix": (
         lambda: treduce(lambda mb: (mb, mb), np.ones(4), operation=(Add, Add, Max)),
