@@ -61,22 +61,23 @@ def _compile_function(
     devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]
     first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
     executables: Executables = {(name, meshes[0]): first}
-    serialized = None if host_callbacks or len(meshes) == 1 else _serialize(first)
     for mesh, each in zip(meshes[1:], devices[1:], strict=True):
-        loaded = None if serialized is None else _load(serialized, each, options)
+        loaded = None if host_callbacks else _load(first, bytecode, devices[0], each, options)
         executables[name, mesh] = loaded or _compat.compile_program(bytecode, each, options, host_callbacks)
     return executables
 
 
-def _serialize(executable: Any) -> bytes | None:
+def _load(
+    executable: Any,
+    bytecode: bytes,
+    compiled_for: Sequence[Any],
+    devices: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any | None:
+    """The compiled function for other devices, without compiling it; None where the backend cannot."""
     try:
-        return executable.serialize()
-    except Exception:  # what a backend without it raises is not specified
-        return None
-
-
-def _load(serialized: bytes, devices: Sequence[Any], options: Mapping[str, Any]) -> Any | None:
-    try:
-        return _compat.load_executable(serialized, devices, options)
-    except Exception:  # as above
+        cached = _compat.load_from_cache(bytecode, compiled_for, devices, options)
+        # What is not in the cache did not come out of it, so it may be serialized.
+        return cached or _compat.load_executable(executable.serialize(), devices, options)
+    except Exception:  # what a backend raises that cannot is not specified
         return None

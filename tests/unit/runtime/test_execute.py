@@ -1,12 +1,16 @@
 """A hand-written pipeline against NumPy: results, donation, frees, compiles, and the door for arguments."""
 
 import collections
+import contextlib
 import itertools
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from unit.runtime.programs import Pipeline, hop, module, parse, submeshes
 
@@ -97,19 +101,54 @@ def test_bad_arguments() -> None:
     assert_close(executable([weight, other, batch]), pipeline.expected([weight, other, batch]))
 
 
-def test_one_compile_for_each_distinct_function() -> None:
-    compiled: collections.Counter[str] = collections.Counter()
+Compiled = collections.Counter[str]
+
+
+@pytest.fixture
+def compiled() -> Iterator[Compiled]:
+    """How often each program was compiled during the test."""
+    counter = Compiled()
 
     def listen(event: str, duration_secs: float, **labels: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
-            compiled[labels["fun_name"]] += 1
+            counter[labels["fun_name"]] += 1
 
     jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        Pipeline(4, 2).executable()
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    yield counter
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def test_one_compile_for_each_distinct_function(compiled: Compiled) -> None:
+    Pipeline(4, 2).executable()
     assert compiled == dict.fromkeys(("zeros", "first", "forward", "backward", "loss", "sgd"), 1)
+
+
+def test_programs_out_of_the_persistent_cache_run(tmp_path: Path, compiled: Compiled) -> None:
+    pipeline = Pipeline(4, 2)
+    with enabled_cache(tmp_path):
+        for _ in range(2):
+            executable = pipeline.executable()
+            assert_close(executable(pipeline.arguments()), pipeline.expected(pipeline.arguments()))
+    assert set(compiled.values()) == {2}  # JAX counts what it finds in its cache as well
+
+
+@contextlib.contextmanager
+def enabled_cache(folder: Path) -> Generator[None]:
+    options: dict[str, Any] = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    compilation_cache.reset_cache()
+    for name, value in options.items():
+        jax.config.update(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize("microbatches", [2, 8])
@@ -238,7 +277,7 @@ def test_arrays_with_part_of_an_axis_cross_between_meshes() -> None:
     np.testing.assert_array_equal(executable([x])[0], 4 * x)
 
 
-def test_a_traced_step_is_a_step(tmp_path: Any) -> None:
+def test_a_traced_step_is_a_step(tmp_path: Path) -> None:
     pipeline = Pipeline(2, 3)
     results, events = runtime.trace_step(pipeline.executable(), pipeline.arguments())
     assert_close(results, pipeline.expected(pipeline.arguments()))
