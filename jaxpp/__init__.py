@@ -8,6 +8,7 @@ step as you would call `jax.jit(train_step)`. The names are in `jaxpp.api`; they
 """
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,8 +18,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
+    # `from jaxpp import schedules` asks here first: a room must not bring in the whole face.
+    if importlib.util.find_spec(f"jaxpp.{name}") is not None:
+        return importlib.import_module(f"jaxpp.{name}")
     api = importlib.import_module("jaxpp.api")
     if name in api.__all__:
         return getattr(api, name)

@@ -208,10 +208,15 @@ def number_marks(loop: ir.Operation) -> int:
     """Number the forward marks of `loop` 0, 1, 2... in program order, each backward mark like its forward mark.
 
     A layer that is traced once and called several times leaves the same number on different stages. Those are told
-    apart by their order: the backward meets the stages in the reverse of the forward's order. Returns how many.
+    apart by their order: the backward meets the stages in the reverse of the forward's order. Where only the gradient
+    is used, JAX drops the forward mark of the last stage and keeps its backward mark. Returns the number of stages
+    that end in a mark.
     """
     marks = [(op, boundary.read(op)) for op in operations(loop.regions[1].blocks[0]) if boundary.is_mark(op)]
     forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
+    backward = [mark.stage for _, mark in marks if mark.phase == "backward"]
+    if backward and backward[0] not in forward:
+        forward.append(backward[0])
     above, number = len(forward), 0
     for op, mark in marks:
         if mark.phase == "forward":

@@ -8,8 +8,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, operations, terminator
-from jaxpp.hlo_passes.ir.program import mesh_functions
+from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, terminator
+from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
 from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.stages.cheap import is_cheap
 
@@ -36,35 +36,28 @@ class PlanBuffers(Pass):
     def run(self, module: ir.Module) -> None:
         """Annotate `module`."""
         dies: dict[str, set[int]] = {}
-        for function in mesh_functions(module):
-            _annotate(function, dies)
+        for function, line in zip(mesh_functions(module), read_program(module), strict=True):
+            _annotate(function, line, dies)
         by_name = functions(module)
         for name, numbers in dies.items():
             _alias(by_name[name], numbers)
 
 
-def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
+def _annotate(function: ir.Operation, line: Sequence[Instruction], dies: dict[str, set[int]]) -> None:
     """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
     block = body_of(function)
-    kept: set[ir.Value] = {
-        argument
-        for argument, entry in zip(block.arguments, at.argument_attributes(function), strict=True)
-        if at.DONOR not in entry
-    }
+    entries = at.argument_attributes(function)
+    kept: set[ir.Value] = {v for v, entry in zip(block.arguments, entries, strict=True) if at.DONOR not in entry}
     kept.update(terminator(block).operands)
-    ops = operations(block)[:-1]
-    kept.update(op.results[0] for op in ops if op.name in ("stablehlo.constant", "stablehlo.create_token"))
-    for op in reversed(ops):
-        if op.name not in ("func.call", "stablehlo.send"):
-            continue
-        operands = list(op.operands)[: 1 if op.name == "stablehlo.send" else None]
-        last = [number for number, value in enumerate(operands) if value not in kept]
-        kept.update(operands)
+    kept.update(step.results[0] for step in line if step.name == "stablehlo.constant")
+    for step in reversed(line):
+        last = [number for number, value in enumerate(step.operands) if value not in kept]
+        kept.update(step.operands)
         if last:
-            op.attributes[at.LAST_USE] = at.i64s(last)
-        if op.name == "func.call":
-            once = {number for number in last if operands.count(operands[number]) == 1}
-            name = callee(op)
+            step.op.attributes[at.LAST_USE] = at.i64s(last)
+        if step.name == "func.call":
+            once = {number for number in last if step.operands.count(step.operands[number]) == 1}
+            name = callee(step.op)
             dies[name] = once if name not in dies else dies[name] & once
 
 

@@ -1,6 +1,7 @@
 """`unroll-microbatches`: one call per task, in the order of the schedule."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,8 +41,9 @@ class UnrollMicrobatches(Pass):
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.op.location) from error
         unrolled = _Unrolled(module, loop)
-        unrolled.check(schedule)
-        for mesh, task in schedules.merged_order(schedule):
+        order = schedules.merged_order(schedule)
+        unrolled.check(task for _, task in order)
+        for mesh, task in order:
             unrolled.emit(mesh, task)
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
@@ -83,16 +85,14 @@ class _Unrolled:
                 )
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
 
-    def check(self, schedule: schedules.Schedule) -> None:
-        """Raise PassError unless `schedule` runs each task of the loop once per microbatch."""
-        planned: dict[tuple[str, int], int] = {}
-        for _, task in schedules.merged_order(schedule):
-            planned[task.kind, task.stage] = planned.get((task.kind, task.stage), 0) + 1
+    def check(self, tasks: Iterable[schedules.Task]) -> None:
+        """Raise PassError unless `tasks` run each task of the loop once per microbatch."""
+        planned = Counter((task.kind, task.stage) for task in tasks)
         for kind, stage in self._templates:
-            if planned.get((kind, stage), 0) != self._loop.length:
+            if planned[kind, stage] != self._loop.length:
                 raise PassError(
-                    f"the loop has a {kind} of stage {stage}, the schedule runs it {planned.get((kind, stage), 0)} "
-                    f"times for {self._loop.length} microbatches",
+                    f"the loop has a {kind} of stage {stage}, the schedule runs it {planned[kind, stage]} times for "
+                    f"{self._loop.length} microbatches",
                     location=self._loop.op.location,
                     hint=f"the schedule has: {', '.join(sorted({kind for kind, _ in planned}))}",
                 )

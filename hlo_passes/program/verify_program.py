@@ -1,6 +1,7 @@
 """`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +9,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.attributes import value_sharding
-from jaxpp.hlo_passes.ir.functions import body_of, functions, name_of, operations
-from jaxpp.hlo_passes.ir.program import channel_of, mesh_functions
+from jaxpp.hlo_passes.ir.functions import functions
+from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.liveness import check_liveness
 
@@ -35,103 +35,89 @@ class VerifyProgram(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises PassError with the guilty instruction."""
-        meshes = mesh_functions(module)
-        _check_calls(module, meshes)
-        _check_channels(module, meshes)
-        _check_no_cycle(meshes)
-        for function in meshes:
-            peak = check_liveness(function)
+        lines = read_program(module)
+        _check_calls(module, lines)
+        _check_channels(module, lines)
+        _check_no_cycle(lines)
+        for function, line in zip(mesh_functions(module), lines, strict=True):
+            peak = check_liveness(function, line)
             function.attributes["jaxpp.peak_bytes"] = at.i64(peak.bytes)
             function.attributes["jaxpp.peak_activations"] = at.i64(peak.activations)
 
 
-def _check_calls(module: ir.Module, meshes: list[ir.Operation]) -> None:
-    by_name = functions(module)
-    types = {
-        f"@{name}": ir.FunctionType(ir.TypeAttr(f.attributes["function_type"]).value) for name, f in by_name.items()
-    }
-    known = {name: (list(type_.inputs), list(type_.results)) for name, type_ in types.items()}
-    for function in meshes:
-        for op in operations(body_of(function))[:-1]:
-            if op.name == "func.call":
-                target = str(op.attributes["callee"])
-                if target not in known:
-                    raise PassError(f"a call of {target}, which is not in the module", location=op.location)
-                if ([v.type for v in op.operands], [v.type for v in op.results]) != known[target]:
-                    raise PassError(f"a call of {target} with other types than it has", location=op.location)
-            elif op.name not in ("stablehlo.constant", "stablehlo.create_token", "stablehlo.send", "stablehlo.recv"):
+Lines = Sequence[Sequence[Instruction]]
+
+
+def _check_calls(module: ir.Module, lines: Lines) -> None:
+    types: dict[ir.Attribute, tuple[list[ir.Type], list[ir.Type]]] = {}
+    for name, function in functions(module).items():
+        type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        types[ir.FlatSymbolRefAttr.get(name)] = list(type_.inputs), list(type_.results)
+    for line in lines:
+        for step in line:
+            if step.name == "func.call":
+                target = step.op.attributes["callee"]
+                if target not in types:
+                    raise PassError(f"a call of {target}, which is not in the module", location=step.op.location)
+                if ([v.type for v in step.operands], [v.type for v in step.results]) != types[target]:
+                    raise PassError(f"a call of {target} with other types than it has", location=step.op.location)
+
+
+def _check_channels(module: ir.Module, lines: Lines) -> None:
+    sides: dict[bool, dict[int, Instruction]] = {True: {}, False: {}}
+    for mesh, line in enumerate(lines):
+        for hop in line:
+            if hop.channel < 0:
+                continue
+            sends = hop.name == "stablehlo.send"
+            if mesh != (hop.source if sends else hop.target):
+                raise PassError(f"channel {hop.channel}: a {hop.name} on mesh {mesh}", location=hop.op.location)
+            if hop.channel in sides[sends]:
+                raise PassError(f"channel {hop.channel}: a second {hop.name} on mesh {mesh}", location=hop.op.location)
+            sides[sends][hop.channel] = hop
+    for sends, other in ((True, "recv"), (False, "send")):
+        for channel, hop in sides[sends].items():
+            if channel not in sides[not sends]:
                 raise PassError(
-                    f"@{name_of(function)} has a {op.name}: only constants, calls, sends and receives are allowed",
-                    location=op.location,
+                    f"channel {channel} from mesh {hop.source} to mesh {hop.target} has no {other}",
+                    location=hop.op.location,
+                )
+    shardings = Shardings(module)
+    for channel, send in sides[True].items():
+        recv = sides[False][channel]
+        sent, received = send.operands[0], recv.results[0]
+        pairs = {
+            "meshes": ((send.source, send.target), (recv.source, recv.target)),
+            "type": (sent.type, received.type),
+            "sharding": (shardings.of(sent), shardings.of(received)),
+        }
+        for what, (given, taken) in pairs.items():
+            if given != taken:
+                raise PassError(
+                    f"channel {channel}: {what} {given} is sent, {taken} is received", location=recv.op.location
                 )
 
 
-def _check_channels(module: ir.Module, meshes: list[ir.Operation]) -> None:
-    shardings = Shardings(module)
-    sides: dict[str, dict[int, tuple[ir.Operation, int, int, ir.Type, ir.Attribute | None]]] = {
-        "stablehlo.send": {},
-        "stablehlo.recv": {},
-    }
-    for mesh, function in enumerate(meshes):
-        for op in operations(body_of(function)):
-            if op.name not in sides:
-                continue
-            channel, source, target = channel_of(op)
-            sending = op.name == "stablehlo.send"
-            if mesh != (source if sending else target):
-                raise PassError(f"channel {channel}: a {op.name} on mesh {mesh}", location=op.location)
-            if channel in sides[op.name]:
-                raise PassError(f"channel {channel}: a second {op.name} on mesh {mesh}", location=op.location)
-            value = op.operands[0] if sending else op.results[0]
-            sharding = shardings.of(value) if sending else shardings.closed(value_sharding(value), _rank(value))
-            sides[op.name][channel] = (op, source, target, value.type, sharding)
-    sends, recvs = sides["stablehlo.send"], sides["stablehlo.recv"]
-    for channel in sends.keys() ^ recvs.keys():
-        side, other = (sends, "recv") if channel in sends else (recvs, "send")
-        op, source, target, *_ = side[channel]
-        raise PassError(f"channel {channel} from mesh {source} to mesh {target} has no {other}", location=op.location)
-    for channel, (op, *sent) in sends.items():
-        received = list(recvs[channel][1:])
-        if sent != received:
-            what = next(
-                f"{name} {a} is sent, {b} is received"
-                for name, a, b in zip(("source", "target", "type", "sharding"), sent, received, strict=True)
-                if a != b
-            )
-            raise PassError(f"channel {channel}: {what}", location=op.location)
-
-
-def _rank(value: ir.Value) -> int:
-    return ir.RankedTensorType(value.type).rank if isinstance(value.type, ir.RankedTensorType) else 0
-
-
-def _check_no_cycle(meshes: list[ir.Operation]) -> None:
+def _check_no_cycle(lines: Lines) -> None:
     """Run all sequences at once, each until it waits; a send never waits."""
-    steps = [[op for op in operations(body_of(f)) if op.name in _COMMUNICATION] for f in meshes]
-    position = [0] * len(steps)
+    hops = [[step for step in line if step.channel >= 0] for line in lines]
+    position = [0] * len(hops)
     sent: set[int] = set()
     waiting: dict[int, int] = {}
-    work = deque(range(len(steps)))
+    work = deque(range(len(hops)))
     while work:
         mesh = work.popleft()
-        while position[mesh] < len(steps[mesh]):
-            op = steps[mesh][position[mesh]]
-            channel = channel_of(op)[0]
-            if op.name == "stablehlo.recv" and channel not in sent:
-                waiting[channel] = mesh
+        while position[mesh] < len(hops[mesh]):
+            hop = hops[mesh][position[mesh]]
+            if hop.name == "stablehlo.send":
+                sent.add(hop.channel)
+                if hop.channel in waiting:
+                    work.append(waiting.pop(hop.channel))
+            elif hop.channel not in sent:
+                waiting[hop.channel] = mesh
                 break
-            if op.name == "stablehlo.send":
-                sent.add(channel)
-                if channel in waiting:
-                    work.append(waiting.pop(channel))
             position[mesh] += 1
     if waiting:
-        lines = [
-            f"mesh {mesh} waits for channel {channel} from mesh {channel_of(steps[mesh][position[mesh]])[1]}"
-            for channel, mesh in sorted(waiting.items(), key=lambda item: item[1])
-        ]
-        first = next(iter(waiting.values()))
-        raise PassError("deadlock: " + "; ".join(lines), location=steps[first][position[first]].location)
-
-
-_COMMUNICATION = ("stablehlo.send", "stablehlo.recv")
+        stuck = [hops[mesh][position[mesh]] for mesh in sorted(waiting.values())]
+        waits = [f"mesh {hop.target} waits for channel {hop.channel} from mesh {hop.source}" for hop in stuck]
+        raise PassError("deadlock: " + "; ".join(waits), location=stuck[0].op.location)

@@ -59,7 +59,7 @@ def _text(function: ir.Operation, name: str) -> str:
     stage = function.attributes.get(at.STAGE)
     if stage is not None:
         del function.attributes[at.STAGE]
-    text = str(function.get_asm(assume_verified=True)).replace(f"@{name}(", "@(", 1)
+    text = str(function.get_asm(assume_verified=True, use_local_scope=True)).replace(f"@{name}(", "@(", 1)
     if stage is not None:
         function.attributes[at.STAGE] = stage
     return text

@@ -1,0 +1,104 @@
+"""How long the pass chain takes: a GPT step, and synthetic pipelines of growing size.
+
+    python benchmarks/passes.py [--large] [--repeat 3]
+
+Prints one table: a row per module, a column per pass, milliseconds (the minimum over the repetitions: a pass is
+deterministic, what varies is the machine), and microseconds per task for the synthetic rows, which should not grow.
+"""
+
+import argparse
+import os
+import time
+from functools import partial
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "64")
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.mlir import ir
+
+import jaxpp
+from jaxpp._compat import own_copy
+from jaxpp.hlo_passes import Pass, run_passes
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.lowering import lower
+
+
+class Clock:
+    """An observer that keeps the least time of each pass, in seconds."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, float] = {}
+        self._start = 0.0
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Start the clock."""
+        self._start = time.perf_counter()
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Keep the least time."""
+        elapsed = time.perf_counter() - self._start
+        self.best[step.name] = min(elapsed, self.best.get(step.name, elapsed))
+
+
+def synthetic(stages: int, microbatches: int) -> ir.Module:
+    """An MLP of one layer per stage, one device per stage, lowered for 1F1B."""
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
+
+    def loss(weights: list[Any], batch: tuple[Any, Any]) -> Any:
+        x, y = batch
+        for weight in weights:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ weight)) if weight is not weights[-1] else jnp.tanh(x @ weight)
+        return jaxpp.mark_stage_end(jnp.mean((x - y) ** 2))
+
+    def step(weights: list[Any], batch: tuple[Any, Any]) -> Any:
+        gradient = partial(jax.value_and_grad(loss), weights)
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        losses, grads = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(stages), operation=operation)
+        return [w - 0.1 * g for w, g in zip(weights, grads, strict=True)], losses
+
+    weights = [jax.ShapeDtypeStruct((32, 32), jnp.float32)] * stages
+    data = jax.ShapeDtypeStruct((microbatches, 8, 32), jnp.float32)
+    return lower(step, (weights, (data, data)), mpmd_mesh=mesh, donate_argnums=0).module
+
+
+def measure(module: ir.Module, repeat: int) -> dict[str, float]:
+    """The least seconds of each pass over `repeat` runs on copies of `module`."""
+    clock = Clock()
+    for _ in range(repeat):
+        run_passes(own_copy(module), mpmd(), (clock,))
+    return clock.best
+
+
+def report(rows: dict[str, tuple[dict[str, float], int]]) -> None:
+    """Print the table in Markdown: passes down, modules across."""
+    names = list(next(iter(rows.values()))[0])
+    print("| pass (ms) | " + " | ".join(rows) + " |")
+    print("|---|" + "---:|" * len(rows))
+    for name in names:
+        print(f"| {name} | " + " | ".join(f"{times[name] * 1e3:.1f}" for times, _ in rows.values()) + " |")
+    print("| **all** | " + " | ".join(f"**{sum(times.values()) * 1e3:.0f}**" for times, _ in rows.values()) + " |")
+    per_task = (sum(times.values()) * 1e6 / tasks if tasks else None for times, tasks in rows.values())
+    print("| µs per task | " + " | ".join("" if value is None else f"{value:.1f}" for value in per_task) + " |")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--sizes", default="8x64,16x128,32x256,64x512", help="stages x microbatches, ...")
+    args = parser.parse_args()
+    rows: dict[str, tuple[dict[str, float], int]] = {}
+    for size in args.sizes.split(","):
+        stages, microbatches = map(int, size.split("x"))
+        rows[f"{stages} x {microbatches}"] = measure(synthetic(stages, microbatches), args.repeat), (
+            2 * stages * microbatches
+        )
+    report(rows)
+
+
+if __name__ == "__main__":
+    main()
