@@ -72,7 +72,7 @@ def compile_program(
     compiler_options: Mapping[str, Any],
     host_callbacks: Sequence[Any] = (),
 ) -> Any:
-    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache (0.10.2).
+    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache (0.10.2, 0.11.2).
 
     Counts as one compile in `jax.monitoring`. Returns a `LoadedExecutable`.
     """
@@ -96,7 +96,7 @@ def compile_program(
 
 
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """XLA's options for one program over `devices`, shardings by Shardy (0.10.2)."""
+    """XLA's options for one program over `devices`, shardings by Shardy (0.10.2, 0.11.2)."""
     import numpy as np
     from jax._src import compiler
 
@@ -112,7 +112,7 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 
 
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2)."""
+    """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2, 0.11.2)."""
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
@@ -140,49 +140,48 @@ def load_from_cache(
 
 
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
-    """The type that an array with this sharding has; with explicit mesh axes the sharding is part of it (0.10.2)."""
+    """The type of an array with this sharding, which explicit mesh axes make a part of it (0.10.2, 0.11.2)."""
     from jax._src import core
 
     return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
 
 
 def result_handler(aval: Any, sharding: Any) -> Any:
-    """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2)."""
-    return _jaxlib().array_result_handler(aval, sharding, True, True)
+    """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2, 0.11.2)."""
+    from jax._src.interpreters import pxla
+
+    return pxla.global_aval_to_result_handler(aval, sharding, True)
 
 
 def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
-    """One `jax.Array` around single-device arrays in the order of the sharding's devices; nothing moves (0.10.2)."""
+    """One `jax.Array` around single-device arrays, in the order of the sharding's devices (0.10.2, 0.11.2)."""
     from jax._src import array
 
     return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
 
 
 def shards(array: Any) -> Sequence[Any]:
-    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices (0.10.2)."""
+    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices (0.10.2, 0.11.2)."""
     return array._arrays
 
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
-    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2)."""
+    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2, 0.11.2)."""
     semantics = _jaxlib().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
 def copy_function() -> Any:
-    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2)."""
+    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2, 0.11.2)."""
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
 @cache
 def cpu_devices(count: int) -> tuple[Any, ...]:
     """`count` CPU devices of a client of their own: no XLA flag needs to be set before JAX starts (0.10.2)."""
-    import os
-
     from jaxlib import xla_client
 
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # as JAX does; else the client tells of its devices on stderr
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 

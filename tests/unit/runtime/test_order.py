@@ -1,0 +1,49 @@
+"""The merged order: every mesh's own order, sends before receives, and the pipeline's shape in time."""
+
+import itertools
+
+from unit.runtime.programs import Pipeline, parse
+
+from jaxpp.runtime.order import merged_order
+from jaxpp.runtime.program import Call, Constant, Receive, Send
+
+
+def test_keeps_each_meshs_order_and_sends_first() -> None:
+    program = parse(Pipeline(4, 6).text())
+    order = merged_order(program)
+    for mesh, sequence in enumerate(program.sequences):
+        assert [each for owner, each in order if owner == mesh] == [
+            each for each in sequence if not isinstance(each, Constant)
+        ]
+    sent: set[int] = set()
+    for _, each in order:
+        if isinstance(each, Send):
+            sent.add(each.channel)
+        assert not isinstance(each, Receive) or each.channel in sent
+
+
+def test_a_send_follows_its_call() -> None:
+    order = merged_order(parse(Pipeline(3, 4).text()))
+    for (mesh, before), (owner, each) in itertools.pairwise(order):
+        if isinstance(each, Send):
+            assert mesh == owner
+            assert isinstance(before, Call)
+            assert each.operand in before.results
+
+
+def test_tasks_come_by_their_start() -> None:
+    """Two stages, two microbatches: forward takes 1, backward 2."""
+    order = merged_order(parse(Pipeline(2, 2).text()))
+    tasks = [
+        (mesh, each.kind, each.microbatch) for mesh, each in order if isinstance(each, Call) and each.stage is not None
+    ]
+    assert [task for task in tasks if task[1] != "loss"] == [
+        (0, "forward", 0),
+        (0, "forward", 1),
+        (1, "forward", 0),
+        (1, "backward", 0),
+        (0, "backward", 0),
+        (1, "forward", 1),
+        (1, "backward", 1),
+        (0, "backward", 1),
+    ]
