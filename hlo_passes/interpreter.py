@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.cpu import Array, RunError, Runner
@@ -172,6 +173,15 @@ def _free(mesh: _Mesh, op: ir.Operation) -> None:
         mesh.freed[value] = op
 
 
+def _channel(op: ir.Operation) -> tuple[int, int, int]:
+    """(channel, sending mesh, receiving mesh)."""
+    pairs = op.attributes.get("source_target_pairs")
+    meshes = [int(mesh) for mesh in ir.DenseIntElementsAttr(pairs)] if pairs is not None else []
+    if len(meshes) != 2:
+        raise PassError(f"{_title(op)} needs one pair of meshes, found {pairs}", location=op.location)
+    return stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle, meshes[0], meshes[1]
+
+
 def _send(mesh: _Mesh, op: ir.Operation, mailbox: dict[int, _Message]) -> None:
     channel, source, target = channel_of(op, {})
     if source != mesh.index or target == source:
@@ -217,7 +227,7 @@ def _leave(mesh: _Mesh, results: dict[int, list[tuple[int, Array]]]) -> None:
 def _deadlock(waiting: Sequence[_Mesh]) -> PassError:
     lines: list[str] = []
     for mesh in waiting:
-        channel, source, _ = Channels().of(mesh.current)
+        channel, source, _ = _channel(mesh.current)
         lines.append(f"mesh {mesh.index} waits for channel {channel} from mesh {source}")
     return PassError("deadlock: " + "; ".join(lines), location=waiting[0].current.location)
 

@@ -75,6 +75,7 @@ class Validate:
         self._trials: list[_Trial] = []
         self._last = b""
         self._relative = 0.0
+        self._runner: Runner | None = None
         self._passes = 0
         self._largest = 0.0
 
@@ -93,12 +94,12 @@ class Validate:
         """Run the module again, if `step` changed it, and compare."""
         self._passes += 1
         now = _fingerprint(module)
-        if now == self._last or self._reference is None:
+        if now == self._last or self._reference is None or self._runner is None:
             return
         self._last = now
         try:
             _check_signature(step, self._reference, _signature(module))
-            run = _compile(module)
+            run = _compile(module, self._runner)
             for trial in self._trials:
                 self._compare(step, self._reference, trial, run(trial.inputs))
         except ValidationError:
@@ -119,7 +120,8 @@ class Validate:
 
     def _make_trials(self, signature: _Signature, module: ir.Module) -> None:
         self._relative = coarsest_tolerance(str(value.type) for op in nested(module.operation) for value in op.results)
-        runner, run = Runner(partitions_of(module)), _compile(module)
+        self._runner = runner = Runner(partitions_of(module))
+        run = _compile(module, runner)
         shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
         for positive in (False, True):
             inputs = random_inputs(shapes, self._seed, positive=positive)
@@ -214,8 +216,7 @@ def _check_signature(step: Pass, reference: _Signature, now: _Signature) -> None
             raise ValidationError(f"pass '{step.name}' lost {reference.title(number)}")
 
 
-def _compile(module: ir.Module) -> Step:
-    runner = Runner(partitions_of(module))
+def _compile(module: ir.Module, runner: Runner) -> Step:
     main = _main(module)
     if main is None:
         program = Program(module, runner)
