@@ -45,40 +45,52 @@ class Instruction(NamedTuple):
 
 def read_program(module: ir.Module) -> list[list[Instruction]]:
     """The instructions of each mesh. Raises PassError on an operation that no program has."""
-    pairs: dict[ir.Attribute, list[int]] = {}
+    reader = Reader()
     return [
-        [_read(op, pairs) for op in operations(body_of(function))[:-1] if op.name != "stablehlo.create_token"]
+        [reader.read(op) for op in operations(body_of(function))[:-1] if op.name != "stablehlo.create_token"]
         for function in mesh_functions(module)
     ]
 
 
-def _read(op: ir.Operation, pairs: dict[ir.Attribute, list[int]]) -> Instruction:
-    name = op.name
-    if name == "func.call":
-        stage, microbatch = at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH)
-        task = None if stage is None or microbatch is None else (stage, microbatch)
-        return Instruction(op, name, list(op.operands), list(op.results), at.integers(op, at.LAST_USE), task)
-    if name == "stablehlo.constant":
-        return Instruction(op, name, [], list(op.results), [])
-    if name not in ("stablehlo.send", "stablehlo.recv"):
+class Reader:
+    """Reads instructions; attributes that are slow to take apart, and few, are taken apart once."""
+
+    def __init__(self) -> None:
+        self._lists: dict[ir.Attribute, list[int]] = {}
+
+    def read(self, op: ir.Operation) -> Instruction:
+        """One operation of a mesh function. Raises PassError on an operation that no program has."""
+        name = op.name
+        if name == "func.call":
+            stage, microbatch = at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH)
+            task = None if stage is None or microbatch is None else (stage, microbatch)
+            return Instruction(op, name, list(op.operands), list(op.results), self._last_use(op), task)
+        if name == "stablehlo.constant":
+            return Instruction(op, name, [], list(op.results), [])
+        if name == "stablehlo.send":
+            return Instruction(op, name, [op.operands[0]], [], self._last_use(op), None, *self.hop(op))
+        if name == "stablehlo.recv":
+            return Instruction(op, name, [], [op.results[0]], [], None, *self.hop(op))
         raise PassError(
             f"a mesh function has a {name}: only constants, calls, sends and receives are allowed", location=op.location
         )
-    hop = channel_of(op, pairs)
-    if name == "stablehlo.send":
-        return Instruction(op, name, [op.operands[0]], [], at.integers(op, at.LAST_USE), None, *hop)
-    return Instruction(op, name, [], [op.results[0]], [], None, *hop)
 
+    def hop(self, op: ir.Operation) -> tuple[int, int, int]:
+        """(channel handle, sending mesh, receiving mesh) of a send or recv. Raises PassError on another form."""
+        attribute = op.attributes["source_target_pairs"]
+        pair = self._lists.get(attribute)
+        if pair is None:
+            pair = self._lists[attribute] = [int(mesh) for mesh in ir.DenseIntElementsAttr(attribute)]
+        if len(pair) != 2:
+            found = f"{len(pair) // 2} source-target pairs"
+            raise PassError(f"a {op.name} with {found}, expected one", location=op.location)
+        return stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle, pair[0], pair[1]
 
-def channel_of(op: ir.Operation, pairs: dict[ir.Attribute, list[int]]) -> tuple[int, int, int]:
-    """(channel handle, sending mesh, receiving mesh) of a send or recv.
-
-    `pairs` remembers the few pairs of meshes that occur, which are slow to parse. Raises PassError on another form.
-    """
-    attribute = op.attributes["source_target_pairs"]
-    pair = pairs.get(attribute)
-    if pair is None:
-        pair = pairs[attribute] = [int(mesh) for mesh in ir.DenseIntElementsAttr(attribute)]
-    if len(pair) != 2:
-        raise PassError(f"a {op.name} with {len(pair) // 2} source-target pairs, expected one", location=op.location)
-    return stablehlo.ChannelHandle(op.attributes["channel_handle"]).handle, pair[0], pair[1]
+    def _last_use(self, op: ir.Operation) -> list[int]:
+        attribute = op.attributes.get(at.LAST_USE)
+        if attribute is None:
+            return []
+        numbers = self._lists.get(attribute)
+        if numbers is None:
+            numbers = self._lists[attribute] = at.integers(op, at.LAST_USE)
+        return numbers

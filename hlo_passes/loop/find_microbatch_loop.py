@@ -50,7 +50,7 @@ class FindMicrobatchLoop(Pass):
         loop = drop_invariants(loop)
         length = trip_count(loop)
         marks = number_marks(loop)
-        schedule = self._schedule(loop, length)
+        schedule, text = self._schedule(loop, length)
         if marks not in (schedule.stages - 1, schedule.stages):
             found = f"found {marks} stage mark{'s' * (marks != 1)}"
             raise PassError(
@@ -63,7 +63,7 @@ class FindMicrobatchLoop(Pass):
         loop.attributes[at.LOOP] = ir.DictAttr.get(
             {
                 "length": at.i64(length),
-                "schedule": ir.StringAttr.get(str(schedule)),
+                "schedule": ir.StringAttr.get(text),
                 "stages": at.i64(schedule.stages),
                 "indices": at.i64s(position for position, _, _ in indices),
                 "starts": at.i64s(start for _, start, _ in indices),
@@ -71,7 +71,8 @@ class FindMicrobatchLoop(Pass):
             }
         )
 
-    def _schedule(self, loop: ir.Operation, length: int) -> schedules.Schedule:
+    def _schedule(self, loop: ir.Operation, length: int) -> tuple[schedules.Schedule, str]:
+        """The schedule of the loop and its text form."""
         text = self.schedule or loop_schedule(loop)
         try:
             if not text:
@@ -84,13 +85,14 @@ class FindMicrobatchLoop(Pass):
                 schedule = schedules.parse(text)
             else:
                 schedule = schedules.make(text, meshes=self.meshes, microbatches=length)
+                text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
         if schedule.microbatches != length:
             raise PassError(
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
             )
-        return schedule
+        return schedule, text
 
 
 def loop_schedule(loop: ir.Operation) -> str:

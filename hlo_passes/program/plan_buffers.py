@@ -50,11 +50,14 @@ def _annotate(function: ir.Operation, line: Sequence[Instruction], dies: dict[st
     kept: set[ir.Value] = {v for v, entry in zip(block.arguments, entries, strict=True) if at.DONOR not in entry}
     kept.update(terminator(block).operands)
     kept.update(step.results[0] for step in line if step.name == "stablehlo.constant")
+    lists: dict[tuple[int, ...], ir.Attribute] = {}
     for step in reversed(line):
-        last = [number for number, value in enumerate(step.operands) if value not in kept]
+        last = tuple(number for number, value in enumerate(step.operands) if value not in kept)
         kept.update(step.operands)
         if last:
-            step.op.attributes[at.LAST_USE] = at.i64s(last)
+            if last not in lists:
+                lists[last] = at.i64s(last)
+            step.op.attributes[at.LAST_USE] = lists[last]
         if step.name == "func.call":
             once = {number for number in last if step.operands.count(step.operands[number]) == 1}
             name = callee(step.op)
