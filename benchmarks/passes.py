@@ -94,8 +94,9 @@ def main() -> None:
     rows: dict[str, tuple[dict[str, float], int]] = {}
     for size in args.sizes.split(","):
         stages, microbatches = map(int, size.split("x"))
-        rows[f"{stages} x {microbatches}"] = measure(synthetic(stages, microbatches), args.repeat), (
-            2 * stages * microbatches
+        rows[f"{stages} x {microbatches}"] = (
+            measure(synthetic(stages, microbatches), args.repeat),
+            (2 * stages * microbatches),
         )
     report(rows)
 

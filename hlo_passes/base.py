@@ -2,7 +2,7 @@
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -70,8 +70,8 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No garbage collection meanwhile: passes make many objects that live on and no cycles (a quarter of their time)."""
+def _collector_paused() -> Generator[None]:
+    """No garbage collection meanwhile: passes make many objects and no cycles, and it takes a quarter of their time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -109,6 +109,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
     alone = ir.Module.create(module.operation.location)
     for name in module.operation.attributes:
         alone.operation.attributes[name] = module.operation.attributes[name]
+    alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
     needed = _reachable(known, function)
     at_end = ir.InsertionPoint(alone.body)

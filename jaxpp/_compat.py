@@ -188,3 +188,8 @@ def cpu_devices(count: int) -> tuple[Any, ...]:
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name (0.10.2)."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
+
+
+def key_implementation(dtype: Any) -> str:
+    """The name of the random number generator of a key array's dtype, as `jax.random.wrap_key_data` takes it (0.10.2)."""
+    return str(dtype._impl.name)

@@ -9,7 +9,7 @@ import jax
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import own_copy
+from jaxpp._compat import key_implementation, own_copy
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -173,6 +173,7 @@ class LoweredStep:
             names=self._lowered.in_names,
             mpmd_axis=mesh.mpmd_axis_name,
             compiler_options=self._compiler_options,
+            host_callbacks=self._lowered.host_callbacks,
         )
         return CompiledStep(self._lowered, executable)
 
@@ -194,6 +195,8 @@ class CompiledStep:
     def __init__(self, lowered: Lowered, executable: Executable) -> None:
         self.executable = executable
         self._lowered = lowered
+        self._keys_in = _keys(lowered.in_avals)
+        self._keys_out = _keys(lowered.out_avals)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step with these arguments; static arguments are left out, as for `jax.stages.Compiled`."""
@@ -204,4 +207,15 @@ class CompiledStep:
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
-        return jax.tree.unflatten(self._lowered.out_tree, self.executable(leaves))
+        if self._keys_in:
+            leaves = [jax.random.key_data(leaf) if i in self._keys_in else leaf for i, leaf in enumerate(leaves)]
+        results = self.executable(leaves)
+        for i, implementation in self._keys_out.items():
+            results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
+        return jax.tree.unflatten(self._lowered.out_tree, results)
+
+
+def _keys(avals: Sequence[Any]) -> dict[int, str]:
+    """The positions of key arrays, with the implementation of each: the program has their bits."""
+    found = {i: aval.dtype for i, aval in enumerate(avals) if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)}
+    return {i: key_implementation(dtype) for i, dtype in found.items()}
