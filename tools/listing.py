@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Mapping
 
 from jaxpp.hlo_passes.base import Pass
@@ -42,5 +43,7 @@ def describe_option(option: Option) -> str:
 
 
 def first_line(thing: object) -> str:
-    """The first line of a docstring."""
-    return (inspect.getdoc(thing) or "").partition("\n")[0]
+    """The first sentence of a docstring, or its first line."""
+    paragraph = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+    end = re.search(r"[.:](?= |$)", paragraph)
+    return paragraph[: end.start()] + "." if end else paragraph

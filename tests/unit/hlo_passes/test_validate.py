@@ -1,0 +1,406 @@
+"""`Validate`: a pass that changes what is computed is caught, one that doesn't is not."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.hlo_passes.base import Pass, PassError, run_passes
+from jaxpp.hlo_passes.ir.functions import functions, nested
+from jaxpp.hlo_passes.validate import Validate, ValidationError
+
+MAIN = """
+module attributes {mhlo.num_partitions = 1 : i32} {
+  func.func public @main(%a: tensor<4x3xf32> {tf.aliasing_output = 0 : i32},
+                         %b: tensor<4x3xf32> {jax.buffer_donor = true}, %n: tensor<i32>)
+      -> (tensor<4x3xf32> {jax.result_info = "['w']"}, tensor<i32>) {
+    %0 = stablehlo.subtract %a, %b : tensor<4x3xf32>
+    %1 = stablehlo.add %0, %b : tensor<4x3xf32>
+    %2 = stablehlo.multiply %1, %0 : tensor<4x3xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %3 = stablehlo.add %n, %one : tensor<i32>
+    return %2, %3 : tensor<4x3xf32>, tensor<i32>
+  }
+}
+"""
+
+PROGRAM = """
+module attributes {mhlo.num_partitions = 1 : i32, jaxpp.meshes = 2 : i64} {
+  func.func private @forward(%x: tensor<2xf32>, %w: tensor<2xf32>) -> tensor<2xf32>
+      attributes {jaxpp.kind = "forward"} {
+    %0 = stablehlo.multiply %x, %w : tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+  func.func private @accumulate(%s: tensor<2xf32> {tf.aliasing_output = 0 : i32}, %x: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.add %s, %x : tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+  func.func public @mesh_0(%w: tensor<2xf32> {jaxpp.argument = 1 : i64}, %x: tensor<2xf32> {jaxpp.argument = 0 : i64})
+      attributes {jaxpp.mesh = 0 : i64} {
+    %t0 = stablehlo.create_token : !stablehlo.token
+    %c = stablehlo.constant dense<[2.0, 3.0]> : tensor<2xf32>
+    %a = call @forward(%x, %w) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %b = call @forward(%a, %c) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    SEND %a, %t0, 1 -> %t1
+    SEND %b, %t1, 2 -> %t2
+    return
+  }
+  func.func public @mesh_1(%s: tensor<2xf32> {jaxpp.argument = 2 : i64, jax.buffer_donor = true})
+      -> (tensor<2xf32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+    %t0 = stablehlo.create_token : !stablehlo.token
+    RECV %t0, 1 -> %a, %t1
+    RECV %t1, 2 -> %b, %t2
+    %0 = call @accumulate(%s, %a) {jaxpp.last_use = array<i64: 0, 1>} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %1 = call @forward(%0, %0) {jaxpp.last_use = array<i64: 0, 1>} : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    %2 = call @forward(%1, %b) : (tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>
+    return %2 : tensor<2xf32>
+  }
+}
+"""
+
+
+def program(*changes: tuple[str, str]) -> str:
+    """PROGRAM with changes, and its shorthands for sends and receives written out."""
+    text = PROGRAM
+    for old, new in changes:
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return "\n".join(map(written_out, text.splitlines()))
+
+
+def channel_form(channel: str, meshes: str = "0-1") -> str:
+    numbers = [int(number) for number in meshes.split("-")]
+    pairs = [numbers[i : i + 2] for i in range(0, len(numbers), 2)]
+    handle = f"#stablehlo.channel_handle<handle = {channel}, type = 1>"
+    return f"<{{channel_handle = {handle}, source_target_pairs = dense<{pairs}> : tensor<{len(pairs)}x2xi64>}}>"
+
+
+def written_out(line: str) -> str:
+    match line.replace(",", "").split():
+        case ["SEND", value, token, channel, "->", result, *pair]:
+            form = channel_form(channel, *pair)
+            types = "(tensor<2xf32>, !stablehlo.token) -> !stablehlo.token"
+            return f'{result} = "stablehlo.send"({value}, {token}) {form} {{jaxpp.last_use = array<i64: 0>}} : {types}'
+        case ["RECV", token, channel, "->", value, result, *pair]:
+            form = channel_form(channel, *pair)
+            types = "(!stablehlo.token) -> (tensor<2xf32>, !stablehlo.token)"
+            return f'{value}, {result} = "stablehlo.recv"({token}) {form} : {types}'
+        case _:
+            return line
+
+
+@dataclass(frozen=True)
+class Edit(Pass):
+    """Whatever a test wants."""
+
+    name: ClassVar[str] = "edit"
+    change: Callable[[ir.Module], None]
+
+    def run(self, module: ir.Module) -> None:
+        """Do it."""
+        self.change(module)
+
+
+def validate(text: str, *changes: Callable[[ir.Module], None], seed: int = 0) -> str:
+    """The summary of a validation of edits."""
+    with make_context() as context:
+        module = ir.Module.parse(text, context)
+        validation = Validate(seed)
+        run_passes(module, [Edit(change) for change in changes], [validation])
+        return validation.summary()
+
+
+def becomes(text: str) -> Callable[[ir.Module], None]:
+    """An edit that makes another module of it."""
+
+    def change(module: ir.Module) -> None:
+        other = ir.Module.parse(text, module.context)
+        for op in list(module.body.operations):
+            op.operation.erase()
+        for op in list(other.body.operations):
+            module.body.append(op)
+
+    return change
+
+
+def find(module: ir.Module, name: str) -> ir.Operation:
+    return next(op for op in nested(module.operation) if op.name == name)
+
+
+def nothing(module: ir.Module) -> None:
+    del module
+
+
+def commute_add(module: ir.Module) -> None:
+    add = find(module, "stablehlo.add")
+    left, right = add.operands
+    add.operands[0], add.operands[1] = right, left
+
+
+def swap_subtract(module: ir.Module) -> None:
+    subtract = find(module, "stablehlo.subtract")
+    left, right = subtract.operands
+    subtract.operands[0], subtract.operands[1] = right, left
+
+
+def drop_add(module: ir.Module) -> None:
+    add = find(module, "stablehlo.add")
+    add.results[0].replace_all_uses_with(add.operands[0])
+    add.erase()
+
+
+def scale(by: str) -> Callable[[ir.Module], None]:
+    return becomes(
+        MAIN.replace("%2 = ", "%4 = ").replace(
+            "    %one",
+            f"    %by = stablehlo.constant dense<{by}> : tensor<4x3xf32>\n"
+            "    %2 = stablehlo.multiply %4, %by : tensor<4x3xf32>\n    %one",
+        )
+    )
+
+
+def test_correct_passes_agree() -> None:
+    summary = validate(MAIN, nothing, commute_add, scale("1.000001"))
+    assert summary.startswith("validated: 2 results agree after each of 3 passes; largest difference ")
+
+
+@pytest.mark.parametrize("wrong", [swap_subtract, drop_add, scale("1.001"), scale("1.0001")])
+def test_wrong_passes_are_caught(wrong: Callable[[ir.Module], None]) -> None:
+    with pytest.raises(ValidationError) as error:
+        validate(MAIN, commute_add, wrong)
+    assert error.value.message.startswith(
+        "pass 'edit' changed what the module computes: result 0 (['w']) differs by "
+    ), error.value.message
+    assert "; allowed " in error.value.message
+
+
+def test_integers_agree_exactly() -> None:
+    with pytest.raises(ValidationError, match=r"result 1 differs in 1 of 1 numbers, \d before and \d after$"):
+        validate(MAIN, becomes(MAIN.replace("dense<1>", "dense<2>")))
+
+
+def test_nans_stand_at_the_same_places() -> None:
+    text = MAIN.replace("stablehlo.add %0, %b", "stablehlo.divide %0, %0")
+    wrong = text.replace("%2, %3 :", "%4, %3 :").replace("%one", "%4 = stablehlo.sqrt %2 : tensor<4x3xf32>\n %one", 1)
+    with pytest.raises(
+        ValidationError, match=r"result 0 \(\['w'\]\) is NaN or infinite at other places, .* and nan after"
+    ):
+        validate(text, becomes(wrong))
+
+
+def test_a_lost_result_and_a_changed_type() -> None:
+    other = """
+    func.func public @main(%a: tensor<4x3xf32>, %b: tensor<4x3xf32>, %n: tensor<i32>)
+        -> (tensor<4x3xf32>, tensor<i64>) {
+      %0 = stablehlo.convert %n : (tensor<i32>) -> tensor<i64>
+      return %a, %0 : tensor<4x3xf32>, tensor<i64>
+    }"""
+    with pytest.raises(ValidationError, match=r"^error: pass 'edit' changed result 1 from tensor<i32> to tensor<i64>$"):
+        validate(MAIN, becomes(other))
+    lost = """
+    func.func public @main(%a: tensor<4x3xf32>, %b: tensor<4x3xf32>, %n: tensor<i32>) -> tensor<4x3xf32> {
+      return %a : tensor<4x3xf32>
+    }"""
+    with pytest.raises(ValidationError, match=r"pass 'edit' lost result 1$"):
+        validate(MAIN, becomes(lost))
+
+
+def test_a_gradient_that_is_zero_but_for_rounding() -> None:
+    """The result is noise: what XLA makes of it in another order is no error; a wrong result of any size is."""
+    text = """
+    func.func private @sum(%a: tensor<64xf32>) -> tensor<f32> {
+      %z = stablehlo.constant dense<0.0> : tensor<f32>
+      %s = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0]
+          : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
+      return %s : tensor<f32>
+    }
+    func.func public @main(%a: tensor<64xf32>) -> tensor<f32> {
+      %n = stablehlo.constant dense<64.0> : tensor<f32>
+      %s = call @sum(%a) : (tensor<64xf32>) -> tensor<f32>
+      %m = stablehlo.divide %s, %n : tensor<f32>
+      %b = stablehlo.broadcast_in_dim %m, dims = [] : (tensor<f32>) -> tensor<64xf32>
+      %c = stablehlo.subtract %a, %b : tensor<64xf32>
+      %r = call @sum(%c) : (tensor<64xf32>) -> tensor<f32>
+      return %r : tensor<f32>
+    }"""
+    zero = text.replace("return %r", "%zero = stablehlo.subtract %r, %r : tensor<f32>\n return %zero")
+    assert "1 results agree" in validate(text, becomes(zero))
+    with pytest.raises(ValidationError, match="result 0 differs by"):
+        validate(text, becomes(text.replace("dense<64.0>", "dense<63.99>")))
+
+
+ROOT = """
+func.func public @main(%m: tensor<f32>, %v: tensor<1xf32>) -> tensor<1xf32> {
+  %r = stablehlo.sqrt %v : tensor<1xf32>
+  return %r : tensor<1xf32>
+}"""
+
+
+def test_results_that_are_not_finite_are_tried_with_positive_inputs() -> None:
+    doubled = ROOT.replace("return %r", "%d = stablehlo.add %r, %r : tensor<1xf32>\n return %d")
+    for seed in range(4):
+        assert "warning" not in validate(ROOT, nothing, seed=seed)
+        with pytest.raises(ValidationError, match="result 0"):
+            validate(ROOT, becomes(doubled), seed=seed)
+
+
+def test_results_that_are_never_finite_are_told() -> None:
+    never = ROOT.replace("sqrt %v", "log %w").replace(
+        "  %r", "  %w = stablehlo.constant dense<-1.0> : tensor<1xf32>\n  %r"
+    )
+    assert validate(never, nothing).splitlines()[1:] == ["warning: result 0 is nowhere finite on these inputs"]
+
+
+def test_all_types_of_numbers() -> None:
+    for type_ in ("f64", "bf16", "f16", "f8E4M3FN", "i1", "ui8", "i64", "i4", "complex<f32>"):
+        text = """
+        func.func public @main(%a: tensor<64xTYPE>, %b: tensor<64xTYPE>, %e: tensor<0x2xTYPE>)
+            -> (tensor<64xTYPE>, tensor<0x2xTYPE>) {
+          %0 = stablehlo.add %a, %b : tensor<64xTYPE>
+          return %0, %e : tensor<64xTYPE>, tensor<0x2xTYPE>
+        }""".replace("TYPE", type_)
+        assert "2 results agree" in validate(text, commute_add)
+        with pytest.raises(ValidationError, match=r"result 0"):
+            validate(text, drop_add)
+
+
+SHARDED = """
+module attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>,
+                                              tf.aliasing_output = 0 : i32})
+      -> (tensor<4x2xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) {
+    %c = sdy.constant dense<2.0> : tensor<4x2xf32>
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"data"}, {}]>] out_shardings=[<@mesh, [{"data"}, {}]>]
+        manual_axes={"data"} (%y: tensor<2x2xf32>) {
+      %p = "stablehlo.partition_id"() : () -> tensor<ui32>
+      %q = stablehlo.convert %p : (tensor<ui32>) -> tensor<f32>
+      %b = stablehlo.broadcast_in_dim %q, dims = [] : (tensor<f32>) -> tensor<2x2xf32>
+      %s = stablehlo.add %y, %b : tensor<2x2xf32>
+      sdy.return %s : tensor<2x2xf32>
+    } : (tensor<4x2xf32>) -> tensor<4x2xf32>
+    %1 = stablehlo.multiply %0, %c : tensor<4x2xf32>
+    %2 = sdy.reshard %1 <@mesh, [{}, {"data"}]> : tensor<4x2xf32>
+    return %2 : tensor<4x2xf32>
+  }
+}
+"""
+
+
+def test_modules_for_several_devices_run_on_several() -> None:
+    assert "1 results agree" in validate(SHARDED, commute_add)
+    with pytest.raises(ValidationError, match="result 0"):
+        validate(SHARDED, drop_add)
+
+
+def test_modules_that_do_not_run() -> None:
+    with pytest.raises(
+        ValidationError, match="validate what becomes of it: it has neither a public function @main nor mesh"
+    ):
+        validate("func.func private @f() { return }", nothing)
+    unknown = MAIN.replace("stablehlo.multiply %1, %0", "stablehlo.custom_call @nobody(%1, %0)").replace(
+        "@nobody(%1, %0) : tensor<4x3xf32>", "@nobody(%1, %0) : (tensor<4x3xf32>, tensor<4x3xf32>) -> tensor<4x3xf32>"
+    )
+    with pytest.raises(ValidationError, match=r"the module can't be run to validate what becomes of it: .*nobody"):
+        validate(unknown, nothing)
+    with pytest.raises(ValidationError, match=r"what pass 'edit' made does not run: .*nobody"):
+        validate(MAIN, becomes(unknown))
+    with pytest.raises(ValidationError, match="a value of type tensor<\\?xf32> can't be made"):
+        validate("func.func public @main(%a: tensor<?xf32>) -> tensor<?xf32> { return %a : tensor<?xf32> }", nothing)
+
+
+def test_a_program_is_what_its_main_was() -> None:
+    main = """
+    func.func public @main(%x: tensor<2xf32>, %w: tensor<2xf32>, %s: tensor<2xf32>, %unused: tensor<f32>)
+        -> tensor<2xf32> {
+      %c = stablehlo.constant dense<[2.0, 3.0]> : tensor<2xf32>
+      %a = stablehlo.multiply %x, %w : tensor<2xf32>
+      %b = stablehlo.multiply %a, %c : tensor<2xf32>
+      %0 = stablehlo.add %s, %a : tensor<2xf32>
+      %1 = stablehlo.multiply %0, %0 : tensor<2xf32>
+      %2 = stablehlo.multiply %1, %b : tensor<2xf32>
+      return %2 : tensor<2xf32>
+    }"""
+    assert "1 results agree after each of 2 passes" in validate(main, becomes(program()), nothing)
+    with pytest.raises(ValidationError, match="result 0 on mesh 1 differs by"):
+        validate(
+            main, becomes(program(("SEND %a, %t0, 1 ", "SEND %a, %t0, 2 "), ("SEND %b, %t1, 2 ", "SEND %b, %t1, 1 ")))
+        )
+
+
+EXTRA_SEND = "    SEND %b"
+TWO = "(tensor<2xf32>, tensor<2xf32>) -> tensor<2xf32>"
+WRONG_PROGRAMS = {
+    "deadlock: mesh 1 waits for channel 2 from mesh 0": [("SEND %b, %t1, 2 -> %t2", "")],
+    "channel 2: nobody receives what is sent": [
+        ("RECV %t1, 2 -> %b, %t2", ""),
+        ("@forward(%1, %b)", "@forward(%1, %1)"),
+    ],
+    "channel 1 is sent on twice": [("SEND %b, %t1, 2 ", "SEND %b, %t1, 1 ")],
+    "channel 1 is received twice": [("RECV %t1, 2 ", "RECV %t1, 1 ")],
+    "channel 2 goes from mesh 1 to 0: mesh 0 can't send on it": [
+        ("SEND %b, %t1, 2 -> %t2", "SEND %b, %t1, 2 -> %t2 1-0")
+    ],
+    "channel 2: mesh 1 receives from mesh 3 what mesh 0 sends to mesh 1": [
+        ("RECV %t1, 2 -> %b, %t2", "RECV %t1, 2 -> %b, %t2 3-1")
+    ],
+    "the send needs one pair of meshes, found dense<[[0, 1], [2, 0]]> : tensor<2x2xi64>": [
+        ("SEND %b, %t1, 2 -> %t2", "SEND %b, %t1, 2 -> %t2 0-1-2-0")
+    ],
+    "mesh 1: operand 1 of the call of @forward is used after its last use in the call of @accumulate": [
+        ("@forward(%1, %b)", "@forward(%1, %a)")
+    ],
+    "mesh 0: operand 0 of the call of @forward is used after its last use in the send": [
+        (EXTRA_SEND, f"%d = call @forward(%a, %c) : {TWO}\n{EXTRA_SEND}")
+    ],
+    "mesh 1: operand 0 of the return is used after its last use": [
+        ("return %2 :", "return %1 :"),
+        ("@forward(%1, %b) :", "@forward(%1, %b) {jaxpp.last_use = array<i64: 0>} :"),
+    ],
+    "jaxpp.last_use frees operand 1, a constant or an argument that was not donated": [
+        ("call @forward(%x, %w)", "call @forward(%x, %w) {jaxpp.last_use = array<i64: 1>}")
+    ],
+    "jaxpp.last_use frees operand 1, a constant": [
+        ("call @forward(%a, %c)", "call @forward(%a, %c) {jaxpp.last_use = array<i64: 1>}")
+    ],
+    "jaxpp.last_use lists operand 7 of 2": [
+        ("call @forward(%a, %c)", "call @forward(%a, %c) {jaxpp.last_use = array<i64: 7>}")
+    ],
+    "mesh 1: @accumulate reuses the buffer of operand 0, which is needed afterwards": [
+        ("@accumulate(%s, %a) {jaxpp.last_use = array<i64: 0, 1>}", "@accumulate(%s, %a)")
+    ],
+    "mesh 0 has a stablehlo.add, which no mesh can run": [
+        (EXTRA_SEND, f"%d = stablehlo.add %a, %a : tensor<2xf32>\n{EXTRA_SEND}")
+    ],
+}
+
+
+@pytest.mark.parametrize("message", WRONG_PROGRAMS)
+def test_wrong_programs(message: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        validate(program(), becomes(program(*WRONG_PROGRAMS[message])))
+    assert error.value.message.startswith(f"what pass 'edit' made does not run: {message}"), error.value.message
+    assert error.value.source
+
+
+def test_a_deadlock_names_every_waiting_mesh() -> None:
+    ring = program(
+        ("    SEND %a, %t0, 1 -> %t1", "    RECV %t0, 9 -> %back, %t1a 1-0\n    SEND %a, %t1a, 1 -> %t1"),
+        ("    return %2 :", "    SEND %2, %t2, 9 -> %t3 1-0\n    return %2 :"),
+    )
+    with pytest.raises(
+        PassError, match=r"mesh 0 waits for channel 9 from mesh 1; mesh 1 waits for channel 1 from mesh 0$"
+    ):
+        validate(program(), becomes(ring))
+
+
+def test_the_module_stays_as_it_is() -> None:
+    with make_context() as context:
+        module = ir.Module.parse(SHARDED, context)
+        before = str(module)
+        run_passes(module, [Edit(nothing), Edit(commute_add), Edit(commute_add)], [Validate()])
+        assert str(module) == before
+        assert list(functions(module)) == ["main"]
