@@ -17,7 +17,7 @@ from jaxpp.hlo_passes.cpu import Array, RunError, Runner
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.errors import source_of
 from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, operations
-from jaxpp.hlo_passes.ir.program import Reader, mesh_functions
+from jaxpp.hlo_passes.ir.program import mesh_functions
 
 Task = Callable[[Sequence[Array]], list[Array]]
 
@@ -183,7 +183,7 @@ def _channel(op: ir.Operation) -> tuple[int, int, int]:
 
 
 def _send(mesh: _Mesh, op: ir.Operation, mailbox: dict[int, _Message]) -> None:
-    channel, source, target = Reader().hop(op)
+    channel, source, target = _channel(op)
     if source != mesh.index or target == source:
         raise PassError(
             f"channel {channel} goes from mesh {source} to {target}: mesh {mesh.index} can't send on it",
@@ -197,11 +197,11 @@ def _send(mesh: _Mesh, op: ir.Operation, mailbox: dict[int, _Message]) -> None:
 
 def _receive(mesh: _Mesh, op: ir.Operation, mailbox: dict[int, _Message]) -> bool:
     """False when the value was not sent yet."""
-    channel, source, target = Reader().hop(op)
+    channel, source, target = _channel(op)
     message = mailbox.get(channel)
     if message is None:
         return False
-    sent = Reader().hop(message.send)[1:]
+    sent = _channel(message.send)[1:]
     if (source, target) != sent or target != mesh.index:
         what = f"mesh {mesh.index} receives from mesh {source} what mesh {sent[0]} sends to mesh {sent[1]}"
         raise PassError(f"channel {channel}: {what}", location=op.location)
