@@ -191,5 +191,5 @@ def host_callbacks(lowered: Any) -> tuple[Any, ...]:
 
 
 def key_implementation(dtype: Any) -> str:
-    """The name of the random number generator of a key array's dtype, as `jax.random.wrap_key_data` takes it (0.10.2)."""
+    """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it (0.10.2)."""
     return str(dtype._impl.name)
