@@ -1,0 +1,358 @@
+"""`jaxpp-opt`: what goes where, exit codes, and the text of every error."""
+
+import io
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.tools import opt
+
+MODULE = """\
+module {
+  func.func @main(%arg0: tensor<2xf32>) -> tensor<2xf32> {
+    %0 = stablehlo.add %arg0, %arg0 : tensor<2xf32>
+    return %0 : tensor<2xf32>
+  }
+}
+"""
+BAD = "func.func @main() {\n  foo.bar\n}\n"
+USAGE = "usage: jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]\njaxpp-opt: error: "
+
+
+@dataclass(frozen=True)
+class Rename(Pass):
+    """Renames the functions. All of them.
+
+    Options:
+        to: the new name.
+        times: how often.
+        loud: or not.
+    """
+
+    name: ClassVar[str] = "rename"
+    to: str = "a b"
+    times: int = 1
+    loud: bool = False
+
+    def run(self, module: ir.Module) -> None:
+        """Rename."""
+        for op in module.body.operations:
+            op.attributes["sym_name"] = ir.StringAttr.get(self.to)
+
+
+@dataclass(frozen=True)
+class Misbehave(Pass):
+    """Does what passes should not."""
+
+    name: ClassVar[str] = "misbehave"
+    how: str = ""
+
+    def run(self, module: ir.Module) -> None:
+        """Misbehave."""
+        op = module.body.operations[0]
+        match self.how:
+            case "refuse":
+                raise PassError("found one thing, expected another", location=op.location, hint="do something")
+            case "refuse-nowhere":
+                raise PassError("found nothing")
+            case "break":
+                op.attributes["sym_name"] = ir.UnitAttr.get()
+            case "mlir":
+                ir.Module.parse("oops")
+            case "warn":
+                op.location.emit_error("just so")
+            case "double":
+                add = op.regions[0].blocks[0].operations[0]
+                add.operands[1] = ir.InsertionPoint(add).block.arguments[0]
+                new = ir.Operation.create(
+                    "stablehlo.multiply", [add.results[0].type], list(add.operands), ip=ir.InsertionPoint(add)
+                )
+                add.results[0].replace_all_uses_with(new.results[0])
+                add.operation.erase()
+            case _:
+                raise KeyError("key")
+
+
+def one_pipeline(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
+    """Renames by the schedule."""
+    if schedule == "bad":
+        raise ValueError("no schedule 'bad'")
+    return (Rename(to=f"{schedule}_{meshes}"),)
+
+
+REGISTRIES: dict[str, Any] = {
+    "passes": {"rename": Rename, "misbehave": Misbehave},
+    "pipelines": {"one": one_pipeline, "fixed": lambda: ()},
+}
+
+
+def run(*argv: object, stdin: str = MODULE) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a call in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    code = opt.main(list(map(str, argv)), stdin=io.StringIO(stdin), stdout=out, stderr=err, **REGISTRIES)
+    return code, out.getvalue(), err.getvalue()
+
+
+def failure(*argv: object, stdin: str = MODULE, code: int = 1) -> str:
+    """The message of a call that fails, and prints nothing on stdout."""
+    found, out, err = run(*argv, stdin=stdin)
+    assert (found, out) == (code, ""), err
+    assert "Traceback" not in err
+    return err
+
+
+def usage_error(*argv: object) -> str:
+    message = failure(*argv, code=2)
+    assert message.startswith(USAGE)
+    return message.removeprefix(USAGE).removesuffix("\n")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "in.mlir"
+    path.write_text(MODULE)
+    return path
+
+
+def test_the_result_goes_to_stdout(file: Path) -> None:
+    assert run(file) == run("-") == run() == (0, MODULE, "")
+    assert run(file, "-p", "rename{to=f}") == (0, MODULE.replace("@main", "@f"), "")
+    assert run(file, "-p", 'rename, rename{to="a \\"b\\""}')[1] == MODULE.replace("@main", '@"a \\22b\\22"')
+    assert run(file, "--pipeline", "one", "--schedule", "s", "--meshes", 4)[1] == MODULE.replace("@main", "@s_4")
+    assert run(file, "--pipeline", "fixed") == run(file)
+
+
+def test_output_file(file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.mlir"
+    assert run(file, "-o", target) == (0, "", "")
+    assert target.read_text() == MODULE
+    target.chmod(0o640)
+    assert run(file, "-o", target, "-p", "rename{to=f}") == (0, "", "")
+    assert target.read_text() == MODULE.replace("@main", "@f")
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    failure(file, "-o", target, "-p", "misbehave{how=refuse}")
+    assert target.read_text() == MODULE.replace("@main", "@f")
+    assert run(target, "-o", target, "-p", "rename{to=g}")[0] == 0, "in place"
+    assert target.read_text() == MODULE.replace("@main", "@g")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.mlir", "out.mlir"]
+
+
+def test_output_through_a_link_and_to_a_device(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    assert run(file, "-o", tmp_path / "link") == (0, "", "")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == MODULE
+    assert run(file, "-o", os.devnull) == (0, "", "")
+    assert Path(os.devnull).is_char_device()
+
+
+def test_output_that_can_not_be_written(file: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "missing" / "out"
+    assert failure(file, "-o", missing) == f"{missing}: error: cannot write: No such file or directory\n"
+    assert failure(file, "-o", tmp_path) == f"{tmp_path}: error: cannot write: Is a directory\n"
+    assert failure(file, "--emit-bytecode") == "-: error: cannot write: the stream takes no bytes\n"
+
+
+def test_bytecode_in_and_out(file: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.mlirbc"
+    assert run(file, "--emit-bytecode", "-o", target) == (0, "", "")
+    assert target.read_bytes().startswith(b"ML\xefR")
+    assert run(target) == (0, MODULE, "")
+    stdin = io.TextIOWrapper(io.BytesIO(target.read_bytes()))
+    out = io.StringIO()
+    assert opt.main(["-"], stdin=stdin, stdout=out, stderr=io.StringIO()) == 0
+    assert out.getvalue() == MODULE
+    stdout = io.TextIOWrapper(io.BytesIO())
+    assert opt.main([str(file), "--emit-bytecode"], stdin=stdin, stdout=stdout, stderr=io.StringIO()) == 0
+    assert stdout.buffer.getvalue().startswith(b"ML\xefR")
+
+
+def test_bad_input(file: Path, tmp_path: Path) -> None:
+    def written(data: str | bytes) -> Path:
+        file.write_bytes(data if isinstance(data, bytes) else data.encode())
+        return file
+
+    assert failure(written(BAD)).startswith(f"{file}:2:3: error: Dialect `foo' not found for custom op 'foo.bar'\n")
+    assert failure(stdin=BAD).startswith("<stdin>:2:3: error: Dialect `foo' not found")
+    assert failure(written("module {")) == f"{file}:1:7: error: expected operation name in quotes\n"
+    assert failure(written("")) == f"{file}: error: the input is empty; expected an MLIR module\n"
+    assert failure(stdin=" \n") == "<stdin>: error: the input is empty; expected an MLIR module\n"
+    assert failure(tmp_path) == f"{tmp_path}: error: cannot read: Is a directory\n"
+    missing = tmp_path / "missing"
+    assert failure(missing) == f"{missing}: error: cannot read: No such file or directory\n"
+    assert failure("a\0b") == "a\0b: error: cannot read: embedded null byte\n"
+    assert failure(written(b"module {\n  \xff\xfe")) == f"{file}:2:3: error: neither text in UTF-8 nor MLIR bytecode\n"
+    assert failure(written("\0\1\2")).startswith(f"{file}:1:2: error: unexpected character")
+    wrong = MODULE.replace("-> tensor<2xf32>", "-> tensor<3xf32>")
+    assert failure(written(wrong)).startswith(f"{file}:4:5: error: type of return operand 0 ('tensor<2xf32>') doesn't")
+
+
+def test_input_that_would_end_the_process(file: Path) -> None:
+    deep = "module {" * 20000 + "}" * 20000
+    assert failure(stdin=deep) == "<stdin>: error: brackets are nested 20000 deep; more than 500 is not supported\n"
+    assert run(stdin="module {" * 400 + "}" * 400)[0] == 0
+    assert run(stdin=MODULE + "// " + "->(" * 400)[0] == 0
+    name = "the input holds a name that is not UTF-8"
+    assert failure(stdin='func.func @"a\\80"() -> i32 { return }') == f"<stdin>: error: {name}\n"
+    file.write_bytes(b"ML\xefR" + bytes(range(256)))
+    assert failure(file).startswith(f"{file}: error: ")
+
+
+def test_what_a_pass_says(file: Path) -> None:
+    message = failure(file, "-p", "misbehave{how=refuse}")
+    assert message == f"{file}:2:3: error: found one thing, expected another\n  do something\n"
+    assert failure("-p", "misbehave{how=refuse}").startswith("<stdin>:2:3: error: found one")
+    assert failure(file, "-p", "misbehave{how=refuse-nowhere}") == f"{file}: error: found nothing\n"
+    located = MODULE.replace("    return %0 : tensor<2xf32>\n  }", "    return %0 : tensor<2xf32>\n  } LOCATION")
+    located = located.replace("LOCATION", 'loc("jit(f)"("train.py":7:9))')
+    assert failure("-p", "misbehave{how=refuse}", stdin=located).startswith("train.py:7:9: error: found one thing")
+
+
+def test_a_pass_with_a_bug(file: Path) -> None:
+    message = failure(file, "-p", "rename,misbehave", code=70)
+    assert message == f"{file}: error: internal error in pass 'misbehave': KeyError: 'key' (--debug shows where)\n"
+    _, out, err = run(file, "-p", "misbehave", "--debug")
+    assert not out
+    assert err.startswith(message)
+    assert "Traceback" in err
+    message = failure(file, "-p", "misbehave{how=break}", code=70)
+    assert message.startswith(f"{file}:2:3: error: 'func.func' op requires attribute 'sym_name'\n")
+    assert message.endswith(f"{file}: error: internal error: pass 'misbehave' left an invalid module\n")
+    assert run(file, "-p", "misbehave{how=break}", "--no-verify-each")[0] == 0
+    message = failure(file, "-p", "misbehave{how=mlir}", code=70)
+    assert "custom op 'oops' is unknown" in message
+    assert "internal error in pass 'misbehave': MLIRError" in message
+
+
+def test_usage_errors(file: Path) -> None:
+    assert usage_error("-p", "renam") == "unknown pass 'renam'; did you mean 'rename'?"
+    assert usage_error("-p", "xyz") == "unknown pass 'xyz'; known: rename, misbehave"
+    assert usage_error("--print-after", "renames") == "unknown pass 'renames'; did you mean 'rename'?"
+    assert usage_error("--pass-doc", "renames") == "unknown pass 'renames'; did you mean 'rename'?"
+    assert usage_error("--pipeline", "two") == "unknown pipeline 'two'; known: one, fixed"
+    assert usage_error("--pipeline", "fixed", "--meshes", 2) == "pipeline 'fixed' takes no --meshes"
+    assert usage_error("--pipeline", "one", "--schedule", "bad") == "pipeline 'one': no schedule 'bad'"
+    assert usage_error("--pipeline", "one", "-p", "rename") == "-p and --pipeline exclude each other"
+    assert usage_error("--meshes", 2).startswith("--schedule and --meshes are for --pipeline")
+    assert usage_error("--pipeline", "one", "--meshes", "x") == "argument --meshes: invalid int value: 'x'"
+    assert usage_error("--emit-bytecode", "--split-input-file").startswith("--emit-bytecode writes one module")
+    assert usage_error("--nonsense") == "unrecognized arguments: --nonsense"
+    assert usage_error(file, file) == f"unrecognized arguments: {file}"
+    assert usage_error("-p") == "argument -p/--passes: expected one argument"
+
+
+def test_help_and_lists() -> None:
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    assert "--split-input-file" in out
+    assert "70 for a bug in a pass" in out
+    assert run("--list-passes", stdin="") == (
+        0,
+        "rename\n    Renames the functions.\n    {to=<str>}  default \"a b\"\n    {times=<int>}  default 1\n"
+        "    {loud=<bool>}  default false\nmisbehave\n    Does what passes should not.\n    {how=<str>}  default \"\"\n"
+        "--pipeline one\n    Renames by the schedule.\n--pipeline fixed\n    \n",
+        "",
+    )  # fmt: skip
+    assert run("--pass-doc", "rename")[1].startswith("rename\n\nRenames the functions. All of them.\n\nOptions:")
+
+
+def test_print_after(file: Path) -> None:
+    renamed = f"// -----// after rename //----- //\n{MODULE.replace('@main', '@f')}\n"
+    _, out, err = run(file, "-p", "rename{to=f},misbehave{how=double}", "--print-after", "rename")
+    assert (err, "multiply" in out) == (renamed, True)
+    code, out, err = run(file, "-p", "rename{to=f},misbehave{how=refuse}", "--print-after-all")
+    assert (code, out) == (1, "")
+    assert err == renamed + f"{file}:2:3: error: found one thing, expected another\n  do something\n"
+
+
+def test_time_passes(file: Path) -> None:
+    code, out, err = run(file, "-p", "rename,rename", "--time-passes")
+    assert (code, out) == run(file, "-p", "rename")[:2]
+    lines = [line.split() for line in err.splitlines()]
+    assert [line[0] for line in lines] == ["pass", "rename", "rename", "total"]
+    assert lines[-1][2:] == ["ms", "100.0", "%"]
+
+
+def test_source_locations(file: Path) -> None:
+    assert f'loc("{file}":2:3)' in run(file, "--mlir-print-debuginfo")[1]
+
+
+def test_split_input(file: Path) -> None:
+    file.write_text(f"// a comment\n// -----\n{MODULE}// -----\n{MODULE}")
+    code, out, err = run(file, "--split-input-file", "-p", "rename{to=f}")
+    renamed = MODULE.replace("@main", "@f")
+    assert (code, out, err) == (0, f"module {{\n}}\n// -----\n{renamed}// -----\n{renamed}", "")
+    file.write_text(f"{MODULE}// -----\n{BAD}// ----- \n{MODULE}// -----\n\n{BAD}")
+    err = failure(file, "--split-input-file")
+    assert [line.split(": ")[0] for line in err.splitlines() if ": error: " in line] == [f"{file}:9:3", f"{file}:21:3"]
+
+
+def test_diagnostics_of_a_pass_go_to_stderr(file: Path) -> None:
+    code, out, err = run(file, "-p", "misbehave{how=warn}")
+    assert (code, out) == (0, MODULE)
+    assert err == f"{file}:2:3: error: just so\n"
+
+
+def test_validate(file: Path) -> None:
+    code, out, err = run(file, "--validate", "-p", "rename{to=main}")
+    assert (code, out) == (0, MODULE)
+    assert err.startswith("validated: 1 results agree after each of 1 passes; largest difference 0.0e+00")
+    message = failure(file, "--validate", "--seed", 3, "-p", "rename{to=main},misbehave{how=double}")
+    expected = f"{file}: error: pass 'misbehave' changed what the module computes: result 0 differs by "
+    assert message.startswith(expected), message
+    message = failure("--validate", "-p", "rename", stdin="module {}")
+    assert message.endswith("it has neither a public function @main nor mesh functions\n")
+
+
+def command(*argv: object, **options: Any) -> "subprocess.CompletedProcess[bytes]":
+    line = [sys.executable, "-c", "from jaxpp.tools.opt import cli; cli()", *map(str, argv)]
+    return subprocess.run(line, capture_output=True, timeout=120, check=False, **options)
+
+
+def test_the_command(file: Path) -> None:
+    assert command(file).stdout.decode() == command(input=MODULE.encode()).stdout.decode() == MODULE
+    bytecode = command(file, "--emit-bytecode").stdout
+    assert bytecode.startswith(b"ML\xefR")
+    assert command("-", input=bytecode).stdout.decode() == MODULE
+    done = command("-", input=bytecode[: len(bytecode) // 2])
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"<stdin>: error: ")
+    assert command("-p", "nonsense").returncode == 2
+
+
+def test_the_reader_may_go_away(file: Path) -> None:
+    line = f'"{sys.executable}" -c "from jaxpp.tools.opt import cli; cli()" {file} --mlir-print-debuginfo | true'
+    done = subprocess.run(line, shell=True, capture_output=True, timeout=120, check=False)
+    assert done.stderr == b""
+
+
+def test_it_starts_without_jax(file: Path) -> None:
+    code = (
+        "import sys; from jaxpp.tools import opt; "
+        f"assert opt.main([{str(file)!r}, '-p', 'inline-calls', '-o', {os.devnull!r}]) == 0; "
+        "print('jax' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+
+
+def unreadable(path: Path) -> Callable[[], None]:
+    path.chmod(0)
+    return lambda: path.chmod(0o600)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission(file: Path) -> None:
+    restore = unreadable(file)
+    assert failure(file) == f"{file}: error: cannot read: Permission denied\n"
+    restore()
