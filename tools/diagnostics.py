@@ -8,6 +8,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir.errors import source_of
 
+NOT_UTF8 = "the input holds a name that is not UTF-8"
+
 
 def describe(error: ir.MLIRError, name: str) -> str:
     """The diagnostics of an MLIR error; `name` is what messages call the input."""
@@ -52,7 +54,7 @@ def collected(context: ir.Context, name: str) -> Generator[list[str]]:
         try:
             lines.extend(describe_diagnostic(diagnostic, name))
         except (RuntimeError, ValueError):  # it quotes a name in the input that is not UTF-8
-            lines.append(f"{name}: error: the input holds a name that is not UTF-8")
+            lines.append(f"{name}: error: {NOT_UTF8}")
         return True
 
     handler: Any = context.attach_diagnostic_handler(handle)

@@ -73,11 +73,24 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
     with diagnostics.collected(context, name) as lines, diagnostics.emitted(context):
         try:
             if whole and os.path.isfile(path) and path.isascii():
-                return ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
-            return ir.Module.parse(data, context)
+                module = ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
+            else:
+                module = ir.Module.parse(data, context)
         except (ir.MLIRError, ValueError, MemoryError) as error:
             what = diagnostics.one_line(str(error))
             raise InputError("\n".join(lines) or f"{name}: error: not a readable module: {what}") from None
+    _check_symbols(module, name)
+    return module
+
+
+def _check_symbols(module: ir.Module, name: str) -> None:
+    """Refuse names that Python can't hold."""
+    for op in module.body.operations:
+        symbol = op.attributes.get("sym_name")
+        try:
+            str(symbol.value if isinstance(symbol, ir.StringAttr) else "")
+        except (RuntimeError, ValueError):
+            raise InputError(f"{diagnostics.place(op.location, name)}: error: {diagnostics.NOT_UTF8}") from None
 
 
 def _check_bytecode(data: bytes, name: str) -> None:

@@ -204,6 +204,7 @@ def test_input_that_would_end_the_process(file: Path) -> None:
     assert run(stdin=MODULE + "// " + "->(" * 400)[0] == 0
     name = "the input holds a name that is not UTF-8"
     assert failure(stdin='func.func @"a\\80"() -> i32 { return }') == f"<stdin>: error: {name}\n"
+    assert failure(stdin='module {\n func.func @"a\\80"() { return }\n}') == f"<stdin>:2:2: error: {name}\n"
     file.write_bytes(b"ML\xefR" + bytes(range(256)))
     assert failure(file).startswith(f"{file}: error: ")
 

@@ -1,0 +1,35 @@
+"""Every lit input that is a whole module computes the same before and after the passes that its RUN lines name."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import runline
+
+from jaxpp.tools import opt
+
+LIT = Path(__file__).parents[2] / "lit"
+FRAGMENT = "it has neither a public function @main nor mesh functions"
+
+
+def runs() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(what to call it, arguments) of the commands that run passes on the test's own file and expect success."""
+    for path in sorted(LIT.rglob("*.mlir")):
+        if path.parent.name == "Inputs":
+            continue
+        for pipeline in runline.pipelines(path, Path("/dev/null")):
+            command = pipeline[0]
+            own = command.tool == "jaxpp-opt" and str(path) in command.arguments
+            if own and not command.expect_failure and {"-p", "--passes", "--pipeline"} & set(command.arguments):
+                arguments = tuple(word for word in command.arguments if word != "--validate")
+                name = " ".join(word for word in arguments if word != str(path))
+                yield f"{path.relative_to(LIT)} {name}", arguments
+
+
+@pytest.mark.parametrize("arguments", [pytest.param(arguments, id=name) for name, arguments in runs()])
+def test_the_module_computes_the_same(arguments: tuple[str, ...]) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    opt.main([*arguments, "--validate", "-o", "/dev/null"], stdin=io.StringIO(), stdout=out, stderr=err)
+    errors = [line for line in err.getvalue().splitlines() if "error: " in line and not line.endswith(FRAGMENT)]
+    assert not errors, err.getvalue()
