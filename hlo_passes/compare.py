@@ -22,7 +22,7 @@ def coarsest_tolerance(types: Iterable[str]) -> float:
 
 
 def random_inputs(
-    shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool
+    shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool = False
 ) -> dict[int, Numbers]:
     """An array for each shape and type: integers from 0 to 7, coin flips, normal numbers or their absolute values.
 

@@ -22,6 +22,7 @@ from jaxpp.hlo_passes.interpreter import Program
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import functions, nested
 from jaxpp.hlo_passes.ir.program import mesh_functions
+from jaxpp.hlo_passes.reach import seen_by_stages
 
 # The arguments of a step by number -> its results by number, each as (where, value) wherever it is.
 Results = dict[int, list[tuple[str, Array]]]
@@ -43,11 +44,12 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Signature:
-    """The types of the arguments and results of a step, by number; and the names that results have."""
+    """The types of the arguments and results of a step, by number; the names that results have; optimizer state."""
 
     arguments: dict[int, ir.Type]
     results: dict[int, ir.Type]
     names: dict[int, str]
+    state: set[int]
 
     def title(self, result: int) -> str:
         return f"result {result} ({self.names[result]})" if self.names.get(result) else f"result {result}"
@@ -58,8 +60,8 @@ class Validate:
 
     A module with a public `@main` is run by XLA on the CPU, on as many virtual devices as it has partitions; a program
     module by the reference interpreter. Inputs are random: normal numbers scaled by the size of the array, integers
-    from 0 to 7. Where a result is then not finite (the square root of an optimizer's second moment), a second set, of
-    positive inputs, is used too.
+    from 0 to 7. Besides, the state of an optimizer (arrays that no stage sees) is set to zero, so that a gradient
+    shows whole in what it becomes; and where a result was not finite (the root of a second moment), all are positive.
 
     Results agree when the largest difference is within a tolerance of the array's largest value (1e-5 in float32;
     looser for a module that computes in bfloat16 or float16), plus what a change of the inputs in their last bit does
@@ -123,15 +125,21 @@ class Validate:
         self._runner = runner = Runner(partitions_of(module))
         run = _compile(module, runner)
         shapes = {number: shape_and_dtype(type_) for number, type_ in signature.arguments.items()}
-        for positive in (False, True):
-            inputs = random_inputs(shapes, self._seed, positive=positive)
-            arrays = {number: runner.put(value) for number, value in inputs.items()}
-            nudged = {number: runner.put(value) for number, value in perturbed(inputs, self._seed).items()}
-            expected, moved = _numbers(run(arrays)), _numbers(run(nudged))
-            noise = {number: noise_of(expected[number], moved[number]) for number in expected}
-            self._trials.append(_Trial(arrays, expected, noise))
-            if all(somewhere_finite(value, everywhere=True) for value in expected.values()):
-                return
+        normal = random_inputs(shapes, self._seed)
+        trials = [normal]
+        if signature.state:
+            trials.append({n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()})
+        for inputs in trials:
+            trial = self._trial(inputs, runner, run)
+            self._trials.append(trial)
+            if inputs is normal and not all(somewhere_finite(v, everywhere=True) for v in trial.expected.values()):
+                trials.append(random_inputs(shapes, self._seed, positive=True))
+
+    def _trial(self, inputs: dict[int, Numbers], runner: Runner, run: Step) -> _Trial:
+        arrays = {number: runner.put(value) for number, value in inputs.items()}
+        nudged = {number: runner.put(value) for number, value in perturbed(inputs, self._seed).items()}
+        expected, moved = _numbers(run(arrays)), _numbers(run(nudged))
+        return _Trial(arrays, expected, {number: noise_of(expected[number], moved[number]) for number in expected})
 
     def _compare(self, step: Pass, reference: _Signature, trial: _Trial, results: Results) -> None:
         for number, expected in trial.expected.items():
@@ -174,15 +182,27 @@ def _signature(module: ir.Module) -> _Signature:
         type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
         infos = [entry.get("jax.result_info") for entry in at.result_attributes(main)]
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
-        return _Signature(dict(enumerate(type_.inputs)), dict(enumerate(type_.results)), names)
+        state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
+        return _Signature(dict(enumerate(type_.inputs)), dict(enumerate(type_.results)), names, state)
     if not any(at.MESH in function.attributes for function in functions(module).values()):
         raise PassError("it has neither a public function @main nor mesh functions")
-    signature = _Signature({}, {}, {})
+    signature = _Signature({}, {}, {}, set())
+    seen: set[int] = set()
     for function in mesh_functions(module):
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         _collect(function, at.ARGUMENT, type_.inputs, at.argument_attributes(function), signature.arguments)
         _collect(function, at.RESULT, type_.results, at.result_attributes(function), signature.results)
+        entries = at.argument_attributes(function)
+        numbers = (entries[position][at.ARGUMENT] for position in seen_by_stages(module, function))
+        seen |= {number.value for number in numbers if isinstance(number, ir.IntegerAttr)}
+    signature.state.update(_state(signature.arguments, seen))
     return signature
+
+
+def _state(arguments: dict[int, ir.Type], seen: set[int]) -> set[int]:
+    """The arrays of numbers that no stage sees; nothing when there is no stage. A scalar is a learning rate or so."""
+    arrays = {n for n, type_ in arguments.items() if isinstance(type_, ir.RankedTensorType) and type_.rank}
+    return arrays - seen if seen else set()
 
 
 def _collect(

@@ -254,6 +254,35 @@ def test_results_that_are_never_finite_are_told() -> None:
     assert validate(never, nothing).splitlines()[1:] == ["warning: result 0 is nowhere finite on these inputs"]
 
 
+def test_a_gradient_shows_whole_in_fresh_optimizer_state() -> None:
+    """Beside a momentum of size 1 a small gradient would be lost in the tolerance."""
+    text = """
+    func.func private @task(%w: tensor<4xf32>) -> tensor<4xf32> {
+      %small = stablehlo.constant dense<1.0e-3> : tensor<4xf32>
+      %0 = stablehlo.multiply %w, %small : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    func.func private @update(%m: tensor<4xf32>, %g: tensor<4xf32>) -> tensor<4xf32> {
+      %0 = stablehlo.add %m, %g : tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    func.func public @main(%m: tensor<4xf32>, %w: tensor<4xf32>) -> tensor<4xf32> {
+      %g = call @task(%w) {jaxpp.stage = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+      %0 = call @update(%m, %g) : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }"""
+    wrong = text.replace("dense<1.0e-3>", "dense<1.001e-3>")
+    validate(text.replace("jaxpp.stage", "other"), becomes(wrong.replace("jaxpp.stage", "other")))
+    with pytest.raises(ValidationError, match="result 0 differs by"):
+        validate(text, becomes(wrong))
+    looped = text.replace("{jaxpp.stage = 0 : i64}", "").replace(
+        "%small =",
+        "%x = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64}} %w : tensor<4xf32>\n%small =",
+    )
+    with pytest.raises(ValidationError, match="result 0 differs by"):
+        validate(looped, becomes(looped.replace("dense<1.0e-3>", "dense<1.001e-3>")))
+
+
 def test_all_types_of_numbers() -> None:
     for type_ in ("f64", "bf16", "f16", "f8E4M3FN", "i1", "ui8", "i64", "i4", "complex<f32>"):
         text = """
