@@ -56,7 +56,8 @@ def value_sharding(value: ir.Value) -> ir.Attribute | None:
         argument = ir.BlockArgument(value)
         parent = argument.owner.owner.operation
         if parent.name == "func.func":
-            return argument_attributes(parent)[argument.arg_number].get(SHARDING)
+            table = parent.attributes.get("arg_attrs")
+            return None if table is None else dictionary(ir.ArrayAttr(table)[argument.arg_number]).get(SHARDING)
         return _per_value(parent.attributes.get(SHARDING), argument.arg_number)
     number = ir.OpResult(value).result_number
     if op.name in ("sdy.sharding_constraint", "sdy.reshard"):

@@ -26,20 +26,23 @@ def outline(
     outputs: Sequence[ir.Value],
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
+    same: Mapping[ir.Value, ir.Value] | None = None,
 ) -> Outlined:
     """Clone `ops` (in program order, one block) into a new private function that returns `outputs`.
 
     Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
-    where they are: cheap ones may be cloned into several functions.
+    where they are, untouched: cheap ones may be cloned into several functions. `same` maps values to others that stand
+    for them.
     """
+    same = same or {}
     made = {result for op in ops for result in op.results}
-    used = [value for op in ops for value in operands_with_captures(op)]
+    used = [same.get(value, value) for op in ops for value in operands_with_captures(op)]
     arguments = [value for value in dict.fromkeys([*used, *outputs]) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
-    clone_into(block, ops, values)
+    _clone_into(block, ops, values, same)
     ir.Operation.create(
         "func.return",
         operands=[values[value] for value in outputs],
@@ -49,21 +52,20 @@ def outline(
     return Outlined(function, arguments, list(outputs))
 
 
-def clone_into(block: ir.Block, ops: Sequence[ir.Operation], values: dict[ir.Value, ir.Value]) -> None:
+def _clone_into(
+    block: ir.Block,
+    ops: Sequence[ir.Operation],
+    values: dict[ir.Value, ir.Value],
+    same: Mapping[ir.Value, ir.Value],
+) -> None:
     """Clone `ops` to the end of `block`, rewiring what they use through `values`, which gains their results."""
     ip = ir.InsertionPoint(block)
     for op in ops:
         copy = op.clone(ip)
-        _rewire(copy, values)
-        if len(copy.regions):
-            for inner in nested(copy):
-                _rewire(inner, values)
+        for part in (copy, *nested(copy)):
+            for number, operand in enumerate(part.operands):
+                new = values.get(same.get(operand, operand))
+                if new is not None:
+                    part.operands[number] = new
         for old, new in zip(op.results, copy.results, strict=True):
             values[old] = new
-
-
-def _rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value]) -> None:
-    for number, operand in enumerate(op.operands):
-        new = values.get(operand)
-        if new is not None:
-            op.operands[number] = new

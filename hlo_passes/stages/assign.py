@@ -37,7 +37,8 @@ class Assignment:
     """The task of every live operation of the loop body.
 
     `task` maps an operation to its task's number. `cheap` operations have none: each task that uses one gets a clone.
-    Operations that count microbatches (`counting`) and dead ones belong to no task either.
+    Operations that count microbatches (`counting`) and dead ones belong to no task either. `recomputed` holds, for a
+    task, operations of another task that it computes again.
     """
 
     def __init__(self, body: ir.Block, stages: int, indices: Sequence[int]) -> None:
@@ -55,6 +56,8 @@ class Assignment:
         claimed = {self.producer(value) for op, _ in self._marks for value in op.operands}
         self.cheap = cheap_operations(self.operands, self._producers, self.is_invariant, claimed)
         self.task: dict[ir.Operation, int] = {}
+        self.recomputed: dict[int, set[ir.Operation]] = {}
+        self.bypass: dict[ir.Value, ir.Value] = {}
         self._claim_slices()
         self._place_the_rest()
 
@@ -66,17 +69,32 @@ class Assignment:
         """The operations that a result of the loop depends on, in program order, without marks and counters."""
         return [op for op in self.ops if op in self._live and not boundary.is_mark(op) and op not in self.counting]
 
+    def bypass_marks(self) -> None:
+        """From here on a mark's result is its operand.
+
+        The IR stays as it is: the hash of an operation is made of its operands, and would change.
+        """
+        for op, _ in self._marks:
+            for result, operand in zip(op.results, op.operands, strict=True):
+                self.bypass[result] = self.bypass.get(operand, operand)
+        self.yielded = [self.bypass.get(value, value) for value in self.yielded]
+        for op, values in self.operands.items():
+            self.operands[op] = [self.bypass.get(value, value) for value in values]
+        self.refresh()
+
     def refresh(self) -> None:
-        """Read operands, results and users again after the body was edited or operations changed their task."""
-        self.yielded = list(terminator(self._body).operands)
-        self.operands = {op: operands_with_captures(op) for op in self.ops}
+        """Find the users of each value again, after operations changed their task."""
         self._used_by: dict[ir.Value, set[int]] = {value: {NEXT_ITERATION} for value in self.yielded}
-        for op, task in self.task.items():
+        uses = [*self.task.items(), *((op, task) for task, ops in self.recomputed.items() for op in ops)]
+        for op, task in uses:
+            again = self.recomputed.get(task, ())
             for value in self.operands[op]:
-                self._used_by.setdefault(value, set()).add(task)
-        for op, task in self.before.items():
-            for value in self.operands[op]:
-                self._used_by.setdefault(value, set()).add(self.after[op] if op in self._live else task)
+                if self.producer(value) not in again:
+                    self._used_by.setdefault(value, set()).add(task)
+        if not self.bypass:
+            for op, _ in self._marks:
+                for value in self.operands[op]:
+                    self._used_by.setdefault(value, set()).add(self.after[op])
 
     def used_by(self, value: ir.Value) -> set[int]:
         """The tasks that use `value`; NEXT_ITERATION is among them when the loop carries it."""

@@ -7,7 +7,6 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import call, name_of, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.outlining import Outlined, outline
@@ -26,7 +25,8 @@ class OutlineStages(Pass):
     - What no mark needs (weight gradients, accumulation, metrics) goes with the latest task among its operands'.
     - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
       batch, casts of weights) are cloned into each task that uses them.
-    - A value of the forward that only the backward needs is computed on the side that keeps fewer bytes alive.
+    - What the backward needs of the forward is chosen so that the fewest bytes stay alive in between: a value that only
+      the backward needs is computed on the better side, and cheap ones are computed again.
 
     Without a mark after the last stage, its forward and backward are one task, `@backward_{n-1}`.
 
@@ -47,7 +47,7 @@ class OutlineStages(Pass):
         loop = MicrobatchLoop.of(module)
         assignment = Assignment(loop.body, loop.stages, loop.indices)
         place_residuals(assignment)
-        _bypass_marks(assignment)
+        assignment.bypass_marks()
         groups = _group(assignment)
         shardings = Shardings(module)
         outlined: list[Outlined] = []
@@ -55,17 +55,10 @@ class OutlineStages(Pass):
             kind, stage = assignment.tasks.kind_and_stage(task)
             attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}
             outputs = _outputs(assignment, task, groups[task])
-            outlined.append(outline(module, f"{kind}_{stage}", groups[task], outputs, attributes, shardings))
+            outlined.append(
+                outline(module, f"{kind}_{stage}", groups[task], outputs, attributes, shardings, assignment.bypass)
+            )
         _replace_body(loop, assignment, outlined)
-
-
-def _bypass_marks(assignment: Assignment) -> None:
-    """From here on a mark's result is its operand."""
-    for op in assignment.ops:
-        if boundary.is_mark(op):
-            for result, operand in zip(op.results, op.operands, strict=True):
-                result.replace_all_uses_with(operand)
-    assignment.refresh()
 
 
 def _group(assignment: Assignment) -> dict[int, list[ir.Operation]]:
@@ -73,7 +66,8 @@ def _group(assignment: Assignment) -> dict[int, list[ir.Operation]]:
     groups: dict[int, set[ir.Operation]] = {}
     for op, task in assignment.task.items():
         groups.setdefault(task, set()).add(op)
-    for ops in groups.values():
+    for task, ops in groups.items():
+        ops.update(assignment.recomputed.get(task, ()))
         work = list(ops)
         while work:
             for value in assignment.operands[work.pop()]:
@@ -86,7 +80,7 @@ def _group(assignment: Assignment) -> dict[int, list[ir.Operation]]:
 
 def _outputs(assignment: Assignment, task: int, ops: list[ir.Operation]) -> list[ir.Value]:
     """The values of `task` that another task or the next iteration uses."""
-    own = (op for op in ops if op not in assignment.cheap)
+    own = (op for op in ops if assignment.task.get(op) == task)
     return [result for op in own for result in op.results if assignment.used_by(result) - {task}]
 
 
@@ -99,9 +93,8 @@ def _replace_body(loop: MicrobatchLoop, assignment: Assignment, outlined: list[O
         results = [value.type for value in part.outputs]
         made = call(name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location)
         values.update(zip(part.outputs, made.results, strict=True))
-    for number, value in enumerate(end.operands):
-        if value in values:
-            end.operands[number] = values[value]
+    for number, value in enumerate(assignment.yielded):
+        end.operands[number] = values.get(value, value)
     for op in reversed(assignment.ops):
         if not any(map(is_used, op.results)):
             op.erase()

@@ -1,4 +1,4 @@
-"""Residuals: on which side of the cut a value is computed that the backward alone needs."""
+"""Residuals: what a forward task hands to its backward, and what is computed on which side."""
 
 from collections.abc import Sequence
 
@@ -7,84 +7,114 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir.values import byte_size
 from jaxpp.hlo_passes.stages.assign import Assignment
+from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 # Capacities of the flow problem are 32-bit integers.
 _LARGEST = 2**30
 
 
 def place_residuals(assignment: Assignment) -> None:
-    """Move operations from each backward task to its forward task where that keeps fewer bytes alive in between.
+    """Choose the residuals of each stage so that the fewest bytes stay alive from its forward to its backward.
 
-    An operation can move when it depends on the forward alone and only the backward uses it: the forward then hands on
-    its result instead of its operands. Which ones move is a minimum cut between the values of the forward and the
-    rest of the backward, with the bytes of each value as its capacity. Among equal cuts the one with the least work
-    in the forward is taken.
+    Two kinds of operations leave a choice. One that depends on the forward alone and that only the backward uses may
+    move to the forward, which then hands on its result instead of its operands. A cheap one of the forward may be
+    computed again in the backward, from its operands. The best choice is a minimum cut between what the forward must
+    compute and what the backward must, with the bytes of each value as its capacity (the same problem as in the
+    partitioning of Chen et al., arXiv:1604.06174, and of PyTorch's AOTAutograd). Among equal cuts the one that computes
+    the least again is taken.
     """
     assignment.refresh()
     for stage in range(assignment.tasks.stages):
         forward, backward = assignment.tasks.forward(stage), assignment.tasks.backward(stage)
-        if forward in assignment.task.values():
-            for op in _moved(assignment, forward, backward):
-                assignment.task[op] = forward
+        if forward in assignment.task.values() and backward in assignment.task.values():
+            _Cut(assignment, forward, backward).apply()
 
 
-def _moved(assignment: Assignment, forward: int, backward: int) -> list[ir.Operation]:
-    movable: dict[ir.Operation, None] = {}
-    kept_for: dict[ir.Value, list[ir.Operation]] = {}
-    for op in assignment.live():
-        if assignment.task.get(op) != backward:
-            continue
-        sources = [value for value in assignment.operands[op] if not assignment.is_free(value)]
-        early = all(
-            assignment.producer(value) in movable
-            or ((task := assignment.task_of(value)) is not None and task <= forward)
-            for value in sources
-        )
-        if early and len(op.results) and all(assignment.used_by(result) <= {backward} for result in op.results):
-            movable[op] = None
-        for value in sources:
-            kept_for.setdefault(value, []).append(op)
-    if not movable:
-        return []
-    return _cut(assignment, forward, list(movable), kept_for)
+class _Cut:
+    """The flow problem of one stage. Nodes 0 and 1 are the forward and the backward; each value has two nodes."""
 
+    def __init__(self, assignment: Assignment, forward: int, backward: int) -> None:
+        self._assignment = assignment
+        self._forward, self._backward = forward, backward
+        self._movable: dict[ir.Operation, None] = {}
+        self._again: dict[ir.Operation, None] = {}
+        self._nodes: dict[ir.Operation | ir.Value, int] = {}
+        self._edges: list[tuple[int, int, int]] = []
 
-def _cut(
-    assignment: Assignment,
-    forward: int,
-    movable: Sequence[ir.Operation],
-    kept_for: dict[ir.Value, list[ir.Operation]],
-) -> list[ir.Operation]:
-    """The movable operations on the forward's side of the minimum cut."""
-    nodes: dict[ir.Operation | ir.Value, int] = {}
-    edges: list[tuple[int, int, int]] = []
-    endless = -1
+    def apply(self) -> None:
+        """Solve it, and change the assignment accordingly."""
+        uses = self._find_uses()
+        for value, users in uses.items():
+            entry = self._entry(value)
+            if entry is not None:
+                self._edges.extend((entry + 1, self._nodes.get(user, 1), -1) for user in users)
+            producer = self._assignment.producer(value)
+            if producer in self._movable:  # what moves to the forward takes along what it depends on
+                self._edges.extend(
+                    (self._nodes[user], self._nodes[producer], -1) for user in users if user in self._nodes
+                )
+        if not self._movable and not self._again:
+            return
+        early = _source_side(self._edges, 2 + 2 * len(self._nodes))
+        for op in self._movable:
+            if self._nodes[op] in early:
+                self._assignment.task[op] = self._forward
+        again = {op for op in self._again if self._nodes[op] not in early}
+        self._assignment.recomputed[self._backward] = again
 
-    def node(key: ir.Operation | ir.Value, size: int) -> int:
-        """The entry of the pair of nodes that stands for a value or an operation's results; its exit is one more."""
-        if key not in nodes:
-            nodes[key] = 2 + 2 * len(nodes)
-            edges.append((nodes[key], nodes[key] + 1, size))
-        return nodes[key]
+    def _find_uses(self) -> dict[ir.Value, list[ir.Operation]]:
+        """What the operations of the backward use, the movable ones told apart."""
+        assignment = self._assignment
+        uses: dict[ir.Value, list[ir.Operation]] = {}
+        for op in assignment.live():
+            if assignment.task.get(op) != self._backward:
+                continue
+            sources = [value for value in assignment.operands[op] if not assignment.is_free(value)]
+            early = all(
+                assignment.producer(value) in self._movable
+                or ((task := assignment.task_of(value)) is not None and task <= self._forward)
+                for value in sources
+            )
+            if early and len(op.results) and all(assignment.used_by(r) <= {self._backward} for r in op.results):
+                self._movable[op] = None
+                self._add(op, sum(byte_size(result.type) for result in op.results))
+            for value in sources:
+                uses.setdefault(value, []).append(op)
+        return uses
 
-    for op in movable:
-        node(op, sum(byte_size(result.type) for result in op.results))
-    for value, users in kept_for.items():
-        producer = assignment.producer(value)
-        if producer is not None and producer in nodes:
-            entry = nodes[producer]
-        elif (task := assignment.task_of(value)) is not None and task <= forward:
-            entry = node(value, byte_size(value.type))
-            edges.append((0, entry, endless))
-        else:
-            continue
-        edges.extend((entry + 1, nodes.get(user, 1), endless) for user in users)
-    reached = _source_side(edges, 2 + 2 * len(nodes))
-    return [op for op in movable if nodes[op] in reached]
+    def _add(self, key: ir.Operation | ir.Value, size: int) -> int:
+        """The entry node of a value, or of an operation's results, with its capacity; the exit is one more."""
+        entry = self._nodes[key] = 2 + 2 * len(self._nodes)
+        self._edges.append((entry, entry + 1, size))
+        return entry
+
+    def _entry(self, value: ir.Value) -> int | None:
+        """The entry node of a value that the forward has; None for one that only the backward has."""
+        op = self._assignment.producer(value)
+        key = op if op is not None and (op in self._movable or op in self._again) else value
+        if key in self._nodes:
+            return self._nodes[key]
+        task = self._assignment.task_of(value)
+        if task is None or task > self._forward:
+            return None
+        if op is None or task != self._forward or self._assignment.task.get(op) != task or not is_cheap(op):
+            entry = self._add(value, byte_size(value.type))
+            self._edges.append((0, entry, -1))
+            return entry
+        self._again[op] = None
+        entry = self._add(op, byte_size(value.type))
+        for operand in self._assignment.operands[op]:
+            if not self._assignment.is_free(operand):
+                above = self._entry(operand)
+                self._edges.append((0 if above is None else above + 1, entry, -1))
+        return entry
 
 
 def _source_side(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
-    """The nodes on the source's (node 0) side of the minimum cut from node 0 to node 1 that is nearest to it."""
+    """The nodes on the side of node 0 of the minimum cut between nodes 0 and 1 that is nearest to node 1.
+
+    Edges are (tail, head, capacity in bytes), with -1 for one that can't be cut.
+    """
     from scipy.sparse import csr_matrix  # here: it takes longer to import than the whole of jaxpp-opt
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
@@ -99,4 +129,5 @@ def _source_side(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
     residual = graph - maximum_flow(graph, 0, 1).flow
     residual.data[residual.data < 0] = 0
     residual.eliminate_zeros()
-    return set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
+    late = breadth_first_order(residual.T.tocsr(), 1, return_predecessors=False)
+    return set(range(count)).difference(late.tolist())
