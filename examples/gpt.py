@@ -1,0 +1,207 @@
+"""Trains a small GPT on Shakespeare's sonnets as a pipeline of stages, each on its own mesh of devices.
+
+    python examples/gpt.py                       # 4 stages x 8 microbatches on 8 virtual CPU devices
+    python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
+    python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
+
+What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
+"""
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import gpt_model
+import gpt_options
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from gpt_options import Options
+from jax.sharding import Mesh, PartitionSpec
+from tqdm import tqdm
+
+import jaxpp
+from jaxpp.runtime import Event, trace_step, write_chrome_trace
+
+SCHEDULES: Mapping[str, Callable[[int], jaxpp.BaseSchedule]] = {"1f1b": jaxpp.Std1F1B, "gpipe": jaxpp.GPipe}
+
+# What --check allows: the largest relative difference of the losses and of the parameters, see `difference`. Adam
+# divides a gradient by its own size: where one is little but rounding, so is its update. Its parameters are not judged.
+TOLERANCES = {
+    ("sgd", "float32"): (1e-5, 1e-5),
+    ("adamw", "float32"): (1e-4, np.inf),
+    ("sgd", "bfloat16"): (1e-2, np.inf),
+    ("adamw", "bfloat16"): (1e-2, np.inf),
+}
+
+State = tuple[Any, Any]  # the parameters, and what the optimizer keeps
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train, and return the exit code: 1 when --check finds too large a difference."""
+    options, devices = gpt_options.parse(arguments)
+    model = gpt_model.Config(
+        options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype
+    )
+    optimizer = make_optimizer(options)
+    parameters = gpt_model.init(model, options.seed)
+    state: State = (parameters, jax.device_get(optimizer.init(parameters)))
+    batch = next(batches(options))
+    train_step = make_train_step(options, model, optimizer)
+
+    size = sum(leaf.size for leaf in jax.tree.leaves(parameters))
+    mesh = f"{options.data} x {options.model} (data x model) {devices[0].platform} devices"
+    print(f"{size:,} parameters in {options.stages} stages, each on {mesh}")
+    pipeline, times = compile_pipeline(train_step, options, devices, state, batch)
+    name = f"{options.schedule}, {options.microbatches} microbatches"
+    trained, losses, times[f"{options.steps} steps"] = train(name, pipeline, state, options)
+
+    agrees = True
+    if options.check:
+        plain = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
+        expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options)
+        agrees = compare(options, (losses, trained[0]), (expected_losses, expected[0]))
+
+    _, events = trace_step(pipeline.executable, jax.tree.leaves((trained, batch)))
+    show_times(times, events)
+    if options.trace:
+        write_chrome_trace(events, options.trace)
+        print(f"wrote {options.trace}: that step, for chrome://tracing or https://ui.perfetto.dev")
+    return 0 if agrees else 1
+
+
+def make_train_step(
+    options: Options, model: gpt_model.Config, optimizer: optax.GradientTransformation
+) -> Callable[[State, jax.Array], tuple[State, jax.Array]]:
+    """The training step: (state, batch) -> (state, loss), a function that runs under plain `jax.jit` too."""
+    schedule = SCHEDULES[options.schedule](options.stages)
+    loss_and_gradients = jax.value_and_grad(functools.partial(gpt_model.loss, model))
+
+    def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
+        parameters, moments = state
+        losses, gradients = jaxpp.treduce(
+            functools.partial(loss_and_gradients, parameters),
+            batch,
+            schedule=schedule,
+            operation=(jaxpp.Concat(), jaxpp.Add),
+        )
+        gradients = optax.tree.scale(1 / options.microbatches, gradients)  # from their sum to their mean
+        updates, moments = optimizer.update(gradients, moments, parameters)
+        return (optax.apply_updates(parameters, updates), moments), jnp.mean(losses)
+
+    return train_step
+
+
+def compile_pipeline(
+    train_step: Callable[..., Any], options: Options, devices: Sequence[Any], state: State, batch: np.ndarray
+) -> tuple[Any, dict[str, float]]:
+    """The step compiled for the meshes, and the seconds of each part; `step(state, batch)` alone would do the same."""
+    shape = (options.stages, options.data, options.model)
+    mesh = Mesh(np.array(devices).reshape(shape), ("mpmd", "data", "model"))
+    step = jaxpp.mpmd_jit_with_loop(
+        train_step,
+        mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"),
+        in_shardings=(gpt_model.specs(state), PartitionSpec(None, "data")),
+        donate_argnums=0,
+    )
+    clock = [time.perf_counter()]
+    lowered = step.lower(state, batch)
+    clock.append(time.perf_counter())
+    lowered.program()
+    clock.append(time.perf_counter())
+    compiled = lowered.compile()
+    clock.append(time.perf_counter())
+    if options.dump:
+        options.dump.write_text(lowered.as_text(debug_info=True), encoding="utf-8")
+        print(f"wrote {options.dump}: the lowered step, for jaxpp-opt")
+    parts = "tracing and lowering", "passes", f"compiling {len(compiled.executable.program.functions)} programs"
+    return compiled, dict(zip(parts, np.diff(clock), strict=True))
+
+
+def train(name: str, step: Callable[..., Any], state: State, options: Options) -> tuple[State, list[float], float]:
+    """Run all steps; returns the last state, the loss of each step, and the seconds they took.
+
+    Shows a progress bar on a terminal, and a line every few steps where the output goes elsewhere.
+    """
+    losses: list[float] = []
+    start = time.perf_counter()
+    with tqdm(batches(options), name, options.steps, unit="step", file=sys.stdout, disable=None) as bar:
+        if bar.disable:
+            print(name)
+        for done, batch in enumerate(bar, 1):
+            state, loss = step(state, batch)
+            losses.append(float(loss))
+            speed = done * options.batch * options.sequence / (time.perf_counter() - start)
+            bar.set_postfix_str(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, {speed:,.0f} tokens/s")
+            if bar.disable and (done == 1 or done % 5 == 0 or done == options.steps):
+                print(f"  step {done:3}  loss {losses[-1]:.4f}  {speed:,.0f} tokens/s", flush=True)
+    jax.block_until_ready(state)
+    return state, losses, time.perf_counter() - start
+
+
+def compare(options: Options, found: tuple[list[float], Any], expected: tuple[list[float], Any]) -> bool:
+    """Print how far (losses, parameters) are from the expected ones; whether that is within the tolerances."""
+    losses = [difference(*pair) for pair in zip(found[0], expected[0], strict=True)]
+    parameters = jax.tree.leaves(jax.tree.map(difference, found[1], expected[1]))
+    print("largest relative difference from plain jax.jit on one device")
+    agrees = True
+    for name, values, tolerance in zip(
+        ("losses", "parameters"), (losses, parameters), TOLERANCES[options.optimizer, options.dtype], strict=True
+    ):
+        value = np.max(values)  # NaN if one is
+        is_within = bool(value <= tolerance)
+        limit = "not judged" if tolerance == np.inf else f"at most {tolerance:.0e}"
+        print(f"  {name:10}  {value:.1e}  ({limit}){'' if is_within else '  TOO LARGE'}")
+        agrees &= is_within
+    return agrees
+
+
+def difference(found: Any, expected: Any) -> float:
+    """The largest difference between two arrays, in units of the largest magnitude in the expected one.
+
+    Per array, not per element: an element near zero is a sum of larger numbers, and has their rounding errors.
+    """
+    found, expected = np.asarray(found, np.float64), np.asarray(expected, np.float64)
+    return float(np.max(np.abs(found - expected)) / (np.max(np.abs(expected)) or 1.0))
+
+
+def show_times(times: Mapping[str, float], events: Sequence[Event]) -> None:
+    """Print where the time went: the parts of this run, then what each mesh does in one step."""
+    print("where the time went")
+    for name, seconds in times.items():
+        print(f"  {name:21} {seconds:6.2f} s")
+    tasks = [event for event in events if event.kind != "send"]
+    end = max(event.end for event in tasks)
+    print(f"one step, if each mesh had its own processors: {end * 1e3:.1f} ms (from each task's time alone)")
+    for mesh in sorted({event.mesh for event in tasks}):
+        kinds: dict[str, float] = {}
+        for event in tasks:
+            if event.mesh == mesh:
+                kinds[event.kind] = kinds.get(event.kind, 0.0) + event.seconds
+        busy = sum(kinds.values()) / end
+        parts = ", ".join(f"{kind} {seconds * 1e3:.1f}" for kind, seconds in kinds.items())
+        print(f"  mesh {mesh}  busy {busy:4.0%}  idle {1 - busy:4.0%}  ({parts} ms)")
+
+
+def make_optimizer(options: Options) -> optax.GradientTransformation:
+    """AdamW or plain SGD, both with a warm-up over the first tenth of the steps."""
+    warmup = max(1, options.steps // 10)
+    rate = optax.schedules.warmup_constant_schedule(options.learning_rate / (warmup + 1), options.learning_rate, warmup)
+    return optax.adamw(rate, weight_decay=0.01) if options.optimizer == "adamw" else optax.sgd(rate)
+
+
+def batches(options: Options) -> Iterator[np.ndarray]:
+    """For each step random pieces of the text: bytes as int32 [microbatches, sequences, length + 1]."""
+    text = np.frombuffer(gpt_options.TEXT.read_bytes(), np.uint8).astype(np.int32)
+    pieces = np.lib.stride_tricks.sliding_window_view(text, options.sequence + 1)
+    random = np.random.default_rng(options.seed)
+    shape = (options.microbatches, options.batch // options.microbatches)
+    for _ in range(options.steps):
+        yield pieces[random.integers(len(pieces), size=shape)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""The command line of gpt.py: its flags, and a short message for each that can't be."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import jax
+
+TEXT = Path(__file__).parent / "data" / "sonnets.txt"
+LEARNING_RATES = {"adamw": 3e-3, "sgd": 0.1}
+
+
+@dataclass(frozen=True)
+class Options:
+    """One attribute per flag; `--help` says what each means."""
+
+    stages: int
+    microbatches: int
+    schedule: str
+    data: int
+    model: int
+    platform: str
+    layers: int
+    width: int
+    heads: int
+    sequence: int
+    dtype: str
+    steps: int
+    batch: int
+    optimizer: str
+    learning_rate: float
+    seed: int
+    check: bool
+    trace: Path | None
+    dump: Path | None
+
+    @property
+    def devices(self) -> int:
+        """The number of devices in all."""
+        return self.stages * self.data * self.model
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
+    """The flags, and the devices to run on. A mistake ends the process: a message, exit code 2."""
+    parser = _parser()
+    named = parser.parse_args(arguments)
+    if named.learning_rate is None:
+        named.learning_rate = LEARNING_RATES[named.optimizer]
+    options = Options(**{field.name: getattr(named, field.name) for field in fields(Options)})
+    try:
+        _check(options)
+        return options, _find_devices(options)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _check(options: Options) -> None:
+    """Raises ValueError for the first flags that don't go together."""
+    per_microbatch = options.batch // options.microbatches
+    divisions = (
+        ("--layers", options.layers, "--stages", options.stages),
+        ("--batch", options.batch, "--microbatches", options.microbatches),
+        ("--batch / --microbatches", per_microbatch, "--data", options.data),
+        ("--width", options.width, "--heads", options.heads),
+        ("--heads", options.heads, "--model", options.model),
+    )
+    for name, value, by, divisor in divisions:
+        if value % divisor:
+            raise ValueError(f"{name} ({value}) must be a multiple of {by} ({divisor})")
+    size = TEXT.stat().st_size
+    if options.sequence >= size:
+        raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
+    for flag, path in (("--trace", options.trace), ("--dump", options.dump)):
+        if path and not path.absolute().parent.is_dir():
+            raise ValueError(f"{flag}: no folder {path.parent}")
+
+
+def _find_devices(options: Options) -> list[Any]:
+    """JAX looks for devices when it is first asked for one, so this has to come before any array.
+
+    Raises ValueError where there are too few.
+    """
+    jax.config.update("jax_platforms", options.platform)
+    if options.platform == "cpu":
+        jax.config.update("jax_num_cpu_devices", options.devices)
+    elif options.check:  # many accelerators round the factors of float32 products, unless told not to
+        jax.config.update("jax_default_matmul_precision", "float32")
+    try:
+        found = jax.devices()
+    except (RuntimeError, AssertionError):  # an AssertionError where JAX knows the name but lacks the plugin
+        raise ValueError(f"--platform {options.platform}: JAX finds no such devices") from None
+    if len(found) < options.devices:
+        raise ValueError(
+            f"--stages x --data x --model is {options.devices} devices; {options.platform} has {len(found)}"
+        )
+    return found[: options.devices]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [options]",
+        description="Train a small GPT as a pipeline of stages, each on its own mesh of devices.",
+        allow_abbrev=False,
+    )
+
+    pipeline = parser.add_argument_group("the pipeline")
+    _number(pipeline, "--stages", 4, "pipeline stages, one mesh each")
+    _number(pipeline, "--microbatches", 8, "pieces of the batch that flow through the stages")
+    pipeline.add_argument("--schedule", choices=("1f1b", "gpipe"), default="1f1b", help="(default: 1f1b)")
+    _number(pipeline, "--data", 2, "data parallelism inside each stage")
+    _number(pipeline, "--model", 1, "tensor parallelism inside each stage")
+    pipeline.add_argument(
+        "--platform",
+        default=os.environ.get("JAX_PLATFORMS") or "cpu",
+        help="cpu makes as many virtual devices as it takes (default: JAX_PLATFORMS, or else cpu)",
+    )
+
+    model = parser.add_argument_group("the model")
+    _number(model, "--layers", 8, "transformer blocks")
+    _number(model, "--width", 64, "size of an activation")
+    _number(model, "--heads", 4, "attention heads")
+    _number(model, "--sequence", 64, "bytes of text per sequence")
+    model.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the computation (default: float32)"
+    )
+
+    training = parser.add_argument_group("the training")
+    _number(training, "--steps", 20, "training steps")
+    _number(training, "--batch", 32, "sequences per step")
+    training.add_argument("--optimizer", choices=tuple(LEARNING_RATES), default="adamw", help="(default: adamw)")
+    rates = ", ".join(f"{rate} for {name}" for name, rate in LEARNING_RATES.items())
+    training.add_argument("--learning-rate", type=_positive, metavar="X", help=f"after a warm-up (default: {rates})")
+    _number(training, "--seed", 0, "of the parameters and the batches", least=0)
+
+    output = parser.add_argument_group("what to look at")
+    output.add_argument("--check", action="store_true", help="compare with plain jax.jit on one device")
+    output.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of one step")
+    output.add_argument("--dump", type=Path, metavar="FILE", help="write the lowered step, for jaxpp-opt")
+    return parser
+
+
+def _number(group: Any, flag: str, default: int, text: str, least: int = 1) -> None:
+    def whole(value: str) -> int:
+        if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
+            raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at least {least}, below 2**31")
+        return int(value)
+
+    group.add_argument(flag, type=whole, default=default, metavar="N", help=f"{text} (default: {default})")
+
+
+def _positive(value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a positive number")
+    return number

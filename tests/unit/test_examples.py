@@ -1,0 +1,156 @@
+"""The example and the README do what they say: each runs as its reader would run it, in a process of its own."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxpp.tools import opt
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+TINY = (
+    *("--stages", "2", "--microbatches", "4", "--data", "2", "--layers", "2", "--width", "16", "--heads", "2"),
+    *("--sequence", "8", "--batch", "8", "--steps", "6", "--check"),
+)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--optimizer", "sgd"),
+        ("--schedule", "gpipe", "--data", "1", "--model", "2"),
+        ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
+    ],
+    ids=" ".join,
+)
+def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path) -> None:
+    trace, dump = tmp_path / "step.json", tmp_path / "step.mlir"
+    output = run(EXAMPLES / "gpt.py", *TINY, *flags, "--trace", str(trace), "--dump", str(dump))
+    pipeline, plain = output.split("plain jax.jit on one device\n")[:2]
+    losses = [[float(loss) for loss in re.findall(r"loss (\S+)", part)] for part in (pipeline, plain)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+    assert len(losses[0]) == 3, "of the first, the fifth and the last step"
+    assert losses[0][-1] < losses[0][0]
+    assert len(re.findall(r"^  (losses|parameters) +\d\.\de[-+]\d\d", output, re.MULTILINE)) == 2
+    assert "TOO LARGE" not in output
+
+    stages = 1 if "--stages" in flags else 2
+    assert len(re.findall(r"^  mesh \d  busy +\d+%  idle +\d+%", output, re.MULTILINE)) == stages
+    names = {event["name"] for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]}
+    last = stages - 1
+    assert {"forward 0, 0", f"forward {last}, 1", f"backward {last}, 0", "backward 0, 1"} <= names
+    assert ("send 0, 0" in names) == (stages > 1)
+    program = io.StringIO()
+    assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
+    assert program.getvalue().count("func.func public @mesh_") == stages
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--layers 6", "--layers (6) must be a multiple of --stages (4)"),
+        ("--batch 30", "--batch (30) must be a multiple of --microbatches (8)"),
+        ("--data 3", "--batch / --microbatches (4) must be a multiple of --data (3)"),
+        ("--heads 3", "--width (64) must be a multiple of --heads (3)"),
+        ("--model 3", "--heads (4) must be a multiple of --model (3)"),
+        ("--sequence 100000", "--sequence (100000) must be shorter than the text, 35839 bytes"),
+        ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),
+        ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),
+        ("--learning-rate nan", "argument --learning-rate: 'nan' is not a positive number"),
+        ("--trace missing/step.json", "--trace: no folder missing"),
+    ],
+)
+def test_flags_that_cannot_be(
+    flags: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = example("gpt_options", monkeypatch)
+    with pytest.raises(SystemExit) as stopped:
+        options.parse(flags.split())
+    assert stopped.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.endswith("[options]")
+    assert error.endswith(f": error: {message}")
+
+
+def test_devices_that_are_not_there() -> None:
+    done = start(EXAMPLES / "gpt.py", "--platform", "elsewhere")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[1:] == ["gpt.py: error: --platform elsewhere: JAX finds no such devices"]
+
+
+def test_difference_counts_in_units_of_the_largest_expected_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt = example("gpt", monkeypatch)
+    assert gpt.difference([1.0, 3.0], [1.0, 4.0]) == 0.25
+    assert gpt.difference([0.5, -8.0], [0.0, -8.0]) == 0.0625
+    assert gpt.difference([0.0], [0.0]) == 0.0
+    assert gpt.difference([0.5], [0.0]) == 0.5
+
+
+@pytest.mark.parametrize("wrong", [2.1e-5, np.nan])
+@pytest.mark.parametrize("where", ["losses", "parameters"])
+def test_check_fails_on_a_difference(where: str, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpt, options = example("gpt", monkeypatch), example("gpt_options", monkeypatch)
+    known, _ = options.parse(["--optimizer", "sgd", "--stages", "1", "--data", "1"])
+    right: dict[str, Any] = {"losses": [2.0, 1.0], "parameters": {"w": np.ones(2), "bias": np.array([1e-3, 0.0])}}
+    found: dict[str, Any] = {
+        "losses": [2.0, 1.0 + wrong],
+        "parameters": {"w": np.ones(2), "bias": np.array([1e-3 * (1 + wrong), 0.0])},
+    }
+    for each, agrees in ((right, True), (right | {where: found[where]}, False)):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            assert gpt.compare(known, tuple(each.values()), tuple(right.values())) is agrees
+        assert output.getvalue().count("TOO LARGE") == (not agrees)
+
+
+def test_readme_example_runs(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
+    script = tmp_path / "readme.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    *lines, devices = run(script, folder=tmp_path).splitlines()
+    losses = [float(line.removeprefix("loss ")) for line in lines]
+    assert losses == sorted(losses, reverse=True)
+    assert len(losses) == 5
+    assert devices == "[[CpuDevice(id=6) CpuDevice(id=7)]]"
+    assert "jaxpp.microbatch_loop" in (tmp_path / "step.mlir").read_text(encoding="utf-8")
+
+
+def test_readme_names_what_exists() -> None:
+    for readme in (ROOT / "README.md", EXAMPLES / "README.md"):
+        text = readme.read_text(encoding="utf-8")
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            assert (readme.parent / target).exists(), target
+        targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+        for name in re.findall(r"\bmake (\w+)(?=`|  )", text):
+            assert re.search(rf"^{name}:", targets, re.MULTILINE), name
+
+
+def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module of examples/, as the scripts there see it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    return importlib.import_module(name)
+
+
+def run(script: Path, *flags: str, folder: Path = ROOT) -> str:
+    """What a script prints; it has to succeed, and to stay silent on stderr."""
+    done = start(script, *flags, folder=folder)
+    assert (done.returncode, done.stderr) == (0, ""), f"{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def start(script: Path, *flags: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    unset = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"}
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # most of the time is XLA's
+    command = (sys.executable, "-W", "error", str(script), *flags)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
