@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
@@ -217,5 +218,5 @@ class CompiledStep:
 
 def _keys(avals: Sequence[Any]) -> dict[int, str]:
     """The positions of key arrays, with the implementation of each: the program has their bits."""
-    found = {i: aval.dtype for i, aval in enumerate(avals) if jax.dtypes.issubdtype(aval.dtype, jax.dtypes.prng_key)}
+    found = {i: aval.dtype for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
     return {i: key_implementation(dtype) for i, dtype in found.items()}

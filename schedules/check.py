@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Protocol
 
 from jaxpp.schedules.errors import ScheduleError, marked
-from jaxpp.schedules.graph import Graph, sweep
+from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.sweep import sweep
 from jaxpp.schedules.task import Task
 
 
@@ -18,13 +19,19 @@ class HasGraph(Protocol):
         """The tasks, numbered."""
         ...
 
+    @property
+    def skipped(self) -> frozenset[Task]:
+        """The tasks that are left out on purpose."""
+        ...
+
 
 def check(schedule: HasGraph) -> None:
     """Prove that the schedule computes every gradient exactly once and cannot deadlock, whatever the timing.
 
-    Every task runs once, on a mesh that holds its stage; every stage runs every microbatch forward, and, unless no
-    stage has a backward, also backward: fused, or as input and weight gradient. What a task needs comes earlier on its
-    mesh, or on another mesh without a cycle. Linear in the number of tasks.
+    Every task runs once, on a mesh that holds its stage, or, where the stage is spread, once on each of its meshes;
+    every stage runs every microbatch forward, and, unless no stage has a backward, also backward: fused, or as input
+    and weight gradient; only what the schedule skips is left out. What a task needs comes earlier on its mesh, or on
+    another mesh without a cycle. Linear in the number of tasks.
 
     Positions in messages are those of cells in their mesh's order, counted from 0.
 
@@ -33,7 +40,8 @@ def check(schedule: HasGraph) -> None:
     """
     graph = schedule.graph
     _check_each_task(graph)
-    _check_complete(graph)
+    _check_spread(graph)
+    _check_complete(graph, schedule.skipped)
     _check_needs(graph)
     _check_deadlock(graph)
 
@@ -43,43 +51,56 @@ def _check_each_task(graph: Graph) -> None:
     for mesh, row in enumerate(graph.rows):
         stages = graph.placement.stages_of(mesh)
         held = frozenset(stages)
+        here: set[Task] = set()
         for number in row:
             task = graph.tasks[number]
             if task.stage not in held:
                 raise _error(graph, number, f"{task.words} does not belong here: mesh {mesh} holds {_listed(stages)}")
             if task.kind not in graph.rules:
                 raise _error(graph, number, f"{task.words} is of an unknown kind: known are {', '.join(graph.rules)}")
-            if task in seen:
+            if task in here or (task in seen and task.stage not in graph.placement.spread):
                 first = _at(graph, graph.tasks.index(task))
                 raise _error(graph, number, f"{task.words} is there twice, first on {first}")
-            seen.add(task)
+            here.add(task)
+        seen |= here
 
 
-def _check_complete(graph: Graph) -> None:
+def _check_spread(graph: Graph) -> None:
+    for number in graph.partners:
+        task = graph.tasks[number]
+        found = {graph.place(other)[0] for other in graph.partners[number]}
+        for mesh in graph.placement.homes[task.stage]:
+            if mesh not in found:
+                raise _error(graph, number, f"{task.words} runs on all its meshes at once, but not on mesh {mesh}")
+        if graph.spans[number] != 1:
+            raise _error(graph, number, f"{task.words} runs on several meshes and cannot be fused with others")
+
+
+def _check_complete(graph: Graph, skipped: Set[Task]) -> None:
     """Walk over stages and microbatches; what is missing is met after at most as many steps as there are tasks."""
     kinds = ("forward", "backward", "input_grad", "weight_grad")
     forward, backward, input_grad, weight_grad = (graph.numbers.get(kind, {}) for kind in kinds)
     if not forward:
         raise ScheduleError("the schedule has no forward task")
     trains = bool(backward or input_grad or weight_grad)
-    stages = graph.placement.stages
-    for key in range((1 + max(task.microbatch for task in graph.tasks)) * stages):
-        microbatch, stage = divmod(key, stages)
-        missing = None
+    stages, slices = graph.placement.stages, graph.slices
+    for key in range((1 + max(task.microbatch for task in graph.tasks)) * slices * stages):
+        unit, stage = divmod(key, stages)
+        missing: list[str] = []
         if key not in forward:
-            missing = "forward"
+            missing = ["forward"]
         elif key in backward:
             if key in input_grad or key in weight_grad:
                 number = input_grad.get(key, weight_grad.get(key, 0))
                 other = graph.tasks[backward[key]].words
                 raise _error(graph, number, f"{graph.tasks[number].words} repeats a part of {other}")
         elif trains and key not in input_grad:
-            missing = "backward"
+            missing = ["backward", "input_grad"]
         elif trains and key not in weight_grad:
-            missing = "weight_grad"
-        if missing:
-            words = Task(missing, stage, microbatch).words
-            raise ScheduleError(f"{words} is missing: mesh {graph.placement[stage]} should run it")
+            missing = ["weight_grad"]
+        tasks = [Task(kind, stage, unit // slices, unit % slices) for kind in missing]
+        if tasks and skipped.isdisjoint(tasks):
+            raise ScheduleError(f"{tasks[0].words} is missing: mesh {graph.placement[stage]} should run it")
 
 
 def _check_needs(graph: Graph) -> None:
@@ -94,7 +115,7 @@ def _check_needs(graph: Graph) -> None:
 
 
 def _check_deadlock(graph: Graph) -> None:
-    _, heads = sweep(graph, [1.0] * len(graph.tasks))
+    heads = sweep(graph, [1.0] * len(graph.tasks)).heads
     mesh = next((mesh for mesh, row in enumerate(graph.rows) if heads[mesh] != row.stop), None)
     if mesh is None:
         return
@@ -113,10 +134,12 @@ def _check_deadlock(graph: Graph) -> None:
 def _blocked(graph: Graph, heads: list[int], mesh: int) -> tuple[int, int]:
     """The task at the head of a stuck mesh that waits, and the one on another mesh that it waits for."""
     head = heads[mesh]
+    # A task of several meshes may have all it needs, and wait for its part on a mesh that is not there yet.
+    partners = [(head, other) for other in graph.partners.get(head, ())]
+    needs = [(number, need) for number in range(head, head + graph.spans[head]) for need in graph.needs[number]]
     return next(
         (number, need)
-        for number in range(head, head + graph.spans[head])
-        for need in graph.needs[number]
+        for number, need in (*needs, *partners)
         if need not in graph.rows[mesh] and need >= heads[graph.place(need)[0]]
     )
 

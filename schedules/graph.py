@@ -1,23 +1,23 @@
-"""A schedule as a graph of numbers: what the check, the merged order, the grid and a simulator walk over.
+"""A schedule as a graph of numbers: what the check, the merged order, the grid and the simulator walk over.
 
 Tasks are numbered mesh by mesh in the order in which they run, so that a mesh is a range of numbers and a fused cell is
-a run of neighbours. Building it and sweeping over it are linear in the number of tasks and needs.
+a run of neighbours. Building it and sweeping over it (`jaxpp.schedules.sweep`) are linear in the number of tasks and
+needs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeAlias
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.task import Placement, Task
 
-NEVER: Final = -1.0
-"""Start of a task that never runs."""
-
 Cells: TypeAlias = tuple[tuple[tuple[Task, ...], ...], ...]
 """For each mesh its cells in order; a cell is the tasks that run as one, mostly a single one."""
+
+Numbers: TypeAlias = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +28,40 @@ class Graph:
         placement: which mesh holds which stage.
         rules: what each kind needs, by name.
         cells: for each mesh its cells, the tuples of tasks that run as one.
-        tasks: the task of each number.
+        slices: into how many slices of the sequence a microbatch is cut.
+        tasks: the task of each number. A task of a spread stage has a number on each mesh that runs it.
         rows: for each mesh the numbers of its tasks.
         needs: for each task the numbers of those it needs.
         lacking: for tasks that need something which the schedule does not have: what that is.
         spans: for the first task of each cell, the number of tasks fused in it; 0 for the others.
-        numbers: for each kind, the number of the task at `microbatch * stages + stage`.
+        numbers: for each kind, the number of the task at `key(task)`.
+        tracks: the track of each task that runs on another than its mesh's own, such as a copy.
+        partners: for each task of a spread stage its numbers on all meshes, which run at the same time.
+        transfers: (number of a task, mesh that its result goes to), once for each mesh that needs it.
+        sends: for each task its transfers, as indices into `transfers`.
+        waits: for the first task of each cell what it has to wait for apart from the end of the cell before it: the
+            number of a task on its own mesh, or `len(tasks)` + the index of a transfer.
     """
 
     placement: Placement
     rules: Mapping[str, Kind]
     cells: Cells
+    slices: int
     tasks: list[Task]
     rows: list[range]
-    needs: list[list[int]]
-    lacking: dict[int, list[Task]]
     spans: list[int]
     numbers: dict[str, dict[int, int]]
+    tracks: dict[int, str]
+    partners: dict[int, list[int]]
+    needs: list[Numbers] = field(default_factory=list)
+    lacking: dict[int, list[Task]] = field(default_factory=dict)
+    transfers: list[tuple[int, int]] = field(default_factory=list)
+    sends: list[Numbers] = field(default_factory=list)
+    waits: list[Numbers] = field(default_factory=list)
+
+    def key(self, task: Task) -> int:
+        """Where the task stands in `numbers[task.kind]`."""
+        return (task.microbatch * self.slices + task.slice) * self.placement.stages + task.stage
 
     def place(self, number: int) -> tuple[int, int]:
         """(mesh, position) of the cell that holds the task; a scan, for messages."""
@@ -53,85 +70,108 @@ class Graph:
         return mesh, sum(self.spans[other] > 0 for other in range(row.start, number + 1)) - 1
 
 
-def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells) -> Graph:
-    """Number the tasks and look up their needs; a kind without a rule needs nothing."""
-    stages = placement.stages
-    tasks: list[Task] = []
-    rows: list[range] = []
-    spans: list[int] = []
-    numbers: dict[str, dict[int, int]] = {}
-    for row in cells:
+def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, skipped: Set[Task]) -> Graph:
+    """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
+    slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
+    graph = Graph(placement, rules, cells, slices, [], [], [], {}, {}, {})
+    _number(graph)
+    _find_needs(graph, skipped)
+    _find_waits(graph)
+    return graph
+
+
+def _number(graph: Graph) -> None:
+    stages, slices, tasks, spans = graph.placement.stages, graph.slices, graph.tasks, graph.spans
+    spread = graph.placement.spread
+    tracks = {name: rule.track for name, rule in graph.rules.items() if rule.track}
+    for row in graph.cells:
         first = len(tasks)
         for cell in row:
             for task in cell:
-                numbers.setdefault(task.kind, {})[task.microbatch * stages + task.stage] = len(tasks)
+                kind, number = task.kind, len(tasks)
+                table = graph.numbers.get(kind)
+                if table is None:
+                    table = graph.numbers[kind] = {}
+                key = (task.microbatch * slices + task.slice) * stages + task.stage
+                if task.stage in spread:
+                    known = graph.partners[table[key]] if key in table else []
+                    known.append(number)
+                    graph.partners[number] = known
+                table[key] = number
+                if kind in tracks:
+                    graph.tracks[number] = tracks[kind]
                 spans.append(0)
                 tasks.append(task)
             spans[-len(cell)] = len(cell)
-        rows.append(range(first, len(tasks)))
+        graph.rows.append(range(first, len(tasks)))
 
+
+def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
+    stages, slices = graph.placement.stages, graph.slices
+    numbers = graph.numbers
+    # A need that no task of this schedule can answer is not even looked up.
     tables = {
-        name: [(need, [numbers.get(kind, {}) for kind in need.kinds]) for need in kind.needs]
-        for name, kind in rules.items()
+        name: [
+            (need.offset, need.slice_offset, [numbers[kind] for kind in need.kinds if kind in numbers], need)
+            for need in rule.needs
+            if not (need.optional and numbers.keys().isdisjoint(need.kinds))
+            and not (slices == 1 and need.slice_offset)
+        ]
+        for name, rule in graph.rules.items()
     }
-    needs: list[list[int]] = []
-    lacking: dict[int, list[Task]] = {}
-    for number, task in enumerate(tasks):
+    for number, task in enumerate(graph.tasks):
         found: list[int] = []
-        for need, alternatives in tables.get(task.kind, ()):
-            stage = task.stage + need.offset
-            if not 0 <= stage < stages:
+        for offset, slice_offset, alternatives, need in tables.get(task.kind, ()):
+            stage = task.stage + offset
+            part = task.slice + slice_offset
+            if not (0 <= stage < stages and 0 <= part < slices):
                 continue
-            key = task.microbatch * stages + stage
+            key = (task.microbatch * slices + part) * stages + stage
             for table in alternatives:
                 if key in table:
                     found.append(table[key])
                     break
             else:
-                if not need.optional:
-                    lacking.setdefault(number, []).append(Task(need.kinds[0], stage, task.microbatch))
-        needs.append(found)
-    return Graph(placement, rules, cells, tasks, rows, needs, lacking, spans, numbers)
+                needed = [Task(kind, stage, task.microbatch, part) for kind in need.kinds]
+                if not (need.optional or (skipped and not skipped.isdisjoint(needed))):
+                    graph.lacking.setdefault(number, []).append(needed[0])
+        graph.needs.append(found)
+    if graph.partners:
+        for row in graph.rows:
+            for number in row:
+                graph.needs[number] = [_nearest(graph, need, row) for need in graph.needs[number]]
 
 
-def sweep(graph: Graph, durations: Sequence[float]) -> tuple[list[float], list[int]]:
-    """Run every mesh in its order, each cell as soon as its mesh is free and its needs are done; a hop takes no time.
+def _nearest(graph: Graph, need: int, row: range) -> int:
+    """Of a task that runs on several meshes, the number on this one."""
+    return next((number for number in graph.partners.get(need, ()) if number in row), need)
 
-    Args:
-        graph: the schedule. What is lacking is not waited for.
-        durations: of each task; a fused cell takes the sum.
 
-    Returns:
-        The start of each task (`NEVER` where the schedule deadlocks), and for each mesh the number of the task that it
-        is stuck at, or the end of its row.
-    """
-    needs, spans = graph.needs, graph.spans
-    starts = [NEVER] * len(graph.tasks)
-    ends = [NEVER] * len(graph.tasks)
-    clocks = [0.0] * len(graph.rows)
-    heads = [row.start for row in graph.rows]
-    waiting: dict[int, list[int]] = {}
-    runnable = list(range(len(graph.rows)))
-    while runnable:
-        mesh = runnable.pop()
-        head, stop, clock = heads[mesh], graph.rows[mesh].stop, clocks[mesh]
-        while head < stop:
-            after = head + spans[head]
-            start = clock
-            blocker = None
-            for number in range(head, after):
-                for need in needs[number]:
-                    if ends[need] > start:
-                        start = ends[need]
-                    elif ends[need] == NEVER and not head <= need < after:
-                        blocker = need
-            if blocker is not None:
-                waiting.setdefault(blocker, []).append(mesh)
-                break
-            clock = start + sum(durations[head:after])
-            for number in range(head, after):
-                starts[number], ends[number] = start, clock
-                runnable += waiting.pop(number, ())
-            head = after
-        heads[mesh], clocks[mesh] = head, clock
-    return starts, heads
+def _find_waits(graph: Graph) -> None:
+    meshes, base = len(graph.rows), len(graph.tasks)
+    tracks, transfers = graph.tracks, graph.transfers
+    nothing: Numbers = ()
+    graph.sends.extend([nothing] * base)
+    known: dict[int, int] = {}
+    for mesh, row in enumerate(graph.rows):
+        head = after = start = row.start
+        stop = row.stop
+        for number in row:
+            if number == after:
+                head = number
+                after = number + graph.spans[number]
+            waits: list[int] = []
+            for need in graph.needs[number]:
+                if start <= need < stop:
+                    # What is earlier on the mesh is done by then, but for what runs on another track.
+                    if need >= after or (tracks and need < head and tracks.get(need, "") not in ("", tracks.get(head))):
+                        waits.append(need)
+                    continue
+                transfer = known.setdefault(need * meshes + mesh, len(transfers))
+                if transfer == len(transfers):
+                    transfers.append((need, mesh))
+                    graph.sends[need] = (*graph.sends[need], transfer)
+                waits.append(base + transfer)
+            graph.waits.append(waits or nothing)
+            if number > head and waits:
+                graph.waits[head] = (*graph.waits[head], *waits)

@@ -7,24 +7,28 @@
 
 One row per mesh, one column per time slot of a run in which every cell takes one slot. A cell is
 `<stage><kind><microbatch>` with F, B (full backward), I (input gradient), W (weight gradient) or a user's kind written
-out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone. `placement:` gives the mesh of
-each stage. A line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`).
+out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the sequence
+of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at once. A line
+`kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3` names tasks
+that are left out on purpose, here the weight gradients of stage 0 for all microbatches and that of stage 1 for one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError, marked
-from jaxpp.schedules.graph import NEVER, Graph, sweep
+from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.kinds import LETTERS, Kind
+from jaxpp.schedules.sweep import NEVER, sweep
 from jaxpp.schedules.task import Placement, Task
 
-_CELL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)([0-9]{1,9})")
-_HOMES: Final = re.compile(r"[0-9]{1,9}(\+[0-9]{1,9})*")
+_CELL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)([0-9]{1,9})(?:\.([0-9]{1,9}))?")
+_ALL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)\*")
+_HOMES: Final = re.compile(r"[0-9]{1,9}(?:(?:\+[0-9]{1,9})*|(?:\*[0-9]{1,9})*)")
 _ROW: Final = re.compile(r"mesh +([0-9]{1,9})")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
 _BUBBLE: Final = "."
@@ -38,15 +42,18 @@ class Grid:
     placement: Placement
     rows: list[list[tuple[Task, ...]]]
     kinds: list[Kind]
+    skipped: frozenset[Task]
 
 
-def print_grid(name: str, graph: Graph, kinds: Sequence[Kind]) -> str:
+def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task]) -> str:
     """The text of a schedule; one that deadlocks is printed too, with what never runs at the end of its row."""
     rows = _time_slots(graph)
     widths = [0] * max(map(len, rows))
     for row in rows:
         widths[: len(row)] = map(max, map(len, row), widths)
     lines = [f"schedule: {name}", f"placement: {graph.placement}", *(f"kind {kind}" for kind in kinds)]
+    if skipped:
+        lines.append(f"skipped: {' '.join(_print_skipped(graph, skipped))}")
     digits = len(str(len(rows) - 1))
     for mesh, row in enumerate(rows):
         cells = " ".join(map(str.ljust, row, widths))
@@ -56,7 +63,7 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind]) -> str:
 
 def _time_slots(graph: Graph) -> list[list[str]]:
     """For each mesh what stands in each time slot; a fused cell takes one slot as a whole."""
-    starts, _ = sweep(graph, [min(span, 1) for span in graph.spans])
+    starts = sweep(graph, [min(span, 1) for span in graph.spans]).starts
     rows: list[list[str]] = []
     number = 0
     for row in graph.cells:
@@ -80,6 +87,7 @@ def parse_grid(text: str) -> Grid:
     placements: list[Placement] = []
     kinds: list[Kind] = []
     rows: list[list[tuple[Task, ...]]] = []
+    skipped: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         try:
             if not line.isascii():
@@ -96,6 +104,9 @@ def parse_grid(text: str) -> Grid:
                 if int(match[1]) != len(rows):
                     raise ScheduleError(f"expected the row of mesh {len(rows)}, found that of mesh {match[1]}")
                 rows.append(_parse_row(f"{key}:", value.split()))
+            elif key == "skipped" and not skipped:
+                skipped = value.split()
+                _parse_skipped(skipped, 1, 1)
             elif line.strip():
                 expected = "expected 'schedule:' or 'placement:' (each once), 'kind NAME:' or 'mesh NUMBER:'"
                 raise ScheduleError(f"{expected}, found {line.strip()[:40]!r}")
@@ -103,7 +114,10 @@ def parse_grid(text: str) -> Grid:
             raise ScheduleError(f"line {number}: {error}") from None
     if not names or not placements:
         raise ScheduleError(f"the text of a schedule needs a line '{'placement' if names else 'schedule'}: ...'")
-    return Grid(names[0], placements[0], rows, kinds)
+    tasks = [task for row in rows for cell in row for task in cell]
+    microbatches = 1 + max((task.microbatch for task in tasks), default=-1)
+    slices = 1 + max((task.slice for task in tasks), default=0)
+    return Grid(names[0], placements[0], rows, kinds, _parse_skipped(skipped, microbatches, slices))
 
 
 def _parse_placement(value: str) -> Placement:
@@ -112,7 +126,33 @@ def _parse_placement(value: str) -> Placement:
         if not _HOMES.fullmatch(word):
             reason = f"stage {stage} must have a mesh number, or several joined by '+', found {word[:40]!r}"
             raise ScheduleError(f"{reason}\n{marked('placement:', words, stage)}")
-    return Placement(tuple(tuple(map(int, word.split("+"))) for word in words))
+    spread = frozenset(stage for stage, word in enumerate(words) if "*" in word)
+    return Placement(tuple(tuple(map(int, re.split(r"[+*]", word))) for word in words), spread)
+
+
+def _print_skipped(graph: Graph, skipped: Set[Task]) -> list[str]:
+    """The cells that are left out, `0W*` where that is every microbatch of a stage."""
+    units = (1 + max((task.microbatch for task in graph.tasks), default=-1)) * graph.slices
+    groups: dict[tuple[int, str], list[Task]] = {}
+    for task in sorted(skipped, key=lambda task: (task.stage, task.kind, task.microbatch, task.slice)):
+        groups.setdefault((task.stage, task.kind), []).append(task)
+    words: list[str] = []
+    for (stage, kind), tasks in groups.items():
+        inside = all(task.microbatch * graph.slices + task.slice < units for task in tasks)
+        whole = len(tasks) == units and inside and all(task.slice < graph.slices for task in tasks)
+        words += [f"{stage}{LETTERS.get(kind, kind)}*"] if whole else map(str, tasks)
+    return words
+
+
+def _parse_skipped(words: list[str], microbatches: int, slices: int) -> frozenset[Task]:
+    tasks: list[Task] = []
+    for index, word in enumerate(words):
+        if match := _ALL.fullmatch(word):
+            stage, kind = int(match[1]), _KINDS.get(match[2], match[2])
+            tasks += [Task(kind, stage, mb, part) for mb in range(microbatches) for part in range(slices)]
+        else:
+            tasks += _parse_cell(word, "skipped:", words, index)
+    return frozenset(tasks)
 
 
 def _parse_row(label: str, words: list[str]) -> list[tuple[Task, ...]]:
@@ -120,10 +160,14 @@ def _parse_row(label: str, words: list[str]) -> list[tuple[Task, ...]]:
     for index, word in enumerate(words):
         if word == _BUBBLE:
             continue
-        matches = [_CELL.fullmatch(part) for part in word.split("+")]
-        tasks = tuple(Task(_KINDS.get(m[2], m[2]), int(m[1]), int(m[3])) for m in matches if m)
-        if len(tasks) < len(matches):
-            reason = f"cannot read {word[:40]!r}: a cell is <stage><kind><microbatch>, like 0F3, 2W1, or fused 0F3+1B2"
-            raise ScheduleError(f"{reason}\n{marked(label, words, index)}")
-        cells.append(tasks)
+        cells.append(_parse_cell(word, label, words, index))
     return cells
+
+
+def _parse_cell(word: str, label: str, words: list[str], index: int) -> tuple[Task, ...]:
+    matches = [_CELL.fullmatch(part) for part in word.split("+")]
+    tasks = tuple(Task(_KINDS.get(m[2], m[2]), int(m[1]), int(m[3]), int(m[4] or 0)) for m in matches if m)
+    if len(tasks) < len(matches):
+        reason = f"cannot read {word[:40]!r}: a cell is <stage><kind><microbatch>, like 0F3, 2W1, or fused 0F3+1B2"
+        raise ScheduleError(f"{reason}\n{marked(label, words, index)}")
+    return tasks

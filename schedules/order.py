@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.graph import NEVER, sweep
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.sweep import NEVER, sweep
 from jaxpp.schedules.task import Task
 
 
@@ -30,7 +30,7 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
     for task, duration in zip(graph.tasks, durations, strict=True):
         if not 0 < duration < math.inf:
             raise ScheduleError(f"the cost of {task.words} must be a positive number, found {duration!r}")
-    starts, _ = sweep(graph, durations)
+    starts = sweep(graph, durations).starts
     if NEVER in starts:
         check(schedule)
     return [starts[row.start : row.stop] for row in graph.rows]

@@ -32,6 +32,8 @@ class Schedule:
         fused: groups of neighbours in one order that run as one task (DualPipe's forward-and-backward, one program):
             such a group starts when all that any of them needs from outside is there, and ends as one.
         kinds: the user's own kinds of tasks, and built-in ones that the user changed.
+        skipped: tasks that are left out on purpose: nobody waits for them, and `check` does not miss them. Weight
+            gradients of frozen layers, per stage and microbatch (TimelyFreeze, arXiv 2602.05754).
 
     Raises:
         ScheduleError: the name is not printable, the number of orders is not the number of meshes, or a fused group is
@@ -43,6 +45,7 @@ class Schedule:
     orders: tuple[tuple[Task, ...], ...]
     fused: frozenset[tuple[Task, ...]] = frozenset()
     kinds: tuple[Kind, ...] = ()
+    skipped: frozenset[Task] = frozenset()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -63,11 +66,13 @@ class Schedule:
         placement: Placement,
         rows: Iterable[Iterable[Task | Sequence[Task]]],
         kinds: Iterable[Kind] = (),
+        skipped: Iterable[Task] = (),
     ) -> Schedule:
         """Build from the cells of each mesh; a cell is a task, or a sequence of tasks that are fused."""
         cells = [[(cell,) if isinstance(cell, Task) else tuple(cell) for cell in row] for row in rows]
         orders = tuple(tuple(task for cell in row for task in cell) for row in cells)
-        return cls(name, placement, orders, frozenset(c for row in cells for c in row if len(c) > 1), tuple(kinds))
+        fused = frozenset(cell for row in cells for cell in row if len(cell) > 1)
+        return cls(name, placement, orders, fused, tuple(kinds), frozenset(skipped))
 
     @staticmethod
     def parse(text: str) -> Schedule:
@@ -77,13 +82,13 @@ class Schedule:
             ScheduleError: with the offending row, its cell marked, and the reason.
         """
         grid = parse_grid(text)
-        schedule = Schedule.of(grid.name, grid.placement, grid.rows, grid.kinds)
+        schedule = Schedule.of(grid.name, grid.placement, grid.rows, grid.kinds, grid.skipped)
         check(schedule)
         return schedule
 
     def __str__(self) -> str:
         """The rank x time grid (see `jaxpp.schedules.grid`)."""
-        return print_grid(self.name, self.graph, self.kinds)
+        return print_grid(self.name, self.graph, self.kinds, self.skipped)
 
     def __iter__(self) -> Iterator[Task]:
         """All tasks, mesh by mesh."""
@@ -106,6 +111,11 @@ class Schedule:
         return 1 + max((task.microbatch for task in self), default=-1)
 
     @cached_property
+    def slices(self) -> int:
+        """Number of slices that the sequence of a microbatch is cut into; 1 where it is not."""
+        return 1 + max((task.slice for task in self), default=0)
+
+    @cached_property
     def cells(self) -> Cells:
         """For each mesh its cells in order: tuples of the tasks that run as one, mostly of one task."""
         heads = {group[0]: group for group in self.fused if len(group) > 1}
@@ -125,7 +135,7 @@ class Schedule:
 
     @cached_property
     def _graph(self) -> Graph:
-        return build_graph(self.placement, self.rules, self.cells)
+        return build_graph(self.placement, self.rules, self.cells, self.skipped)
 
     def dependences(self, task: Task) -> tuple[Task, ...]:
         """What `task` needs before it can run, by the rules of its kind; wrong schedules may lack some of it.
@@ -133,7 +143,7 @@ class Schedule:
         Raises:
             ScheduleError: the schedule has no such task.
         """
-        number = self.graph.numbers.get(task.kind, {}).get(task.microbatch * self.stages + task.stage)
+        number = self.graph.numbers.get(task.kind, {}).get(self.graph.key(task))
         if number is None or self.graph.tasks[number] != task:
             raise ScheduleError(f"{self.name} has no task {task.words}")
         return (*(self.graph.tasks[need] for need in self.graph.needs[number]), *self.graph.lacking.get(number, ()))

@@ -14,8 +14,9 @@ from jaxpp.schedules.kinds import KIND_NAME, LETTERS
 class Task:
     """One unit of work: a kind, on one stage, for one microbatch (both counted from 0).
 
-    `kind` is "forward", "backward" (input and weight gradient in one), "input_grad", "weight_grad", or a user's own.
-    Printed it is a cell of PyTorch's pipelining tables, `<stage><kind><microbatch>`: `2B5`.
+    `kind` is "forward", "backward" (input and weight gradient in one), "input_grad", "weight_grad", "offload",
+    "reload", "recompute", or a user's own. Printed it is a cell of PyTorch's pipelining tables,
+    `<stage><kind><microbatch>`: `2B5`. Where the sequence of a microbatch is cut, `slice` says which part: `2B5.1`.
 
     Raises:
         ScheduleError: the kind is no lower-case name, or a number is not a whole number of at least 0.
@@ -24,23 +25,28 @@ class Task:
     kind: str
     stage: int
     microbatch: int
+    slice: int = 0
 
     def __post_init__(self) -> None:
         known = type(self.kind) is str and self.kind in LETTERS
-        if known and type(self.stage) is type(self.microbatch) is int and self.stage >= 0 <= self.microbatch:
+        numbers = type(self.stage) is type(self.microbatch) is type(self.slice) is int
+        if known and numbers and self.stage >= 0 <= self.microbatch and self.slice >= 0:
             return
         object.__setattr__(self, "kind", _kind_name(self.kind))
         object.__setattr__(self, "stage", whole_number(self.stage, "the stage of a task", least=0))
         object.__setattr__(self, "microbatch", whole_number(self.microbatch, "the microbatch of a task", least=0))
+        object.__setattr__(self, "slice", whole_number(self.slice, "the slice of a task", least=0))
 
     def __str__(self) -> str:
-        """The cell, e.g. `0F3`; a user's kind is written out: `0offload3`."""
-        return f"{self.stage}{LETTERS.get(self.kind, self.kind)}{self.microbatch}"
+        """The cell, e.g. `0F3`; a user's kind is written out: `0offload3`. Slices but the first have a `.1`."""
+        cell = f"{self.stage}{LETTERS.get(self.kind, self.kind)}{self.microbatch}"
+        return f"{cell}.{self.slice}" if self.slice else cell
 
     @property
     def words(self) -> str:
         """For messages: `B(stage 3, mb 1)`."""
-        return f"{LETTERS.get(self.kind, self.kind)}(stage {self.stage}, mb {self.microbatch})"
+        part = f", slice {self.slice}" if self.slice else ""
+        return f"{LETTERS.get(self.kind, self.kind)}(stage {self.stage}, mb {self.microbatch}{part})"
 
     @classmethod
     def make(cls, stage_id: int, mubatch_idx: int, fwd_or_bwd: str) -> Task:
@@ -62,19 +68,25 @@ class Placement:
     """Which mesh holds which stage.
 
     Most schedules keep each stage on one mesh. Those that run in two directions (Chimera, DualPipe) keep it on
-    several: each of these holds a copy of its weights.
+    several: each of these holds a copy of its weights, and each task runs on one of them. A spread stage is cut over
+    its meshes instead: each of its tasks runs on all of them at once (Vocabulary Parallelism, arXiv 2411.05288).
 
     Attributes:
         homes: for each stage the meshes that hold it, the one where the weights are at home first.
+        spread: the stages that are cut over their meshes.
 
     Raises:
-        ScheduleError: there is no stage, a stage has no mesh or the same one twice, or a mesh below the highest has no
-            stage.
+        ScheduleError: there is no stage, a stage has no mesh or the same one twice, a mesh below the highest has no
+            stage, or a spread stage has a single mesh.
     """
 
     homes: tuple[tuple[int, ...], ...]
+    spread: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
+        for stage in self.spread:
+            if not 0 <= stage < len(self.homes) or len(self.homes[stage]) < 2:
+                raise ScheduleError(f"stage {stage} is spread: it must be placed on two meshes or more")
         if not self.homes:
             raise ScheduleError("a placement must have at least one stage, found none")
         for stage, homes in enumerate(self.homes):
@@ -105,6 +117,15 @@ class Placement:
         meshes = whole_number(meshes, "meshes", least=1)
         return cls.of(*list(range(meshes)) * whole_number(chunks, "chunks", least=1))
 
+    @classmethod
+    def waves(cls, meshes: int, chunks: int) -> Placement:
+        """Down the meshes and up again, `chunks` times in all: 2 is V-shaped (arXiv 2405.15362), 4 a W."""
+        meshes = whole_number(meshes, "meshes", least=1)
+        down = list(range(meshes))
+        return cls.of(
+            *(mesh for chunk in range(whole_number(chunks, "chunks", least=1)) for mesh in down[:: 1 - chunk % 2 * 2])
+        )
+
     def __getitem__(self, stage: int) -> int:
         """The mesh where the stage's weights are at home."""
         return self.homes[stage][0]
@@ -132,5 +153,7 @@ class Placement:
         return tuple(map(tuple, held))
 
     def __str__(self) -> str:
-        """The mesh of each stage, `0 1 2 3`; several meshes of one stage are joined: `0+3 1+2`."""
-        return " ".join("+".join(map(str, homes)) for homes in self.homes)
+        """The mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`, or `0*3` where the stage is spread."""
+        return " ".join(
+            ("*" if stage in self.spread else "+").join(map(str, homes)) for stage, homes in enumerate(self.homes)
+        )

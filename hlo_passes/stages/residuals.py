@@ -49,7 +49,9 @@ class _Cut:
             if entry is not None:
                 self._edges.extend((entry + 1, self._nodes.get(user, 1), -1) for user in users)
             producer = self._assignment.producer(value)
-            if producer in self._movable:  # what moves to the forward takes along what it depends on
+            if (
+                producer is not None and producer in self._movable
+            ):  # what moves to the forward takes along what it depends on
                 self._edges.extend(
                     (self._nodes[user], self._nodes[producer], -1) for user in users if user in self._nodes
                 )
