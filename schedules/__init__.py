@@ -16,8 +16,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
 
     check(s)           is it valid, and if not, why
     merged_order(s)    one order over all meshes, for a process that dispatches them all
-    start_times(s)     when each task starts
-    activations(s)     how many activations each mesh keeps alive
+    simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
 
 A schedule of your own is a grid, a `Schedule` built from `Task`s, or a subclass of `BaseSchedule`. Whatever is wrong
 with it is a `ScheduleError` that names the mesh, the position and the reason.
@@ -27,29 +26,36 @@ from __future__ import annotations
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, GPipe, ScheduleTasks, Std1F1B, TaskType
+from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
 parse = Schedule.parse
 
 __all__ = [
     "BaseSchedule",
+    "Bubble",
+    "Costs",
     "GPipe",
     "Kind",
     "Need",
     "Placement",
+    "Report",
     "Schedule",
     "ScheduleError",
     "ScheduleTasks",
     "Std1F1B",
     "Task",
     "TaskType",
+    "Transfer",
     "activations",
     "check",
     "gpipe",
@@ -58,6 +64,7 @@ __all__ = [
     "names",
     "one_f_one_b",
     "parse",
+    "simulate",
     "start_times",
     "unit_cost",
 ]

@@ -114,8 +114,7 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
         name: [
             (need.offset, need.slice_offset, [numbers[kind] for kind in need.kinds if kind in numbers], need)
             for need in rule.needs
-            if not (need.optional and numbers.keys().isdisjoint(need.kinds))
-            and not (slices == 1 and need.slice_offset)
+            if not (need.optional and numbers.keys().isdisjoint(need.kinds)) and not (slices == 1 and need.slice_offset)
         ]
         for name, rule in graph.rules.items()
     }

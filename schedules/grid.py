@@ -7,10 +7,10 @@
 
 One row per mesh, one column per time slot of a run in which every cell takes one slot. A cell is
 `<stage><kind><microbatch>` with F, B (full backward), I (input gradient), W (weight gradient) or a user's kind written
-out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the sequence
-of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at once. A line
-`kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3` names tasks
-that are left out on purpose, here the weight gradients of stage 0 for all microbatches and that of stage 1 for one.
+out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the
+sequence of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at
+once. A line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3`
+names tasks that are left out on purpose, here the weight gradients of stage 0 for all microbatches and one of stage 1.
 """
 
 from __future__ import annotations

@@ -140,9 +140,7 @@ def _number(effects: dict[str, str], key: str) -> float | None:
 def _parse_need(word: str) -> Need:
     match = _NEED.fullmatch(word)
     if match is None:
-        raise ScheduleError(
-            f"cannot read need {word!r}: expected 'kind', 'kind|kind', 'kind@+1', 'kind~-1' or '?kind'"
-        )
+        raise ScheduleError(f"cannot read need {word!r}: expected 'kind', 'kind|kind', 'kind@+1', 'kind~-1' or '?kind'")
     return Need(
         tuple(match["kinds"].split("|")), int(match["offset"] or 0), bool(match["optional"]), int(match["slice"] or 0)
     )
@@ -164,5 +162,5 @@ BUILTIN_KINDS: Final = tuple(
 )
 """Activations flow up the stages, gradients down; a weight gradient waits for the input gradient of its own stage
 (Zero Bubble, arXiv 2401.10241, section 2). Slices of a sequence run forward in order and backward in reverse, as later
-ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to the host and come back (PipeOffload, arXiv
-2503.01328); a stage that recomputes runs forward again before it runs backward."""
+ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to the host and come back (PipeOffload,
+arXiv 2503.01328); a stage that recomputes runs forward again before it runs backward."""

@@ -1,0 +1,275 @@
+"""What tasks and hops cost: the times and bytes that the simulator and the search read, and that a runtime measures."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.schedule import Schedule
+
+PerStage: TypeAlias = float | Sequence[float]
+"""A number for one microbatch on a whole mesh, of which a stage has its share; or a list with a number per stage."""
+
+PerPair: TypeAlias = float | Sequence[Sequence[float]]
+"""A number for every pair of meshes, or rows[from mesh][to mesh]."""
+
+UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+"""Units of time, in seconds."""
+
+_KINDS: Final = ("forward", "input_grad", "weight_grad")
+_BYTES: Final = ("activation_bytes", "weight_grad_bytes", "message_bytes")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times in any one unit, bytes, and bytes per that unit of time.
+
+    Where a scalar is given, it is for one microbatch on a whole mesh: with v stages per mesh each stage takes 1/v of
+    it (of a message: all of it). A list has the number of each stage itself. A slice of the sequence takes its share.
+
+    Attributes:
+        forward: time of a forward.
+        input_grad: time of the gradient of a stage's inputs.
+        weight_grad: time of the gradient of its weights. A full backward takes both.
+        hop: latency from the end of a task on one mesh to the start of one that needs it on another.
+        bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
+        message_bytes: what a stage sends to the next one, and gets its gradient of back.
+        contention: a link carries one message at a time, and the next one waits.
+        activation_bytes: what a forward keeps for the backward.
+        weight_grad_bytes: what is kept of it, and of the output's gradient, from the input gradient to the weight
+            gradient; the same as `activation_bytes` unless given.
+        copy_bandwidth: bytes per unit of time from a mesh to its host or back, for tasks on another track. An offload
+            moves the activations of its stage.
+        kinds: time of each user's kind of task, and of "offload", "reload" and "recompute"; a recompute otherwise
+            takes as long as the forward.
+        fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe).
+        slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
+            arXiv 2504.14519).
+        unit: of time: "s", "ms" or "us". Only traces, which are in real microseconds, ask for it.
+
+    Raises:
+        ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
+            wrong shape are found when they meet a schedule.
+    """
+
+    forward: PerStage = 1.0
+    input_grad: PerStage = 1.0
+    weight_grad: PerStage = 1.0
+    hop: PerPair = 0.0
+    bandwidth: PerPair = math.inf
+    message_bytes: PerStage = 0.0
+    contention: bool = False
+    activation_bytes: PerStage = 0.0
+    weight_grad_bytes: PerStage | None = None
+    copy_bandwidth: float = math.inf
+    kinds: Mapping[str, PerStage] = field(default_factory=dict[str, PerStage])
+    fused: float = 1.0
+    slices: tuple[float, ...] = ()
+    unit: str = "ms"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in _KINDS:
+            put(self, name, _per_stage(getattr(self, name), name, positive=True))
+        for name in _BYTES:
+            if getattr(self, name) is not None:
+                put(self, name, _per_stage(getattr(self, name), name, positive=False))
+        put(self, "hop", _per_pair(self.hop, "hop", positive=False))
+        put(self, "bandwidth", _per_pair(self.bandwidth, "bandwidth", positive=True))
+        for name in ("copy_bandwidth", "fused"):
+            put(self, name, _number(getattr(self, name), name, positive=True, infinite=name != "fused"))
+        if not isinstance(cast("object", self.kinds), Mapping):
+            raise ScheduleError(f"kinds must be a table from kind to time, found {self.kinds!r}")
+        put(self, "kinds", {name: _per_stage(time, name, positive=True) for name, time in self.kinds.items()})
+        put(self, "slices", _shares(self.slices))
+        if self.unit not in UNITS:
+            raise ScheduleError(f"unit must be one of {', '.join(UNITS)}, found {self.unit!r}")
+        if not isinstance(cast("object", self.contention), bool):
+            raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
+
+    def time(self, kind: str, schedule: Schedule) -> list[float]:
+        """Times of one kind of task, for each stage of the schedule, for a whole microbatch.
+
+        Raises:
+            ScheduleError: a list is not as long as there are stages, or nothing says how long such a task takes.
+        """
+        if kind == "backward":
+            parts = self.time("input_grad", schedule), self.time("weight_grad", schedule)
+            return [sum(pair) for pair in zip(*parts, strict=True)]
+        if kind in self.kinds:
+            return _spread(self.kinds[kind], kind, schedule)
+        if kind in _KINDS:
+            return _spread(cast("PerStage", getattr(self, kind)), kind, schedule)
+        rule = schedule.rules[kind]
+        if rule.time is not None:
+            return _spread(rule.time, kind, schedule)
+        if kind == "recompute":
+            return self.time("forward", schedule)
+        moved = [abs(rule.memory) * size / self.copy_bandwidth for size in self.bytes("activation_bytes", schedule)]
+        if rule.track and all(moved):
+            return moved
+        needed = "activation_bytes and copy_bandwidth, or " if rule.track else ""
+        raise ScheduleError(f"the costs do not say how long {kind} takes: give {needed}kinds={{{kind!r}: ...}}")
+
+    def bytes(self, what: str, schedule: Schedule) -> list[float]:
+        """The `activation_bytes`, `weight_grad_bytes` or `message_bytes` of each stage, for a whole microbatch.
+
+        Raises:
+            ScheduleError: a list is not as long as there are stages.
+        """
+        value = cast("PerStage | None", getattr(self, what))
+        if value is None:
+            return self.bytes("activation_bytes", schedule)
+        if what == "message_bytes" and isinstance(value, float):
+            return [value] * schedule.stages
+        return _spread(value, what, schedule)
+
+    def shares(self, schedule: Schedule) -> list[float]:
+        """The share of each slice of the schedule in a microbatch.
+
+        Raises:
+            ScheduleError: the costs are for another number of slices.
+        """
+        if self.slices and len(self.slices) != schedule.slices:
+            raise ScheduleError(f"slices: expected {schedule.slices} for {schedule.name}, found {len(self.slices)}")
+        return list(self.slices) or [1 / schedule.slices] * schedule.slices
+
+    def pair(self, what: str, schedule: Schedule) -> list[list[float]]:
+        """The `hop` or `bandwidth` of each pair of meshes, as [from mesh][to mesh].
+
+        Raises:
+            ScheduleError: a matrix does not have a row and a column per mesh.
+        """
+        value, meshes = cast("PerPair", getattr(self, what)), schedule.meshes
+        if isinstance(value, float):
+            return [[value] * meshes for _ in range(meshes)]
+        rows = [list(row) for row in cast("Sequence[Sequence[float]]", value)]
+        if len(rows) != meshes:
+            raise ScheduleError(f"{what}: expected {meshes} rows and columns, one per mesh, found {len(rows)}")
+        return rows
+
+    @classmethod
+    def load(cls, path: str | Path) -> Costs:
+        """Read a cost file: TOML, or JSON where the name ends in .json, with the names of the attributes.
+
+        Raises:
+            ScheduleError: the file is neither, or has a name or a number that does not belong there.
+            OSError: it cannot be read.
+        """
+        text = Path(path).read_text(encoding="utf-8")
+        try:
+            found: object = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+        except ValueError as error:
+            raise ScheduleError(f"{path}: not a cost file: {error}") from None
+        if not isinstance(found, dict):
+            raise ScheduleError(f"{path}: not a cost file: expected a table of names, found {str(found)[:40]}")
+        values = cast("dict[str, object]", found)
+        known = [attribute.name for attribute in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise ScheduleError(f"{path}: no cost is named {name!r}: there are {', '.join(known)}")
+        try:
+            return cls(**cast("dict[str, Any]", {name: _infinite(value) for name, value in values.items()}))
+        except ScheduleError as error:
+            raise ScheduleError(f"{path}: {error}") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write what `load` reads, exactly; what has its default is left out.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values = {name: _finite(value) for name, value in values.items() if value != getattr(_DEFAULT, name)}
+        if Path(path).suffix == ".json":
+            text = json.dumps(values, indent=2)
+        else:
+            # A list of numbers, a name and a truth value are written alike in both formats.
+            table = cast("dict[str, object]", values.pop("kinds", {}))
+            lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
+            lines += ["", "[kinds]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())] * bool(table)
+            text = "\n".join(lines)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:
+    try:
+        number = float(cast("float", value)) if not isinstance(value, (str, bytes, bool)) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if (0 < number if positive else 0 <= number) and (number < math.inf or infinite):
+        return number
+    raise ScheduleError(f"{what} must be {'a positive number' if positive else '0 or more'}, found {value!r}")
+
+
+def _per_stage(value: object, what: str, *, positive: bool) -> PerStage:
+    if not _is_list(value):
+        return _number(value, what, positive=positive)
+    numbers = list(cast("Sequence[object]", value))
+    if not numbers:
+        raise ScheduleError(f"{what}: expected a number, or one per stage, found none")
+    return tuple(_number(number, f"{what} of stage {stage}", positive=positive) for stage, number in enumerate(numbers))
+
+
+def _per_pair(value: object, what: str, *, positive: bool) -> PerPair:
+    if not _is_list(value):
+        return _number(value, what, positive=positive, infinite=positive)
+    rows = list(cast("Sequence[object]", value))
+    matrix: list[tuple[float, ...]] = []
+    for start, row in enumerate(rows):
+        cells = list(cast("Sequence[object]", row)) if _is_list(row) else []
+        if len(cells) != len(rows):
+            raise ScheduleError(f"{what}: expected a row and a column per mesh, found row {start} of {row!r}")
+        # What a mesh sends to itself takes no time, so nothing is asked of that number.
+        matrix.append(
+            tuple(
+                _number(cell, f"{what} from mesh {start} to mesh {end}", positive=positive, infinite=positive)
+                if start != end
+                else _number(cell, f"{what} of mesh {start} to itself", positive=False, infinite=True)
+                for end, cell in enumerate(cells)
+            )
+        )
+    return tuple(matrix)
+
+
+def _shares(value: object) -> tuple[float, ...]:
+    shares = cast("tuple[float, ...]", _per_stage(value, "slices", positive=True)) if _is_list(value) and value else ()
+    if not _is_list(value) or (shares and not math.isclose(sum(shares), 1, rel_tol=1e-6)):
+        raise ScheduleError(f"slices must be shares of a microbatch that make 1 together, found {value!r}")
+    return shares
+
+
+def _is_list(value: object) -> bool:
+    """Lists, tuples, and what else has a length and positions: NumPy arrays."""
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
+
+
+def _spread(value: PerStage, what: str, schedule: Schedule) -> list[float]:
+    if isinstance(value, float):
+        return [value * schedule.meshes / schedule.stages] * schedule.stages
+    numbers = list(cast("Sequence[float]", value))
+    if len(numbers) != schedule.stages:
+        raise ScheduleError(f"{what}: expected a number for each of {schedule.stages} stages, found {len(numbers)}")
+    return numbers
+
+
+def _finite(value: object) -> object:
+    """Without infinity, which JSON does not have."""
+    if isinstance(value, tuple):
+        return [_finite(each) for each in cast("tuple[object, ...]", value)]
+    return "inf" if value == math.inf else value
+
+
+def _infinite(value: object) -> object:
+    if isinstance(value, list):
+        return [_infinite(each) for each in cast("list[object]", value)]
+    return math.inf if value == "inf" else value
+
+
+_DEFAULT: Final = Costs()

@@ -1,0 +1,231 @@
+"""What a simulated run took and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.sweep import Run
+from jaxpp.schedules.task import Task
+
+Release: TypeAlias = Literal["W", "B", "half"]
+Numbers: TypeAlias = NDArray[np.float64]
+
+_KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
+_BACKWARD: Final = ("backward", "input_grad", "weight_grad")
+
+
+class Bubble(NamedTuple):
+    """A mesh has nothing to do, from `start` for `length`."""
+
+    mesh: int
+    start: float
+    length: float
+
+
+class Transfer(NamedTuple):
+    """The result of a task goes from one mesh to another."""
+
+    task: Task
+    source: int
+    target: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Times, bubbles and memory of one run of `simulate`; times in the unit of the costs.
+
+    Attributes:
+        schedule: what ran.
+        costs: what it cost.
+        run: the bare numbers, by the numbers of `schedule.graph`.
+    """
+
+    schedule: Schedule
+    costs: Costs
+    run: Run
+
+    @cached_property
+    def start(self) -> tuple[Numbers, ...]:
+        """The start of every task: an array per mesh, in the order of `schedule.orders`."""
+        return self._rows(self.run.starts)
+
+    @cached_property
+    def end(self) -> tuple[Numbers, ...]:
+        """The end of every task: an array per mesh, in the order of `schedule.orders`."""
+        return self._rows(self.run.ends)
+
+    def times(self, task: Task) -> tuple[float, float]:
+        """The start and end of one task.
+
+        Raises:
+            ScheduleError: the schedule has no such task.
+        """
+        graph = self.schedule.graph
+        number = graph.numbers.get(task.kind, {}).get(graph.key(task))
+        if number is None or graph.tasks[number] != task:
+            raise ScheduleError(f"{self.schedule.name} has no task {task.words}")
+        return self.run.starts[number], self.run.ends[number]
+
+    @cached_property
+    def transfers(self) -> list[Transfer]:
+        """What goes from mesh to mesh, and when."""
+        graph = self.schedule.graph
+        homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
+        return [
+            Transfer(graph.tasks[number], homes[number], target, start, end)
+            for (number, target), start, end in zip(graph.transfers, self.run.sent, self.run.received, strict=True)
+        ]
+
+    @cached_property
+    def makespan(self) -> float:
+        """From the first task to the last: a training step whose optimizer waits for all meshes."""
+        return max(self.run.ends) - min(self.run.starts)
+
+    @cached_property
+    def longest_stage(self) -> float:
+        """The longest time from the first to the last task of one mesh: a step where each steps its own optimizer."""
+        return max(float(cells[-1, 1] - cells[0, 0]) for cells in self._cells if len(cells))
+
+    @cached_property
+    def bubble(self) -> float:
+        """The share of the makespan in which the meshes, on average, have nothing to do."""
+        return 1 - self.busy / self.makespan
+
+    @cached_property
+    def bubble_of_longest_stage(self) -> float:
+        """The same share of the longest stage (the bubble rate of Zero Bubble, arXiv 2401.10241)."""
+        return 1 - self.busy / self.longest_stage
+
+    @cached_property
+    def busy(self) -> float:
+        """The time for which a mesh computes, on average."""
+        return float(sum((cells[:, 1] - cells[:, 0]).sum() for cells in self._cells)) / self.schedule.meshes
+
+    @cached_property
+    def bubbles(self) -> list[Bubble]:
+        """Where the meshes have nothing to do between the start and the end of the run, mesh by mesh."""
+        found: list[Bubble] = []
+        for mesh, cells in enumerate(self._cells):
+            starts = np.concatenate([[0.0], cells[:, 1]])
+            lengths = np.concatenate([cells[:, 0], [self.makespan]]) - starts
+            # Sums of times differ in their last digits where nothing waits.
+            for position in np.flatnonzero(lengths > 1e-9 * self.makespan):
+                found.append(Bubble(mesh, float(starts[position]), float(lengths[position])))
+        return found
+
+    def peak_activations(self, released_at: Release = "W") -> list[float]:
+        """For each mesh the most activations alive at once, in microbatches of one mesh's full activation.
+
+        Args:
+            released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its
+                input gradient "B", or "half" of it to either. A full backward is both.
+
+        Raises:
+            ScheduleError: the convention is none of these.
+        """
+        peaks = [_peak(deltas) for _, deltas in (self.activations(mesh, released_at) for mesh in self._meshes)]
+        # Shares such as 1/3 do not add up exactly.
+        return [round(peak, 9) for peak in peaks]
+
+    def peak_bytes(self) -> list[float]:
+        """For each mesh the most bytes of activations alive at once, by the bytes of the costs."""
+        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
+
+    def activations(self, mesh: int, released_at: Release = "W") -> tuple[Numbers, Numbers]:
+        """The times at which the number of activations of a mesh changes, in order, and by how much.
+
+        Raises:
+            ScheduleError: the convention is unknown.
+        """
+        if released_at not in _KEPT:
+            raise ScheduleError(f"released_at must be one of {', '.join(_KEPT)}, found {released_at!r}")
+        share = self.schedule.meshes / self.schedule.stages
+        kept = share * _KEPT[released_at]
+        return self._memory(mesh, [share] * self.schedule.stages, [kept] * self.schedule.stages)
+
+    def live_bytes(self, mesh: int) -> tuple[Numbers, Numbers]:
+        """The times at which the bytes of activations of a mesh change, in order, and by how much."""
+        sizes, kept = (self.costs.bytes(what, self.schedule) for what in ("activation_bytes", "weight_grad_bytes"))
+        return self._memory(mesh, sizes, kept)
+
+    @property
+    def _meshes(self) -> range:
+        return range(self.schedule.meshes)
+
+    def _rows(self, numbers: list[float]) -> tuple[Numbers, ...]:
+        array = np.array(numbers)
+        return tuple(array[row.start : row.stop] for row in self.schedule.graph.rows)
+
+    @cached_property
+    def _cells(self) -> list[Numbers]:
+        """For each mesh the (start, end) of its cells in order, without those on other tracks."""
+        graph = self.schedule.graph
+        first = np.array(graph.spans) > 0
+        first[list(graph.tracks)] = False
+        times = np.stack([self.run.starts, self.run.ends], axis=1)
+        return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
+
+    def _memory(self, mesh: int, sizes: list[float], kept: list[float]) -> tuple[Numbers, Numbers]:
+        """Every change of a mesh's memory: what a task makes is there from its start, what it frees until its end.
+
+        Of the `sizes[stage]` that a forward makes, `kept[stage]` lives on from input to weight gradient.
+        """
+        graph, run = self.schedule.graph, self.run
+        shares = self.costs.shares(self.schedule)
+        effect = _effects(self.schedule, sizes, kept)
+        times: list[float] = []
+        deltas: list[float] = []
+        for number in graph.rows[mesh]:
+            task = graph.tasks[number]
+            made, freed = effect(task)
+            if made:
+                times.append(run.starts[number])
+                deltas.append(made * shares[task.slice])
+            if freed:
+                times.append(run.ends[number])
+                deltas.append(freed * shares[task.slice])
+        at, change = np.array(times), np.array(deltas)
+        # At one time what is freed goes before what is made.
+        order = np.lexsort((change, at))
+        return at[order], change[order]
+
+
+def _peak(deltas: Numbers) -> float:
+    return float(max(deltas.cumsum(), default=0.0))
+
+
+def _effects(schedule: Schedule, sizes: list[float], kept: list[float]) -> Callable[[Task], tuple[float, float]]:
+    """What a task does to the memory of its mesh: (made at its start, freed at its end)."""
+    graph, numbers = schedule.graph, schedule.graph.numbers
+    recomputed = numbers.get("recompute", {})
+    backward, weight_grad = numbers.get("backward", {}), numbers.get("weight_grad", {})
+    input_grad = numbers.get("input_grad", {})
+
+    def effect(task: Task) -> tuple[float, float]:
+        size, key = sizes[task.stage], graph.key(task)
+        if task.kind == "forward":
+            goes = key in recomputed or not (key in backward or key in input_grad or key in weight_grad)
+            return size, -size if goes else 0.0
+        if task.kind == "recompute":
+            return size, 0.0
+        if task.kind == "backward":
+            return 0.0, -size
+        if task.kind == "input_grad":
+            return 0.0, kept[task.stage] - size if key in weight_grad else -size
+        if task.kind == "weight_grad":
+            return 0.0, -kept[task.stage] if key in input_grad else -size
+        change = graph.rules[task.kind].memory * size
+        return max(change, 0.0), min(change, 0.0)
+
+    return effect

@@ -1,0 +1,136 @@
+"""One run over a schedule: when each task starts and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from jaxpp.schedules.graph import Graph
+
+NEVER: Final = -1.0
+"""Start of a task that never runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What happened, all times from 0.
+
+    Attributes:
+        starts: of each task; `NEVER` where the schedule deadlocks.
+        ends: of each task; those that are fused end together.
+        sent: when each transfer of the graph starts.
+        received: when each transfer of the graph has arrived.
+        heads: for each mesh the number of the task that it is stuck at, or the end of its row.
+    """
+
+    starts: list[float]
+    ends: list[float]
+    sent: list[float]
+    received: list[float]
+    heads: list[int]
+
+
+def sweep(graph: Graph, durations: Sequence[float], delays: Sequence[float] = (), busy: Sequence[float] = ()) -> Run:
+    """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
+
+    A task on another track of its mesh (a copy) starts when the cell before it has ended and its track is free; what
+    follows it on the mesh does not wait for it. A task of a spread stage runs on all its meshes at the same time.
+
+    Args:
+        graph: the schedule. What is lacking is not waited for.
+        durations: of each task; a fused cell takes the sum.
+        delays: of each transfer, from its start to its arrival. None: it takes no time.
+        busy: for how long each transfer keeps its link, from one mesh to another, before the next one can start. None:
+            a link carries any number at once.
+    """
+    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy)
+    while run.runnable:
+        run.advance(run.runnable.pop())
+    tasks = len(graph.tasks)
+    return Run(run.starts, run.ready[:tasks], run.sent, run.ready[tasks:], run.heads)
+
+
+class _Sweep:
+    """The state of a run; about a microsecond per task, so what the loop touches are local names."""
+
+    def __init__(
+        self, graph: Graph, durations: Sequence[float], delays: Sequence[float], busy: Sequence[float]
+    ) -> None:
+        self.graph, self.durations, self.delays, self.busy = graph, durations, delays, busy
+        self.starts = [NEVER] * len(graph.tasks)
+        # When tasks, and behind them transfers, are done.
+        self.ready = [NEVER] * (len(graph.tasks) + len(graph.transfers))
+        self.sent = [NEVER] * len(graph.transfers)
+        self.heads = [row.start for row in graph.rows]
+        self.clocks = [0.0] * len(graph.rows)
+        self.runnable = list(range(len(graph.rows)))
+        self.waiting: dict[int, list[int]] = {}
+        self.tracks: dict[tuple[int, str], float] = {}
+        self.links: dict[tuple[int, int], float] = {}
+        self.arrived: dict[int, float] = {}
+
+    def advance(self, mesh: int) -> None:
+        """Run the cells of one mesh until one has to wait."""
+        graph, ready, durations = self.graph, self.ready, self.durations
+        waits, spans, tracks, partners, finish = graph.waits, graph.spans, graph.tracks, graph.partners, self.finish
+        head, stop, clock = self.heads[mesh], graph.rows[mesh].stop, self.clocks[mesh]
+        while head < stop:
+            start = clock
+            for slot in waits[head]:
+                if ready[slot] > start:
+                    start = ready[slot]
+                elif ready[slot] == NEVER:
+                    self.waiting.setdefault(slot, []).append(mesh)
+                    break
+            else:
+                if head in partners:
+                    self.heads[mesh], self.clocks[mesh] = head, clock
+                    self.meet(head, start)
+                    return
+                span = spans[head]
+                duration = durations[head] if span == 1 else sum(durations[head : head + span])
+                if head in tracks:
+                    start = max(start, self.tracks.get((mesh, tracks[head]), 0.0))
+                    self.tracks[mesh, tracks[head]] = start + duration
+                else:
+                    clock = start + duration
+                for number in range(head, head + span):
+                    finish(mesh, number, start, start + duration)
+                head += span
+                continue
+            break
+        self.heads[mesh], self.clocks[mesh] = head, clock
+
+    def finish(self, mesh: int, number: int, start: float, end: float) -> None:
+        """Note the times of a task, send what it made, and wake who waits for it."""
+        ready, waiting = self.ready, self.waiting
+        self.starts[number] = start
+        ready[number] = end
+        if number in waiting:
+            self.runnable += waiting.pop(number)
+        for transfer in self.graph.sends[number]:
+            leaves = end
+            if self.busy:
+                link = (mesh, self.graph.transfers[transfer][1])
+                leaves = max(end, self.links.get(link, 0.0))
+                self.links[link] = leaves + self.busy[transfer]
+            slot = len(self.starts) + transfer
+            self.sent[transfer] = leaves
+            ready[slot] = leaves + self.delays[transfer]
+            if slot in waiting:
+                self.runnable += waiting.pop(slot)
+
+    def meet(self, number: int, ready_at: float) -> None:
+        """A mesh is ready for its part of a task that runs on several: the last one starts it on all."""
+        self.arrived[number] = ready_at
+        numbers = self.graph.partners[number]
+        if not self.arrived.keys() >= set(numbers):
+            return
+        start = max(self.arrived.pop(other) for other in numbers)
+        end = start + max(self.durations[other] for other in numbers)
+        for other in numbers:
+            mesh = next(mesh for mesh, row in enumerate(self.graph.rows) if other in row)
+            self.heads[mesh], self.clocks[mesh] = other + 1, end
+            self.runnable.append(mesh)
+            self.finish(mesh, other, start, end)
