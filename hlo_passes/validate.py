@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.compare import (
     Numbers,
     coarsest_tolerance,
     compare,
+    enlarged,
     noise_of,
     perturbed,
     random_inputs,
@@ -61,7 +62,8 @@ class Validate:
     A module with a public `@main` is run by XLA on the CPU, on as many virtual devices as it has partitions; a program
     module by the reference interpreter. Inputs are random: normal numbers scaled by the size of the array, integers
     from 0 to 7. Besides, the state of an optimizer (arrays that no stage sees) is set to zero, so that a gradient
-    shows whole in what it becomes; and where a result was not finite (the root of a second moment), all are positive.
+    shows whole in what it becomes, the rest as it was and enlarged, so that a gradient is clipped; and where a result
+    was not finite (the root of a second moment), all are positive.
 
     Results agree when the largest difference is within a tolerance of the array's largest value (1e-5 in float32;
     looser for a module that computes in bfloat16 or float16), plus what a change of the inputs in their last bit does
@@ -128,7 +130,8 @@ class Validate:
         normal = random_inputs(shapes, self._seed)
         trials = [normal]
         if signature.state:
-            trials.append({n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()})
+            fresh = {n: np.zeros_like(value) if n in signature.state else value for n, value in normal.items()}
+            trials += [fresh, enlarged(fresh)]
         for inputs in trials:
             trial = self._trial(inputs, runner, run)
             self._trials.append(trial)

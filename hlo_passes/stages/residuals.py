@@ -49,12 +49,10 @@ class _Cut:
             if entry is not None:
                 self._edges.extend((entry + 1, self._nodes.get(user, 1), -1) for user in users)
             producer = self._assignment.producer(value)
-            if (
-                producer is not None and producer in self._movable
-            ):  # what moves to the forward takes along what it depends on
-                self._edges.extend(
-                    (self._nodes[user], self._nodes[producer], -1) for user in users if user in self._nodes
-                )
+            if producer is not None and producer in self._movable:
+                # What moves to the forward takes along what it depends on.
+                above = self._nodes[producer]
+                self._edges.extend((self._nodes[user], above, -1) for user in users if user in self._nodes)
         if not self._movable and not self._again:
             return
         early = _source_side(self._edges, 2 + 2 * len(self._nodes))
