@@ -1,0 +1,157 @@
+"""A small marked model, and the comparison of a pipelined step with plain `jax.jit` of the same function."""
+
+# pyright: reportUnknownLambdaType=false
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+import jaxpp.api as jaxpp
+
+WIDTH = 8
+ROWS = 4
+TOLERANCE = 1e-5
+
+
+def make_mesh(
+    stages: int,
+    *,
+    data: int = 1,
+    model: int = 1,
+    order: Sequence[str] = ("mpmd", "data", "model"),
+    explicit: bool = False,
+) -> jaxpp.MpmdMesh:
+    """`stages` meshes of `data` x `model` devices, with the axes in this order."""
+    sizes = {"mpmd": stages, "data": data, "model": model}
+    shape = [sizes[name] for name in order]
+    devices = np.array(jax.devices()[: stages * data * model]).reshape(shape)
+    types = (AxisType.Explicit if explicit else AxisType.Auto,) * len(order)
+    return jaxpp.MpmdMesh(Mesh(devices, tuple(order), axis_types=types), "mpmd")
+
+
+def weights(stages: int, width: int = WIDTH) -> list[jax.Array]:
+    """One square matrix per stage, near the identity in scale."""
+    return [jax.random.normal(jax.random.key(k), (width, width)) / width**0.5 for k in range(stages)]
+
+
+def batch(microbatches: int, rows: int = ROWS, width: int = WIDTH) -> dict[str, np.ndarray]:
+    """Inputs and targets, (microbatches, rows, width) each."""
+    random = np.random.default_rng(0)
+    return {name: random.normal(size=(microbatches, rows, width)).astype(np.float32) for name in "xy"}
+
+
+def layers(params: Sequence[jax.Array], x: jax.Array, marks: int | None = None) -> jax.Array:
+    """A tanh layer per stage, each followed by a mark (of the first `marks` only)."""
+    for stage, w in enumerate(params):
+        x = jnp.tanh(x @ w)
+        if marks is None or stage < marks:
+            x = jaxpp.mark_stage_end(x)
+    return x
+
+
+def loss(params: Sequence[jax.Array], microbatch: dict[str, jax.Array], marks: int | None = None) -> jax.Array:
+    """Mean squared error of `layers`."""
+    return jnp.mean((layers(params, microbatch["x"], marks) - microbatch["y"]) ** 2)
+
+
+def sgd_step(
+    params: Any, batch: Any, *, schedule: Any = None, marks: int | None = None, loss: Callable[..., Any] = loss
+) -> Any:
+    """(new parameters, losses of the microbatches)."""
+    of_one = partial(loss, marks=marks) if marks is not None else loss
+    losses, grads = jaxpp.treduce(
+        partial(jax.value_and_grad(of_one), params),
+        batch,
+        schedule=schedule,
+        operation=(jaxpp.Concat(), jaxpp.Add),
+    )
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses
+
+
+def assert_same(found: Any, expected: Any, *, exact: bool = False, tolerance: float = TOLERANCE) -> None:
+    """Equal trees of equal types; values within `tolerance` of the largest of each array, or bit for bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(expected)]
+    for path, one, other in zip(paths, jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert isinstance(one, jax.Array), path
+        assert jax.typeof(one).str_short() == jax.typeof(other).str_short(), path
+        assert jax.typeof(one).weak_type == jax.typeof(other).weak_type, path
+        if jnp.issubdtype(one.dtype, jax.dtypes.prng_key):
+            one, other = map(jax.random.key_data, (one, other))
+        one, other = np.asarray(one), np.asarray(other)
+        if exact or one.dtype.kind in "biu":
+            np.testing.assert_array_equal(one, other, err_msg=path)
+        else:
+            one, other = one.astype(np.float64), other.astype(np.float64)
+            assert np.isfinite(other).all(), path
+            scale = np.abs(other).max(initial=0.0)
+            worst = np.abs(one - other).max(initial=0.0)
+            assert worst <= tolerance * max(scale, 1e-30), f"{path}: {worst:.2e} of {scale:.2e}"
+
+
+def check(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    mesh: jaxpp.MpmdMesh,
+    *,
+    exact: bool = False,
+    steps: int = 1,
+    feed: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    reference: Callable[..., Any] | None = None,
+    tolerance: float = TOLERANCE,
+    **options: Any,
+) -> Any:
+    """Run `function` pipelined and under plain `jax.jit` (or as `reference`), compare, and return the pipelined result.
+
+    `feed(result, arguments)` makes the arguments of the next of `steps`.
+    """
+    kwargs = kwargs or {}
+    pipelined = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
+    static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
+    plain = reference or jax.jit(function, **static)
+    ours, theirs = list(args), list(args)
+    for _ in range(steps):
+        expected = plain(*theirs, **kwargs)
+        found = pipelined(*ours, **kwargs)
+        assert_same(found, expected, exact=exact, tolerance=tolerance)
+        if feed is not None:
+            ours, theirs = list(feed(found, ours)), list(feed(expected, theirs))
+    return found  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def feed_state(result: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """The next step's arguments: the first result takes the place of the first argument."""
+    return (result[0], *args[1:])
+
+
+class Compiles:
+    """How often XLA compiled, in a `with counted_compiles() as compiles` block."""
+
+    count = 0
+
+
+@contextmanager
+def counted_compiles() -> Generator[Compiles]:
+    """Counts XLA's compiles, by `jax.monitoring`."""
+    compiles = Compiles()
+
+    def listen(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        compiles.count += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiles
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def pointers(tree: Any) -> list[int]:
+    """The addresses of all shards of all arrays."""
+    return [shard.data.unsafe_buffer_pointer() for array in jax.tree.leaves(tree) for shard in array.addressable_shards]

@@ -1,0 +1,255 @@
+"""What a user may get wrong, and the whole text of the answer; the process survives."""
+
+# pyright: reportUnknownLambdaType=false
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, check, layers, loss, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+
+SCHEDULE = jaxpp.Std1F1B(3)
+
+
+def message(step: Callable[..., Any], *args: Any, error: type[Exception] = jaxpp.PassError, **options: Any) -> str:
+    """What the pipelined `step` raises; three stages of one device unless there is a `mesh`."""
+    mesh = options.pop("mesh", None) or make_mesh(3)
+    with pytest.raises(error) as caught:
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options)(*(args or (weights(3), batch(4))))
+    text = str(caught.value)
+    assert len(text) < 400
+    return text
+
+
+def at(text: str, where: Callable[..., Any], code: str) -> str:
+    """`text` without the position, which must be that of the line of `where` that contains `code`."""
+    lines, first = inspect.getsourcelines(where)
+    number = next(first + k for k, line in enumerate(lines) if code in line)
+    position, found, rest = text.partition(": error: ")
+    assert found, text
+    assert position.rpartition(":")[0] == f"{inspect.getsourcefile(where)}:{number}", text
+    return rest
+
+
+def with_loss(of_one: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(sgd_step, schedule=SCHEDULE, loss=of_one)
+
+
+@pytest.mark.parametrize("marks", [0, 1, 4])
+def test_wrong_number_of_marks(marks: int) -> None:
+    text = message(partial(sgd_step, schedule=SCHEDULE, marks=marks), weights(4), batch(4))
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        f"found {marks} stage mark{'s' * (marks != 1)}, the schedule 1f1b has 3 stages\n"
+        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+    )
+
+
+INNER = "marks must stand directly in the function that treduce maps over the microbatches"
+
+
+def test_mark_inside_a_scan() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+        return jnp.sum(lax.scan(layer, microbatch["x"], jnp.stack(params))[0])
+
+    text = message(with_loss(of_one))
+    assert at(text, of_one, "mark_stage_end") == f"a stage mark inside a scan or while loop\n  {INNER}"
+
+
+def test_mark_inside_a_conditional() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def layer(x: Any, w: Any) -> Any:
+            return jaxpp.mark_stage_end(jnp.tanh(x @ w))
+
+        x = microbatch["x"]
+        for w in params:
+            x = lax.cond(x[0, 0] > 0, layer, lambda x, _: x, x, w)
+        return jnp.sum(x)
+
+    text = message(with_loss(of_one))
+    assert at(text, of_one, "mark_stage_end") == f"a stage mark inside a conditional\n  {INNER}"
+
+
+def test_mark_inside_a_shard_map() -> None:
+    mesh = make_mesh(3, data=2)
+    sharded = jax.shard_map(layers, mesh=mesh.jax_mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+    text = message(with_loss(lambda params, microbatch: jnp.sum(sharded(params, microbatch["x"]))), mesh=mesh)
+    assert at(text, layers, "mark_stage_end") == f"a stage mark inside a shard_map\n  {INNER}"
+
+
+WRAP = "wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan"
+
+
+def test_no_treduce() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        return jax.value_and_grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
+
+    text = message(step)
+    assert at(text, layers, "mark_stage_end") == (
+        f"no microbatch loop: the stage marks stand outside of any loop\n  {WRAP}"
+    )
+    assert message(step, schedule="1f1b") == text
+
+
+def test_neither_loop_nor_mark() -> None:
+    assert message(lambda params, _: params, schedule=SCHEDULE) == f"error: no microbatch loop\n  {WRAP}"
+
+
+ONE = (
+    "found 2 microbatch loops, expected one\n"
+    "  one treduce (or one loop with stage marks) per step; put both losses into one"
+)
+
+
+def test_two_treduces() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        return sgd_step(sgd_step(params, batch, schedule=SCHEDULE)[0], batch, schedule=SCHEDULE)
+
+    assert at(message(step), sgd_step, "jaxpp.treduce(") == ONE
+
+
+def test_two_scans() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        total, _ = lax.scan(lambda total, one: (total + loss(params, one), None), 0.0, batch)
+        return lax.scan(lambda total, one: (total + loss(params, one), None), total + 1, batch)
+
+    assert at(message(step, schedule="1f1b"), step, "total + 1") == ONE
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"y": batch(5)["y"]}, "batch['y'] has 5 microbatches along axis 0, but batch['x'] has 4"),
+        ({"z": {"k": np.ones(3)}}, "batch['z']['k'] has 3 microbatches along axis 0, but batch['x'] has 4"),
+        ({"z": 1.0}, "batch['z'] has shape (), so no microbatch axis 0"),
+    ],
+)
+def test_leaves_of_the_batch_differ(wrong: Any, text: str) -> None:
+    step = partial(sgd_step, schedule=SCHEDULE)
+    assert message(step, weights(3), batch(4) | wrong, error=ValueError) == f"treduce: {text}"
+
+
+def test_more_meshes_than_the_mesh_has() -> None:
+    text = message(partial(sgd_step, schedule=jaxpp.GPipe(4)), weights(4), batch(4), mesh=make_mesh(2))
+    assert text == (
+        "error: the schedule runs on 4 meshes, the mesh axis 'mpmd' has 2\n"
+        "  give a larger mesh, or a schedule that places several stages on one mesh"
+    )
+
+
+def test_axes_that_the_mesh_lacks() -> None:
+    with pytest.raises(ValueError, match=r"^MpmdMesh: the mesh has no axis 'pipe'; its axes are 'mpmd' \(3\), 'data' "):
+        jaxpp.MpmdMesh(make_mesh(3).jax_mesh, "pipe")
+    step = partial(sgd_step, schedule=SCHEDULE)
+    axes = "names the axis 'tensor'; the mesh has ('mpmd', 'data', 'model')"
+    text = message(step, error=ValueError, in_shardings=([P("tensor"), None, None], None))
+    assert text == f"in_shardings for params[0]: P('tensor',) {axes}"
+    assert message(step, error=ValueError, out_shardings=P("tensor")) == f"out_shardings: P('tensor',) {axes}"
+
+
+def test_sharding_over_the_mpmd_axis() -> None:
+    step = partial(sgd_step, schedule=SCHEDULE)
+    text = message(step, error=ValueError, in_shardings=(P("mpmd"), None))
+    assert text == (
+        "in_shardings for params[0]: P('mpmd',) shards over the mpmd axis 'mpmd'; "
+        "a value lives on whole submeshes: shard it over ('data', 'model')"
+    )
+    mesh = make_mesh(2)
+    summed = jax.shard_map(lambda w: lax.psum(w, "mpmd"), mesh=mesh.jax_mesh, in_specs=P(), out_specs=P())
+    text = message(lambda p, b: sgd_step([summed(w) for w in p], b, schedule=SCHEDULE), mesh=mesh, error=ValueError)
+    assert text.endswith(
+        "all_reduce runs over the mpmd axis 'mpmd'; the submeshes run different programs: "
+        "leave that axis to the stage marks"
+    )
+    assert "test_bad_input.py:" in text
+
+
+def test_shardings_that_do_not_fit() -> None:
+    step = partial(sgd_step, schedule=SCHEDULE)
+    mesh = make_mesh(3, data=2)
+    text = message(step, weights(3), batch(3), error=ValueError, mesh=mesh, in_shardings=(None, P("data")))
+    assert text == "in_shardings for batch['x']: P('data',) cuts a dimension of 3 into 2; shape (3, 4, 8)"
+    text = message(step, error=ValueError, in_shardings=(None,))
+    assert text == "in_shardings: 1 entries for 2 positional arguments that are not static"
+    text = message(step, error=TypeError, in_shardings=("data", None))
+    assert text == "in_shardings for params[0]: str; expected a NamedSharding, a PartitionSpec or None"
+
+
+@pytest.mark.parametrize(("value", "found"), [("gpt", "str ('gpt')"), (np.array(["a"]), "ndarray (array(['a'], ")])
+def test_argument_that_is_no_array(value: Any, found: str) -> None:
+    text = message(partial(sgd_step, schedule=SCHEDULE), weights(3), {**batch(4), "name": value}, error=TypeError)
+    assert text.startswith("argument batch['name'] is of type ")
+    assert found.split()[0] in text
+    assert text.endswith("if batch is a Python value, name it in static_argnums or static_argnames")
+
+
+def test_donated_arrays_used_again() -> None:
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3), donate_argnums=0)
+    params = weights(3)
+    new, _ = step(params, batch(4))
+    with pytest.raises(RuntimeError) as caught:
+        step(params, batch(4))
+    assert str(caught.value) == "argument `params[0]` was donated to an earlier call: its array is deleted"
+    with pytest.raises(
+        ValueError, match=r"^arguments `params\[0\]` and `params\[1\]` are one array, which is donated$"
+    ):
+        step([new[0]] * 3, batch(4))
+    assert_same(step(new, batch(4)), jax.jit(sgd_step)(jax.jit(sgd_step)(weights(3), batch(4))[0], batch(4)))
+
+
+FIXED = "loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds"
+
+
+def test_loop_without_a_constant_trip_count() -> None:
+    def of_one(params: Any, batch: Any, i: Any) -> Any:
+        return loss(params, jax.tree.map(lambda leaf: leaf[i], batch))
+
+    def converging(params: Any, batch: Any) -> Any:
+        def body(carry: Any) -> Any:
+            return carry[0] + 1, of_one(params, batch, carry[0])
+
+        return lax.while_loop(lambda carry: carry[1] > 1e-3, body, (0, 1.0))
+
+    def counted(params: Any, batch: Any, n: Any) -> Any:
+        return lax.fori_loop(0, n, lambda i, total: total + of_one(params, batch, i), 0.0)
+
+    expected = f"the microbatch loop has no constant trip count\n  {FIXED}"
+    assert at(message(converging, schedule="1f1b"), converging, "lax.while_loop") == expected
+    text = message(counted, weights(3), batch(4), 4, schedule="1f1b")
+    assert at(text, counted, "lax.fori_loop") == expected
+
+
+def test_no_schedule_and_a_wrong_one() -> None:
+    text = message(sgd_step)
+    assert at(text, sgd_step, "jaxpp.treduce(").startswith("the microbatch loop has no schedule\n  give one: ")
+    text = message(partial(sgd_step, schedule=SCHEDULE.build(5)))
+    assert at(text, sgd_step, "jaxpp.treduce(") == "the loop runs 4 microbatches, its schedule has 5"
+
+
+def test_value_handed_to_an_earlier_stage_of_the_next_microbatch() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def one(carry: Any, microbatch: Any) -> Any:
+            return layers(params, microbatch["x"] + carry), None
+
+        return lax.scan(one, jnp.zeros((4, 8)), batch)[0]
+
+    assert at(message(step, schedule="1f1b"), step, "lax.scan") == (
+        "the forward of stage 0 for microbatch 1 needs a value of the forward of stage 2 for microbatch 0, "
+        "which the schedule runs later\n  what one microbatch hands on to the next must be made and used by one stage"
+    )
+
+
+def test_the_process_goes_on_after_errors() -> None:
+    message(partial(sgd_step, schedule=SCHEDULE, marks=0))
+    check(partial(sgd_step, schedule=SCHEDULE), (weights(3), batch(2)), make_mesh(3))

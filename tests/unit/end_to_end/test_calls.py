@@ -1,0 +1,190 @@
+"""How a step is called: kinds of arguments, donation, recompiling, lowering ahead; its compiles and its memory."""
+
+# pyright: reportUnknownLambdaType=false
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, check, counted_compiles, make_mesh, pointers, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp.runtime.program import Call
+
+SCHEDULE = jaxpp.Std1F1B(2)
+step = partial(sgd_step, schedule=SCHEDULE)
+
+
+class Counted:
+    """A step of one stage with a scale, that counts how often it is traced."""
+
+    def __init__(self) -> None:
+        self.traces = 0
+
+    def __call__(self, params: Any, batch: Any, scale: Any = 1.0) -> Any:
+        self.traces += 1
+        params, losses = sgd_step(params, batch, schedule=jaxpp.GPipe(1))
+        return params, losses * scale
+
+
+def test_recompiles_when_jax_jit_does() -> None:
+    counted = Counted()
+    ours, plain = jaxpp.mpmd_jit_with_loop(counted, mpmd_mesh=make_mesh(1)), jax.jit(counted)
+    params, data = weights(1), batch(3)
+    seen: list[int] = []
+
+    def both(*args: Any, **kwargs: Any) -> None:
+        before = counted.traces
+        found = ours(*args, **kwargs)
+        between = counted.traces
+        assert_same(found, plain(*args, **kwargs))
+        assert between - before == counted.traces - between
+        seen.append(between - before)
+
+    both(params, data)
+    both([np.asarray(w) for w in params], jax.tree.map(jnp.asarray, data))
+    both(params, batch(4))
+    both([w.astype(jnp.bfloat16) for w in params], data)
+    both(tuple(params), data)
+    both(params, data, 2.0)
+    both(params, data, 3.0)
+    both(params, data, 3)
+    both(params, data, scale=3.0)
+    assert seen == [1, 0, 1, 1, 1, 1, 0, 1, 1]
+
+
+def test_static_arguments() -> None:
+    traces: list[Any] = []
+
+    def scaled(params: Any, batch: Any, scale: float, *, mode: str) -> Any:
+        traces.append((scale, mode))
+        params, losses = step(params, batch)
+        return params, losses * scale if mode == "multiply" else losses + scale
+
+    ours = jaxpp.mpmd_jit_with_loop(scaled, mpmd_mesh=make_mesh(2), static_argnums=2, static_argnames="mode")
+    for scale, mode in [(2.0, "multiply"), (3.0, "multiply"), (2.0, "add"), (2.0, "multiply")]:
+        found = ours(weights(2), batch(3), scale, mode=mode)
+        assert_same(found, scaled(weights(2), batch(3), scale, mode=mode))
+    assert len(traces) == 4 + 3, "each call of the reference, and each kind of call once"
+
+
+def test_keyword_arguments_and_defaults() -> None:
+    def keywords(params: Any, *, batch: Any, scale: Any = 2.0) -> Any:
+        params, losses = step(params, batch)
+        return params, losses * scale
+
+    mesh = make_mesh(2)
+    check(keywords, (weights(2),), mesh, kwargs={"batch": batch(3)})
+    check(keywords, (), mesh, kwargs={"batch": batch(3), "params": weights(2), "scale": 3})
+
+
+def test_arguments_come_from_any_device() -> None:
+    devices = jax.devices()
+    params = [jax.device_put(w, devices[7 - k]) for k, w in enumerate(weights(2))]
+    found, _ = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))(params, jax.device_put(batch(3), devices[5]))
+    assert_same(found, jax.jit(step)(weights(2), batch(3))[0])
+    assert [w.devices() for w in params] == [{devices[7 - k]} for k in range(2)], "they stay where they are"
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_results_fed_back_move_nothing(data: int) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2, data=data), in_shardings=(P(), P(None, "data")))
+    params, _ = ours(weights(2), batch(3))
+    compiled = ours.lower(params, batch(3)).compile()
+    seen: set[int] = set()
+
+    def look(_: int, __: Any, ___: Any, live: Sequence[Mapping[int, jax.Array]]) -> None:
+        seen.update(pointers([array for registers in live for array in registers.values() if not array.is_deleted()]))
+
+    compiled.executable.run(jax.tree.leaves((params, batch(3))), look)
+    assert seen.issuperset(pointers(params)), "the stages read the very buffers that came in"
+
+
+def test_decorator() -> None:
+    @partial(jaxpp.mpmd_jit_with_loop, mpmd_mesh=make_mesh(2), donate_argnums=(0,))
+    def train_step(params: Any, batch: Any) -> Any:
+        """Train."""
+        return step(params, batch)
+
+    assert (vars(train_step)["__name__"], train_step.__doc__) == ("train_step", "Train.")
+    assert_same(train_step(weights(2), batch(3)), jax.jit(step)(weights(2), batch(3)))
+
+
+@pytest.mark.parametrize(
+    ("options", "by_name"),
+    [({"donate_argnums": 0}, False), ({"donate_argnames": "params"}, False), ({"donate_argnames": ["params"]}, True)],
+)
+def test_donated_arrays_are_gone(options: dict[str, Any], by_name: bool) -> None:
+    def train_step(params: Any, batch: Any) -> Any:
+        return step(params, batch)
+
+    ours = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=make_mesh(2), **options)
+    params, data = weights(2), jax.tree.map(jnp.asarray, batch(3))
+    new, _ = ours(params=params, batch=data) if by_name else ours(params, data)
+    assert all(w.is_deleted() for w in params)
+    assert not any(x.is_deleted() for x in jax.tree.leaves(data))
+    newer, _ = ours(params=new, batch=data) if by_name else ours(new, data)
+    assert all(w.is_deleted() for w in new)
+    expected, _ = jax.jit(step)(jax.jit(step)(weights(2), data)[0], data)
+    assert_same(newer, expected)
+
+
+def test_lowered_ahead_of_time() -> None:
+    args = (weights(2), batch(3))
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), args)
+    lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2)).lower(*shapes)
+    assert "jaxpp.microbatch_loop" in lowered.as_text()
+    assert "test_calls.py" in lowered.as_text(debug_info=True)
+    assert re.findall(r"func public @(\w+)", lowered.program().as_text()) == ["mesh_0", "mesh_1"]
+    compiled = lowered.compile()
+    assert_same(compiled(*args), jax.jit(step)(*args))
+    with pytest.raises(TypeError, match=r"compiled for arguments of the structure .* called with"):
+        compiled(args[0])
+    message = r"argument `batch\['x'\]` is float32\[4, 4, 8\]; the program was compiled for float32\[3, 4, 8\]"
+    with pytest.raises(ValueError, match=message):
+        compiled(args[0], batch(4))
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_one_compile_for_each_distinct_program(data: int) -> None:
+    ours = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(4)), mpmd_mesh=make_mesh(4, data=data))
+    args = (weights(4), batch(3))
+    program = ours.lower(*args).program().as_text()
+    with counted_compiles() as first:
+        params, _ = ours(*args)
+    assert first.count == program.count("func.func private")
+    assert program.count("@forward_1") == 1 + 2 * 3, "defined once, called by two equal stages"
+    with counted_compiles() as later:
+        ours(params, args[1])
+    assert later.count == 0
+
+
+@pytest.mark.parametrize("microbatches", [2, 6])
+@pytest.mark.parametrize("schedule", [jaxpp.GPipe, jaxpp.Std1F1B])
+def test_live_activations(schedule: type[jaxpp.BaseSchedule], microbatches: int) -> None:
+    """Microbatches of which a mesh holds residuals: seen in a real step, and what `verify-program` says."""
+    stages = 4
+    args = (weights(stages), batch(microbatches))
+    lowered = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule(stages)), mpmd_mesh=make_mesh(stages)).lower(
+        *args
+    )
+    compiled = lowered.compile()
+    made_for: list[dict[int, int]] = [{} for _ in range(stages)]
+    peaks = [0] * stages
+
+    def look(mesh: int, instruction: Any, _: Any, live: Sequence[Mapping[int, jax.Array]]) -> None:
+        if isinstance(instruction, Call) and instruction.kind == "forward" and instruction.microbatch is not None:
+            made_for[mesh].update(dict.fromkeys(instruction.results, instruction.microbatch))
+        alive = {register for register, array in live[mesh].items() if not array.is_deleted()}
+        peaks[mesh] = max(peaks[mesh], len({made_for[mesh][register] for register in alive & made_for[mesh].keys()}))
+
+    compiled.executable.run(jax.tree.leaves(args), look)
+    said = [int(n) for n in re.findall(r"jaxpp.peak_activations = (\d+)", lowered.program().as_text())]
+    ahead = [min(microbatches, stages - mesh) for mesh in range(stages)]
+    assert peaks == said == (ahead if schedule is jaxpp.Std1F1B else [microbatches] * stages)

@@ -1,0 +1,84 @@
+"""Schedules, placements, numbers of stages, microbatches and marks: always the results of plain `jax.jit`."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+
+
+@pytest.mark.parametrize("schedule", [jaxpp.GPipe, jaxpp.Std1F1B])
+@pytest.mark.parametrize(("stages", "microbatches"), [(4, 5), (4, 2), (3, 1), (1, 3), (1, 1)])
+def test_schedules(schedule: type[jaxpp.BaseSchedule], stages: int, microbatches: int) -> None:
+    step = partial(sgd_step, schedule=schedule(stages))
+    check(step, (weights(stages), batch(microbatches)), make_mesh(stages), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_one_mark_fewer_than_stages(stages: int) -> None:
+    step = partial(sgd_step, schedule=jaxpp.Std1F1B(stages), marks=stages - 1)
+    check(step, (weights(stages), batch(3)), make_mesh(stages))
+
+
+def test_enter_stage_stands_between_stages() -> None:
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for stage, w in enumerate(params):
+            if stage:
+                x = jaxpp.pipeline_enter_stage(x)
+            x = jnp.tanh(x @ w)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=jaxpp.GPipe(3), loss=loss), (weights(3), batch(3)), make_mesh(3))
+
+
+def test_meshes_left_idle() -> None:
+    found, _ = check(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), (weights(2), batch(3)), make_mesh(4))
+    assert [w.devices() for w in found] == [{device} for device in jax.devices()[:2]]
+
+
+@pytest.mark.parametrize(
+    ("make", "placement"),
+    [
+        (schedules.one_f_one_b, (0, 1, 0, 1)),
+        (schedules.one_f_one_b, (0, 1, 1, 0)),
+        (schedules.one_f_one_b, (0, 0, 1, 1)),
+        (schedules.gpipe, (0, 0, 0, 0)),
+        (schedules.one_f_one_b, (3, 2, 1, 0)),
+    ],
+)
+def test_stages_are_placed_as_the_schedule_says(make: Any, placement: tuple[int, ...]) -> None:
+    placed = schedules.Placement.of(*placement)
+    step = partial(sgd_step, schedule=make(placed.meshes, 3, placement=placed))
+    found, _ = check(step, (weights(4), batch(3)), make_mesh(placed.meshes), steps=2, feed=feed_state)
+    assert [w.devices() for w in found] == [{jax.devices()[mesh]} for mesh in placement]
+
+
+def test_schedule_of_a_users_own_class() -> None:
+    class Serial(jaxpp.BaseSchedule):
+        """One microbatch after the other."""
+
+        def tasks(self, n_mubatches: int) -> schedules.ScheduleTasks:
+            both = ("forward", "backward")
+            return [
+                [jaxpp.Task(kind, stage, number) for number in range(n_mubatches) for kind in both]
+                for stage in range(self.num_stages)
+            ]
+
+    check(partial(sgd_step, schedule=Serial(3)), (weights(3), batch(4)), make_mesh(3))
+
+
+def test_forward_only() -> None:
+    def evaluate(params: Any, batch: Any) -> Any:
+        outputs = partial(_outputs, params)
+        return jaxpp.treduce(outputs, batch, schedule=jaxpp.GPipe(3), operation=jaxpp.Concat)
+
+    def _outputs(params: Any, microbatch: Any) -> Any:
+        return layers(params, microbatch["x"])
+
+    check(evaluate, (weights(3), batch(4)), make_mesh(3))

@@ -1,0 +1,99 @@
+"""Stages over several devices: data and tensor parallelism inside a stage, whatever the place of the mpmd axis."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+
+ORDERS = [("mpmd", "data", "model"), ("data", "mpmd", "model"), ("data", "model", "mpmd")]
+SCHEDULE = jaxpp.Std1F1B(2)
+
+
+def two_matrices() -> list[tuple[jax.Array, jax.Array]]:
+    """An up and a down projection for each of two stages."""
+    keys = jax.random.split(jax.random.key(0), (2, 2))
+    return [(jax.random.normal(a, (8, 16)) / 3, jax.random.normal(b, (16, 8)) / 4) for a, b in keys]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_batch_and_weights_by_in_shardings(order: tuple[str, ...]) -> None:
+    mesh = make_mesh(2, data=2, model=2, order=order)
+    step = partial(sgd_step, schedule=SCHEDULE)
+    in_shardings = (P(None, "model"), {"x": P(None, "data"), "y": NamedSharding(mesh.jax_mesh, P(None, "data"))})
+    found, _ = check(step, (weights(2), batch(4)), mesh, in_shardings=in_shardings, steps=2, feed=feed_state)
+    assert [w.sharding for w in found] == [NamedSharding(sub, P(None, "model")) for sub in mesh.unstack]
+
+
+def test_out_shardings() -> None:
+    mesh = make_mesh(2, data=2, model=2)
+    out_shardings = ([P("data", "model"), NamedSharding(mesh.jax_mesh, P("model"))], P())
+    found, _ = check(partial(sgd_step, schedule=SCHEDULE), (weights(2), batch(4)), mesh, out_shardings=out_shardings)
+    assert [w.sharding.spec for w in found] == [P("data", "model"), P("model")]
+
+
+@pytest.mark.parametrize("order", ORDERS[:2], ids="-".join)
+def test_tensor_parallel_by_constraints(order: tuple[str, ...]) -> None:
+    mesh = make_mesh(2, data=2, model=2, order=order)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for up, down in params:
+            hidden = jax.lax.with_sharding_constraint(
+                jnp.tanh(x @ up), NamedSharding(mesh.jax_mesh, P("data", "model"))
+            )
+            x = jax.lax.with_sharding_constraint(hidden @ down, NamedSharding(mesh.jax_mesh, P("data")))
+            x = jaxpp.mark_stage_end(x)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=SCHEDULE, loss=loss), (two_matrices(), batch(3)), mesh)
+
+
+def test_constraint_by_partition_spec_alone() -> None:
+    mesh = make_mesh(2, data=2, model=2)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jaxpp.mark_stage_end(jax.lax.with_sharding_constraint(jnp.tanh(x @ w), P("data", "model")))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    def reference(*args: Any) -> Any:
+        with jax.set_mesh(mesh.jax_mesh):
+            return jax.jit(step)(*args)
+
+    step = partial(sgd_step, schedule=SCHEDULE, loss=loss)
+    check(step, (weights(2), batch(3)), mesh, reference=reference)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_shard_map_with_collectives_inside_a_stage(order: tuple[str, ...]) -> None:
+    mesh = make_mesh(2, data=2, order=order)
+
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        mean = jax.lax.psum(jnp.sum(x, 0, keepdims=True), "data") / 4
+        return jnp.tanh(x @ w) - mean + jax.lax.axis_index("data")
+
+    sharded = jax.shard_map(layer, mesh=mesh.jax_mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jaxpp.mark_stage_end(sharded(w, x))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=SCHEDULE, loss=loss), (weights(2), batch(3)), mesh)
+
+
+def test_sharded_arguments_keep_their_sharding() -> None:
+    mesh = make_mesh(2, data=2)
+    params = [jax.device_put(w, NamedSharding(mesh.unstack[1], P("data"))) for w in weights(2)]
+    found, _ = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=mesh)(params, batch(3))
+    assert_same(found, jax.jit(sgd_step)(weights(2), batch(3))[0])
+    assert [w.sharding for w in found] == [NamedSharding(sub, P("data")) for sub in mesh.unstack]
