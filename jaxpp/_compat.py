@@ -193,3 +193,17 @@ def host_callbacks(lowered: Any) -> tuple[Any, ...]:
 def key_implementation(dtype: Any) -> str:
     """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it (0.10.2)."""
     return str(dtype._impl.name)
+
+
+def trace_context() -> Any:
+    """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh... (0.10.2)."""
+    from jax._src import config
+
+    return config.trace_context()
+
+
+def weakly_typed(array: Any) -> Any:
+    """`array` with the weak type that the result of a Python scalar has (0.10.2)."""
+    from jax._src.array import ArrayImpl
+
+    return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=True)

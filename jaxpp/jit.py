@@ -1,6 +1,7 @@
 """`mpmd_jit_with_loop`: a training step with stage marks becomes a program of several meshes."""
 
 import functools
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp._compat import key_implementation, own_copy
+from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -18,7 +19,8 @@ from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering.arguments import resolve_static
 from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdMesh
-from jaxpp.runtime import Executable, load
+from jaxpp.lowering.microbatch_loop import schedule_text
+from jaxpp.runtime import Event, Executable, load, trace_step
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | str
 
@@ -58,6 +60,9 @@ def mpmd_jit_with_loop(
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
+    if not isinstance(mpmd_mesh, MpmdMesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+        found = type(mpmd_mesh).__name__
+        raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")
     options = {
         "in_shardings": in_shardings,
         "out_shardings": out_shardings,
@@ -88,11 +93,24 @@ class MpmdFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; compiles it first when the arguments are of a new kind."""
         static, leaves, tree = self._split(args, kwargs)
-        key = (tree, static, tuple(map(_kind, leaves)))
-        compiled = self._compiled.get(key)
+        key = (tree, static, tuple(map(_kind, leaves)), trace_context())
+        try:
+            compiled = self._compiled.get(key)
+        except TypeError:
+            compiled = None
+            _check_hashable(static)
         if compiled is None:
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+                raise TypeError(
+                    "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad or another transformation; "
+                    "it runs programs on several meshes, and must be called from outside"
+                )
             compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
         return compiled.run(leaves)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """A decorated method is bound to its instance, as a function would be."""
+        return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
@@ -102,14 +120,25 @@ class MpmdFunction:
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
         static = resolve_static(self._fun, len(args), self._options["static_argnums"], self._options["static_argnames"])
-        values = (
-            tuple((i, args[i]) for i in sorted(static.nums) if i < len(args)),
-            tuple((name, kwargs[name]) for name in sorted(static.names & kwargs.keys())),
-        )
+        given: dict[int | str, Any] = {i: args[i] for i in sorted(static.nums) if i < len(args)}
+        given.update((name, kwargs[name]) for name in sorted(static.names & kwargs.keys()))
+        # The type too: 1, 1.0 and True are equal, and trace differently.
+        values = tuple((name, type(value), value) for name, value in given.items())
         dynamic = [arg for i, arg in enumerate(args) if i not in static.nums]
         named = {name: value for name, value in kwargs.items() if name not in static.names}
         leaves, tree = jax.tree.flatten((dynamic, named))
         return values, leaves, tree
+
+
+def _check_hashable(static: Sequence[tuple[int | str, type, Any]]) -> None:
+    for name, kind, value in static:
+        try:
+            hash(value)
+        except TypeError:
+            raise TypeError(
+                f"static argument {name} is a {kind.__name__}, which is not hashable; "
+                "give a hashable value, such as a tuple"
+            ) from None
 
 
 def _kind(leaf: Any) -> Any:
@@ -159,9 +188,12 @@ class LoweredStep:
         if length is None:
             return ""
         schedule = self._schedule
-        if isinstance(schedule, str):
-            schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
-        return str(schedule.build(length) if isinstance(schedule, schedules.BaseSchedule) else schedule)
+        try:
+            if isinstance(schedule, str) and "\n" not in schedule:
+                schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
+            return schedule_text(schedule, length)
+        except schedules.ScheduleError as error:
+            raise PassError(str(error)) from error
 
     def compile(self) -> "CompiledStep":
         """Compile every distinct stage program for its submesh."""
@@ -198,19 +230,37 @@ class CompiledStep:
         self._lowered = lowered
         self._keys_in = _keys(lowered.in_avals)
         self._keys_out = _keys(lowered.out_avals)
+        self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step with these arguments; static arguments are left out, as for `jax.stages.Compiled`."""
+        return self.run(self._leaves(args, kwargs))
+
+    def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
+        """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
+        results, events = trace_step(self.executable, self._bits(self._leaves(args, kwargs)))
+        return self._wrap(results), events
+
+    def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self._lowered.in_tree:
             raise TypeError(f"compiled for arguments of the structure {self._lowered.in_tree}, called with {tree}")
-        return self.run(leaves)
+        return leaves
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
-        if self._keys_in:
-            leaves = [jax.random.key_data(leaf) if i in self._keys_in else leaf for i, leaf in enumerate(leaves)]
-        results = self.executable(leaves)
+        return self._wrap(self.executable(self._bits(leaves)))
+
+    def _bits(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """The arguments as the program has them: key arrays as their bits."""
+        if not self._keys_in:
+            return leaves
+        return [jax.random.key_data(leaf) if i in self._keys_in else leaf for i, leaf in enumerate(leaves)]
+
+    def _wrap(self, results: list[Any]) -> Any:
+        """The results of the program as the function returns them."""
+        for i in self._weak_out:
+            results[i] = weakly_typed(results[i])
         for i, implementation in self._keys_out.items():
             results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
         return jax.tree.unflatten(self._lowered.out_tree, results)

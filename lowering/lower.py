@@ -138,6 +138,10 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
+# What JAX says when a constraint in the function names another mesh than that of the trace.
+_OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh")
+
+
 @dataclass(frozen=True)
 class _Request:
     """What the user gave, ready to be traced over a mesh."""
@@ -171,7 +175,7 @@ class _Request:
         try:
             return self._lowered_over(self.mpmd_mesh.jax_mesh)
         except ValueError as error:
-            if "incompatible devices" not in str(error).lower():
+            if not any(sign in str(error) for sign in _OTHER_MESH):
                 raise
             try:
                 return self._lowered_over(self.mpmd_mesh.lowering_mesh())
@@ -243,8 +247,8 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
 
 
 def _set_schedule(module: ir.Module, schedule: Any) -> None:
-    """Give the loops that name no schedule the one of the caller."""
-    if schedule is None:
+    """Give the loops that name no schedule the one of the caller; a schedule's name has to wait for the passes."""
+    if schedule is None or (isinstance(schedule, str) and "\n" not in schedule):
         return
     with module.context:
         for loop in walk(module.operation):

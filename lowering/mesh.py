@@ -28,6 +28,8 @@ class MpmdMesh:
     mpmd_axis_name: str
 
     def __post_init__(self) -> None:
+        if not isinstance(self.jax_mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            raise TypeError(f"MpmdMesh: expected a jax.sharding.Mesh, found {type(self.jax_mesh).__name__}")
         if self.mpmd_axis_name not in self.jax_mesh.axis_names:
             axes = ", ".join(f"{name!r} ({size})" for name, size in self.jax_mesh.shape.items())
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")

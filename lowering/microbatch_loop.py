@@ -196,6 +196,9 @@ def schedule_text(schedule: Any, length: int) -> str:
     """
     if schedule is None:
         return ""
+    if isinstance(schedule, type):
+        name = schedule.__name__
+        raise TypeError(f"schedule={name} is a class; give an instance: schedule={name}(number of stages)")
     return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
 
 

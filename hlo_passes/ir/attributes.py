@@ -37,6 +37,11 @@ def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     return {named.name: named.attr for named in ir.DictAttr(attribute)}
 
 
+def same(one: ir.Attribute | None, other: ir.Attribute | None) -> bool:
+    """Whether two attributes, or their absences, are equal; jaxlib can't compare an attribute with None."""
+    return one == other if one is not None and other is not None else one is other
+
+
 def integer(op: ir.Operation, name: str) -> int | None:
     """The integer attribute `name` of `op`; None when it has none."""
     attribute = op.attributes.get(name)

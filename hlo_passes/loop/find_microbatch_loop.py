@@ -47,11 +47,19 @@ class FindMicrobatchLoop(Pass):
         main = main_of(module)
         loop = _find(main)
         _check_marks_at_top(main, loop)
+        _drop_scalar_constraints(main)
         loop = drop_invariants(loop)
         length = trip_count(loop)
-        marks = number_marks(loop)
         schedule, text = self._schedule(loop, length)
+        repeated = _recomputed_mark(loop, schedule.stages)
+        marks = number_marks(loop)
         if marks not in (schedule.stages - 1, schedule.stages):
+            if repeated is not None:
+                raise PassError(
+                    "a stage mark inside jax.checkpoint: the backward computes it again",
+                    location=repeated.location,
+                    hint="put jax.checkpoint around what stands between two marks",
+                )
             found = f"found {marks} stage mark{'s' * (marks != 1)}"
             raise PassError(
                 f"{found}, the schedule {schedule.name} has {schedule.stages} stages",
@@ -79,7 +87,7 @@ class FindMicrobatchLoop(Pass):
                 raise PassError(
                     "the microbatch loop has no schedule",
                     location=loop.location,
-                    hint="give one: treduce(..., schedule=jaxpp.Std1F1B(4)), or --schedule 1f1b --meshes 4",
+                    hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
             if "\n" in text:
                 schedule = schedules.parse(text)
@@ -145,6 +153,14 @@ def _find(main: ir.Operation) -> ir.Operation:
     )
 
 
+def _drop_scalar_constraints(main: ir.Operation) -> None:
+    """Explicit mesh axes put a constraint on every value, the counter too; a scalar has nothing to constrain."""
+    for op in list(nested(main)):
+        if op.name == "sdy.sharding_constraint" and ir.RankedTensorType(op.operands[0].type).rank == 0:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
 def _check_marks_at_top(main: ir.Operation, loop: ir.Operation) -> None:
     body = loop.regions[1].blocks[0]
     for op in nested(main):
@@ -204,6 +220,20 @@ def _return_only(body: ir.Block, kept: list[int]) -> None:
         "stablehlo.return", operands=[values[i] for i in kept], ip=ir.InsertionPoint(end), loc=end.location
     )
     end.erase()
+
+
+def _recomputed_mark(loop: ir.Operation, stages: int) -> ir.Operation | None:
+    """A forward mark that the backward computes again, if any; None when the marks fit `stages` as they are."""
+    marks = [(op, boundary.read(op)) for op in operations(loop.regions[1].blocks[0]) if boundary.is_mark(op)]
+    forward = [(op, mark.stage) for op, mark in marks if mark.phase == "forward"]
+    if len(forward) <= stages:
+        return None
+    phases = [mark.phase for _, mark in marks]
+    first_backward = phases.index("backward") if "backward" in phases else len(phases)
+    late = [op for op, mark in marks[first_backward:] if mark.phase == "forward"]
+    numbers = [stage for _, stage in forward]
+    again = [op for i, (op, stage) in enumerate(forward) if stage in numbers[:i]]
+    return next(iter(late or (again if len(set(numbers)) in (stages - 1, stages) else [])), None)
 
 
 def number_marks(loop: ir.Operation) -> int:

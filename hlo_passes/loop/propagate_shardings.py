@@ -41,7 +41,7 @@ class PropagateShardings(Pass):
             if op.name == "sdy.constant":
                 _replace(op, "stablehlo.constant", {"value": op.attributes["value"]})
             elif op.name in ("sdy.reshard", "sdy.sharding_constraint"):
-                if at.value_sharding(op.operands[0]) == op.attributes["sharding"]:
+                if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
                     op.results[0].replace_all_uses_with(op.operands[0])
                     op.erase()
                 elif op.name == "sdy.reshard":

@@ -1,5 +1,6 @@
 """`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -85,11 +86,11 @@ def _elementwise_source(
     sharding: ir.Attribute | None,
 ) -> int | None:
     """The number of a free argument that `value` is computed from through cheap operations on its own type."""
-    work, seen = [value], {value}
+    work, seen = deque([value]), {value}
     while work:
-        current = work.pop()
+        current = work.popleft()  # the nearest first: a weight rather than its gradient
         number = free.get(current)
-        if number is not None and arguments[number].get(at.SHARDING) == sharding:
+        if number is not None and at.same(arguments[number].get(at.SHARDING), sharding):
             return number
         op = defining_op(current)
         if op is None or not is_cheap(op):

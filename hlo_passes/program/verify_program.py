@@ -1,5 +1,6 @@
 """`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
 
+import operator
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,16 +87,14 @@ def _check_channels(module: ir.Module, lines: Lines) -> None:
     for channel, send in sides[True].items():
         recv = sides[False][channel]
         sent, received = send.operands[0], recv.results[0]
-        pairs = {
-            "meshes": ((send.source, send.target), (recv.source, recv.target)),
-            "type": (sent.type, received.type),
-            "sharding": (shardings.of(sent), shardings.of(received)),
-        }
-        for what, (given, taken) in pairs.items():
-            if given != taken:
-                raise PassError(
-                    f"channel {channel}: {what} {given} is sent, {taken} is received", location=recv.op.location
-                )
+        for what, given, taken, equal in (
+            ("meshes", (send.source, send.target), (recv.source, recv.target), operator.eq),
+            ("type", sent.type, received.type, operator.eq),
+            ("sharding", shardings.of(sent), shardings.of(received), at.same),
+        ):
+            if not equal(given, taken):
+                message = f"channel {channel}: {what} {given} is sent, {taken} is received"
+                raise PassError(message, location=recv.op.location)
 
 
 def _check_no_cycle(lines: Lines) -> None:
