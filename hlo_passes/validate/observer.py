@@ -8,7 +8,10 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.compare import (
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import functions, nested
+from jaxpp.hlo_passes.ir.program import mesh_functions
+from jaxpp.hlo_passes.validate.compare import (
     Numbers,
     coarsest_tolerance,
     compare,
@@ -18,12 +21,9 @@ from jaxpp.hlo_passes.compare import (
     random_inputs,
     somewhere_finite,
 )
-from jaxpp.hlo_passes.cpu import Array, RunError, Runner, partitions_of, shape_and_dtype
-from jaxpp.hlo_passes.interpreter import Program
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions, nested
-from jaxpp.hlo_passes.ir.program import mesh_functions
-from jaxpp.hlo_passes.reach import seen_by_stages
+from jaxpp.hlo_passes.validate.cpu import Array, RunError, Runner, partitions_of, shape_and_dtype
+from jaxpp.hlo_passes.validate.interpreter import Program
+from jaxpp.hlo_passes.validate.reach import seen_by_stages
 
 # The arguments of a step by number -> its results by number, each as (where, value) wherever it is.
 Results = dict[int, list[tuple[str, Array]]]
