@@ -61,6 +61,27 @@ def nested(op: ir.Operation) -> Iterator[ir.Operation]:
                 yield from nested(inner.operation)
 
 
+def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
+    """The functions that function `name` refers to, directly or not, by a call or otherwise; itself first."""
+    found = {name: None}
+    work = [name]
+    while work:
+        for op in nested(by_name[work.pop()]):
+            for symbol in (symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)):
+                if symbol in by_name and symbol not in found:
+                    found[symbol] = None
+                    work.append(symbol)
+    return list(found)
+
+
+def _symbols(attribute: ir.Attribute) -> list[str]:
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        return [attribute.value]
+    if isinstance(attribute, ir.ArrayAttr):
+        return [name for entry in attribute for name in _symbols(entry)]
+    return []
+
+
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
     values = dict.fromkeys(op.operands)

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir.functions import callee, functions, nested
+from jaxpp.hlo_passes.ir.functions import callee, functions, nested, reachable
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class InlineCalls(Pass):
             raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
         done: set[str] = set()
         _inline_into("main", by_name, done, ())
-        _drop_unreferenced(module, by_name)
+        _drop_unreferenced(by_name)
 
 
 def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], above: tuple[str, ...]) -> None:
@@ -61,24 +61,8 @@ def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], ab
     done.add(name)
 
 
-def _drop_unreferenced(module: ir.Module, by_name: dict[str, ir.Operation]) -> None:
-    kept, work = set[str](), ["main"]
-    while work:
-        name = work.pop()
-        if name in kept or name not in by_name:
-            continue
-        kept.add(name)
-        for op in nested(by_name[name]):
-            for attribute in op.attributes.values():
-                work.extend(_symbols(attribute))
+def _drop_unreferenced(by_name: dict[str, ir.Operation]) -> None:
+    kept = reachable("main", by_name)
     for name, function in by_name.items():
         if name not in kept:
             function.erase()
-
-
-def _symbols(attribute: ir.Attribute) -> list[str]:
-    if isinstance(attribute, ir.FlatSymbolRefAttr):
-        return [attribute.value]
-    if isinstance(attribute, ir.ArrayAttr):
-        return [name for entry in attribute for name in _symbols(entry)]
-    return []

@@ -1,7 +1,7 @@
 """Run one function of a module by XLA on the CPU: what numeric validation stands on."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxlib.mlir.dialects import sdy
 
 from jaxpp import _compat
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import callee, functions, nested
+from jaxpp.hlo_passes.ir.functions import functions, nested, reachable
 
 Numbers = npt.NDArray[Any]
 Array = Any  # a jax.Array, whole on each of the runner's devices
@@ -111,7 +111,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
         alone.operation.attributes[name] = module.operation.attributes[name]
     alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
-    needed = _reachable(known, function)
+    needed = reachable(function, known)
     at_end = ir.InsertionPoint(alone.body)
     for op in module.body.operations:
         if op.operation.name != "func.func":
@@ -126,17 +126,6 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
         _strip(op)
         _as_input(op)
     return alone
-
-
-def _reachable(known: dict[str, ir.Operation], function: str) -> Iterable[str]:
-    needed = {function: None}
-    work = [function]
-    while work:
-        for op in nested(known[work.pop()]):
-            if op.name == "func.call" and callee(op) not in needed:
-                needed[callee(op)] = None
-                work.append(callee(op))
-    return needed
 
 
 def _mesh_name(module: ir.Module, partitions: int) -> str | None:
