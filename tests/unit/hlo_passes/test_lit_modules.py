@@ -1,0 +1,69 @@
+"""What the lit tests read can be run: the dumped models are validated, and every hand-written module is a whole one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import runline
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.hlo_passes import PASSES, run_passes
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import functions
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.hlo_passes.validate import Validate
+from jaxpp.tools import source
+
+LIT = Path(__file__).parents[2] / "lit"
+FOLDERS = sorted(name.replace("-", "_") for name in PASSES)
+
+# Parts of lit tests, `folder/file.mlir:part` (parts counted from 0), that nobody can run, each with the reason.
+FRAGMENTS: dict[str, str] = {}
+
+
+def parts() -> Iterator[tuple[str, bytes]]:
+    """(name, text) of each module in a test of a pass that expects success."""
+    for path in sorted(path for folder in FOLDERS for path in (LIT / folder).glob("*.mlir")):
+        runs = runline.pipelines(path, Path("/dev/null"))
+        own = [command for command, *_ in runs if str(path) in command.arguments and not command.expect_failure]
+        if own:
+            data = path.read_bytes()
+            split = any("--split-input-file" in command.arguments for command in own)
+            for number, part in enumerate(source.split(data) if split else [data]):
+                yield f"{path.relative_to(LIT)}:{number}", part
+
+
+@pytest.mark.parametrize(("name", "text"), [pytest.param(*part, id=part[0]) for part in parts()])
+def test_a_module_is_one_that_validation_can_run(name: str, text: bytes) -> None:
+    """What `--validate` skips (tests/unit/tools/test_lit_inputs.py) has to stand in the list, and nothing else."""
+    assert is_whole(text) != (name in FRAGMENTS), FRAGMENTS.get(name, "make it a whole module, or say why it is none")
+
+
+def test_the_list_of_fragments_names_parts_that_exist() -> None:
+    assert set(FRAGMENTS) <= {name for name, _ in parts()}
+
+
+@pytest.mark.parametrize("path", sorted((LIT / "Inputs").glob("*.mlir")), ids=lambda path: path.name)
+def test_a_dumped_model_computes_the_same_after_each_pass(path: Path) -> None:
+    validate = Validate()
+    with make_context():
+        module = ir.Module.parse(path.read_text(encoding="utf-8"))
+        run_passes(module, mpmd(), [validate])
+    assert "warning" not in validate.summary()
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_each_pass_has_a_test_to_read_first_and_one_on_a_real_model(folder: str) -> None:
+    names = {path.name for path in (LIT / folder).glob("*.mlir")}
+    if not names:
+        pytest.skip("not written yet")
+    assert {"basic.mlir", "gpt.mlir"} <= names
+
+
+def is_whole(text: bytes) -> bool:
+    with make_context():
+        by_name = functions(ir.Module.parse(text.decode()))
+        main = by_name.get("main")
+        is_step = main is not None and ir.StringAttr(main.attributes["sym_visibility"]).value == "public"
+        return is_step or any(at.MESH in function.attributes for function in by_name.values())
