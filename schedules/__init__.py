@@ -25,13 +25,35 @@ with it is a `ScheduleError` that names the mesh, the position and the reason.
 from __future__ import annotations
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.classes import BaseSchedule, GPipe, ScheduleTasks, Std1F1B, TaskType
+from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
+from jaxpp.schedules.named import (
+    GIS,
+    BitPipe,
+    Chimera,
+    DualPipe,
+    DualPipeV,
+    Eager1F1B,
+    GPipe,
+    Hanayo,
+    Interleaved1F1B,
+    InterleavedZeroBubble,
+    KimiK2,
+    LibrarySchedule,
+    LoopedBFS,
+    Seq1F1B,
+    Std1F1B,
+    VHalf,
+    VMin,
+    ZeroBubble,
+    ZeroBubbleH2,
+    ZeroBubbleV,
+)
 from jaxpp.schedules.order import merged_order, start_times, unit_cost
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.schedule import Schedule
@@ -41,21 +63,39 @@ from jaxpp.schedules.task import Placement, Task
 parse = Schedule.parse
 
 __all__ = [
+    "GIS",
     "BaseSchedule",
+    "BitPipe",
     "Bubble",
+    "Chimera",
     "Costs",
+    "DualPipe",
+    "DualPipeV",
+    "Eager1F1B",
     "GPipe",
+    "Hanayo",
+    "Interleaved1F1B",
+    "InterleavedZeroBubble",
+    "KimiK2",
     "Kind",
+    "LibrarySchedule",
+    "LoopedBFS",
     "Need",
     "Placement",
     "Report",
     "Schedule",
     "ScheduleError",
     "ScheduleTasks",
+    "Seq1F1B",
     "Std1F1B",
     "Task",
     "TaskType",
     "Transfer",
+    "VHalf",
+    "VMin",
+    "ZeroBubble",
+    "ZeroBubbleH2",
+    "ZeroBubbleV",
     "activations",
     "check",
     "gpipe",

@@ -1,4 +1,4 @@
-"""Schedules as classes, with JaxPP's names, and the base class for a user's own.
+"""The base class of a user's own schedule, with JaxPP's names; the library's are in `jaxpp.schedules.named`.
 
     class InOrder(BaseSchedule):  # stage i on mesh i, one microbatch after the other
         def tasks(self, n_mubatches):
@@ -18,7 +18,6 @@ from typing import ClassVar, TypeAlias, cast
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
@@ -97,23 +96,3 @@ def _cell(cell: object, mesh: int, position: int) -> tuple[Task, ...]:
             f"tasks() of mesh {mesh}, element {position}: expected Task, list of Task, or None, found {cell!r}"
         )
     return found
-
-
-class GPipe(BaseSchedule):
-    """All forwards, then all backwards, one stage per mesh (see `gpipe`)."""
-
-    name = "gpipe"
-
-    def tasks(self, n_mubatches: int) -> ScheduleTasks:
-        """The orders of `gpipe`."""
-        return gpipe(self.num_stages, n_mubatches).orders
-
-
-class Std1F1B(BaseSchedule):
-    """One forward, one backward, one stage per mesh (see `one_f_one_b`)."""
-
-    name = "1f1b"
-
-    def tasks(self, n_mubatches: int) -> ScheduleTasks:
-        """The orders of `one_f_one_b`."""
-        return one_f_one_b(self.num_stages, n_mubatches).orders

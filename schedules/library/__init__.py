@@ -8,13 +8,38 @@ from collections.abc import Callable
 from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
+from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
+from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
+from jaxpp.schedules.library.offload import gis
+from jaxpp.schedules.library.sequence import seq1f1b
+from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, zb_v
+from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
 from jaxpp.schedules.schedule import Schedule
 
 _LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
     (
         ("gpipe", gpipe),
         ("1f1b", one_f_one_b),
+        ("eager-1f1b", eager_one_f_one_b),
+        ("interleaved-1f1b", interleaved_1f1b),
+        ("kimi-k2", kimi_k2),
+        ("looped-bfs", looped_bfs),
+        ("zb-h1", zb_h1),
+        ("zb-h2", zb_h2),
+        ("zb-1p", zb_1p),
+        ("zb-2p", zb_2p),
+        ("interleaved-zb", interleaved_zb),
+        ("zb-v", zb_v),
+        ("v-half", v_half),
+        ("v-min", v_min),
+        ("dualpipe", dualpipe),
+        ("dualpipe-v", dualpipe_v),
+        ("chimera", chimera),
+        ("hanayo", hanayo),
+        ("bitpipe", bitpipe),
+        ("seq1f1b", seq1f1b),
+        ("gis", gis),
     )
 )
 

@@ -1,8 +1,13 @@
-"""GPipe and 1F1B: every other schedule is measured against these two."""
+"""GPipe, 1F1B and their next of kin: every other schedule is measured against these."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library.greedy import Pipeline, backward_first
+from jaxpp.schedules.library.orders import in_turn
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
@@ -41,7 +46,7 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     that are left; it keeps at most min(m, p - i) activations instead of GPipe's m.
 
     With several stages per mesh no closed form stands in these papers: each mesh then takes, whenever it is free, a
-    backward that is ready, else a forward, deepest stage first, as long as stage s of S keeps at most S - s of them.
+    backward that is ready, else a forward, as long as stage s of S keeps at most S - s of them.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -55,17 +60,58 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     microbatches = whole_number(microbatches, "microbatches", least=1)
     placement = _placement("1f1b", meshes, chunks, placement)
     if placement != Placement.linear(placement.meshes):
-        return Schedule.of("1f1b", placement, _backward_first(placement, microbatches))
-    orders: list[list[Task]] = []
-    for stage in range(placement.stages):
-        ahead = min(microbatches, placement.stages - stage - 1)
-        order = [Task("forward", stage, microbatch) for microbatch in range(ahead)]
-        for microbatch in range(microbatches):
-            if microbatch + ahead < microbatches:
-                order.append(Task("forward", stage, microbatch + ahead))
-            order.append(Task("backward", stage, microbatch))
-        orders.append(order)
-    return Schedule.of("1f1b", placement, orders)
+        homes = [mesh for mesh, *_ in placement.homes]
+        pipeline = Pipeline(homes, range(microbatches), lambda stage: placement.stages - stage)
+        return Schedule.of("1f1b", placement, backward_first([pipeline]))
+    return Schedule.of("1f1b", placement, linear_orders(meshes, microbatches, lambda mesh: meshes - mesh - 1))
+
+
+def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
+    """1F1B with twice as many forwards ahead, so that hops hide behind them (Eager 1F1B, arXiv 2211.05322).
+
+    Mesh i of p runs min(m, 2(p - i - 1)) forwards ahead and keeps at most min(m, 2(p - i) - 1) activations. A hop that
+    takes up to half of a forward and backward costs nothing but its first way up and down.
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    placement = Placement.linear(meshes)
+    orders = linear_orders(meshes, microbatches, lambda mesh: 2 * (meshes - mesh - 1))
+    return Schedule.of("eager-1f1b", placement, orders)
+
+
+def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
+    """Breadth-first over a looped placement (arXiv 2211.05953, section 4): GPipe with several stages per mesh.
+
+    A stage finishes all its microbatches before its mesh goes on to the next one, so its weights are gathered and its
+    gradients reduced once. It takes mT + (p - 1)T/v with at least p microbatches, and keeps m activations.
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        chunks: stages per mesh, at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    return replace(gpipe(meshes, microbatches, chunks), name="looped-bfs")
+
+
+def linear_orders(meshes: int, microbatches: int, ahead: Callable[[int], int]) -> list[list[Task]]:
+    """One stage per mesh: for each mesh so many forwards ahead, then one forward and one backward in turn."""
+    return [
+        in_turn(
+            [Task("forward", mesh, microbatch) for microbatch in range(microbatches)],
+            [Task("backward", mesh, microbatch) for microbatch in range(microbatches)],
+            ahead(mesh),
+        )
+        for mesh in range(meshes)
+    ]
 
 
 def _placement(name: str, meshes: int, chunks: int, placement: Placement | None) -> Placement:
@@ -81,61 +127,3 @@ def _placement(name: str, meshes: int, chunks: int, placement: Placement | None)
         if len(homes) > 1:
             raise ScheduleError(f"{name}: each stage must be on one mesh, found stage {stage} on {len(homes)}")
     return placement
-
-
-class _Greedy:
-    """A clocked run that decides the order as it goes; a forward takes one tick, a backward two.
-
-    It never gets stuck: a stage takes its microbatches in order, so the oldest unfinished microbatch never waits for a
-    limit, as whatever counts against it would be older still.
-    """
-
-    def __init__(self, stages: int, microbatches: int) -> None:
-        self.stages = stages
-        self.microbatches = microbatches
-        # Ticks at which the forwards and backwards of each stage end, as far as they are placed.
-        self.forward_ends: list[list[int]] = [[] for _ in range(stages)]
-        self.backward_ends: list[list[int]] = [[] for _ in range(stages)]
-
-    def can_backward(self, stage: int, now: int) -> bool:
-        microbatch = len(self.backward_ends[stage])
-        gradients = self.backward_ends[stage + 1] if stage + 1 < self.stages else self.forward_ends[stage]
-        return microbatch < len(self.forward_ends[stage]) and _done(gradients, microbatch, now)
-
-    def can_forward(self, stage: int, now: int) -> bool:
-        microbatch = len(self.forward_ends[stage])
-        alive = microbatch - len(self.backward_ends[stage])
-        fed = stage == 0 or _done(self.forward_ends[stage - 1], microbatch, now)
-        return fed and microbatch < self.microbatches and alive < self.stages - stage
-
-    def pick(self, stages: tuple[int, ...], now: int) -> Task | None:
-        for stage in reversed(stages):
-            if self.can_backward(stage, now):
-                self.backward_ends[stage].append(now + 2)
-                return Task("backward", stage, len(self.backward_ends[stage]) - 1)
-        for stage in reversed(stages):
-            if self.can_forward(stage, now):
-                self.forward_ends[stage].append(now + 1)
-                return Task("forward", stage, len(self.forward_ends[stage]) - 1)
-        return None
-
-
-def _done(ends: list[int], microbatch: int, now: int) -> bool:
-    return microbatch < len(ends) and ends[microbatch] <= now
-
-
-def _backward_first(placement: Placement, microbatches: int) -> list[list[Task]]:
-    run = _Greedy(placement.stages, microbatches)
-    orders: list[list[Task]] = [[] for _ in range(placement.meshes)]
-    free_at = [0] * placement.meshes
-    left = 2 * placement.stages * microbatches
-    now = 0
-    while left:
-        for mesh, order in enumerate(orders):
-            task = run.pick(placement.stages_of(mesh), now) if free_at[mesh] <= now else None
-            if task:
-                order.append(task)
-                free_at[mesh] = now + (2 if task.kind == "backward" else 1)
-                left -= 1
-        now += 1
-    return orders

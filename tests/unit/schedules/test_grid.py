@@ -7,10 +7,9 @@ from textwrap import dedent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-
-counts = st.integers(1, 6)
 
 
 def test_the_grid_shows_rank_by_time() -> None:
@@ -50,9 +49,9 @@ def test_what_never_runs_is_printed_too() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.sampled_from(S.names()), counts, st.integers(1, 9), st.integers(1, 3))
-def test_any_schedule_of_the_library_round_trips(name: str, meshes: int, microbatches: int, chunks: int) -> None:
-    schedule = S.make(name, meshes=meshes, microbatches=microbatches, chunks=chunks)
+@given(schedules())
+def test_any_schedule_of_the_library_round_trips(made: Made) -> None:
+    schedule = made.schedule
     parsed = S.parse(str(schedule))
     assert parsed == schedule
     assert str(parsed) == str(schedule)
@@ -124,10 +123,10 @@ def test_any_text_parses_or_is_a_schedule_error(text: str) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.integers(0, 2**32), st.sampled_from(S.names()))
-def test_any_edit_of_a_schedule_parses_or_is_a_schedule_error(seed: int, name: str) -> None:
+@given(st.integers(0, 2**32), schedules(meshes=3, microbatches=3))
+def test_any_edit_of_a_schedule_parses_or_is_a_schedule_error(seed: int, made: Made) -> None:
     source = random.Random(seed)
-    letters = list(str(S.make(name, meshes=3, microbatches=3, chunks=2)))
+    letters = list(str(made.schedule))
     for _ in range(source.randint(1, 4)):
         at = source.randrange(len(letters))
         cut = source.choice((0, 1, 1, 4, 30))

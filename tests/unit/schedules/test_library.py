@@ -7,19 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
 
-counts = st.integers(1, 6)
 
-
-@settings(deadline=None, max_examples=80)
-@given(st.sampled_from(S.names()), counts, st.integers(1, 9), st.integers(1, 4))
-def test_every_schedule_is_valid_for_any_counts(name: str, meshes: int, microbatches: int, chunks: int) -> None:
-    schedule = S.make(name, meshes=meshes, microbatches=microbatches, chunks=chunks)
+@settings(deadline=None, max_examples=150)
+@given(schedules())
+def test_every_schedule_is_valid_for_any_counts(made: Made) -> None:
+    schedule = made.schedule
     S.check(schedule)
-    assert schedule.name == name
-    assert (schedule.meshes, schedule.stages, schedule.microbatches) == (meshes, meshes * chunks, microbatches)
+    stages = made.meshes * made.chunks
+    assert (schedule.meshes, schedule.stages, schedule.microbatches) == (made.meshes, stages, made.microbatches)
+    assert schedule.name in S.names()
 
 
 @settings(deadline=None, max_examples=60)
@@ -46,8 +46,8 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b"),
-        (lambda: S.make("GPipes", meshes=1, microbatches=1), "there are gpipe, 1f1b; did you mean 'gpipe'?"),
+        (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis; did you mean 'gpipe'?"),
         (
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",
@@ -63,6 +63,31 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
             lambda: S.gpipe(2, 1, placement=S.Placement.of(0, (0, 1))),
             "gpipe: each stage must be on one mesh, found stage",
         ),
+        (
+            lambda: S.make("interleaved-1f1b", meshes=4, microbatches=6),
+            "interleaved-1f1b: microbatches must be a multiple of 4, found 6: they go through the stages in groups",
+        ),
+        (
+            lambda: S.make("dualpipe", meshes=4, microbatches=6),
+            "dualpipe: microbatches must be at least 8, two per mesh",
+        ),
+        (lambda: S.make("dualpipe", meshes=3, microbatches=6), "dualpipe: meshes must be a multiple of 2, found 3"),
+        (lambda: S.make("dualpipe-v", meshes=4, microbatches=7), "dualpipe-v: microbatches must be at least 8"),
+        (lambda: S.make("chimera", meshes=4, microbatches=7), "chimera: microbatches must be a multiple of 2, found 7"),
+        (lambda: S.make("hanayo", meshes=4, microbatches=7, chunks=3), "hanayo: chunks must be a multiple of 2, found"),
+        (
+            lambda: S.make("gis", meshes=4, microbatches=8, group=1),
+            "gis: group must be from 2 to 4 for 4 meshes, found 1",
+        ),
+        (lambda: S.make("gis", meshes=4, microbatches=7), "gis: microbatches must be a multiple of 2, found 7"),
+        (lambda: S.make("v-half", meshes=0, microbatches=7), "meshes must be a whole number of at least 1, found 0"),
+        (lambda: S.make("seq1f1b", meshes=4, microbatches=7, slices=0), "slices must be a whole number of at least 1"),
+        (
+            lambda: S.make("zb-1p", meshes=4, microbatches=7, costs=S.Costs(forward=[1, 2])),
+            "forward: expected a number for each of 4 stages, found 2",
+        ),
+        (lambda: S.Interleaved1F1B(6, 4), "Interleaved1F1B: num_stages must be a multiple of mpmd_dim=4, found 6"),
+        (lambda: S.DualPipeV(12, 4), "DualPipeV: num_stages must be 2 * mpmd_dim, found 12 and 4"),
         (lambda: S.Std1F1B(0), "num_stages must be a whole number of at least 1, found 0"),
         (lambda: S.Std1F1B(2).build(0), "microbatches must be a whole number of at least 1, found 0"),
     ],
@@ -77,10 +102,57 @@ def test_numpy_integers_are_counts() -> None:
     assert S.gpipe(int(np.int64(2)), 2) == S.make("gpipe", meshes=np.int64(2), microbatches=np.int32(2))  # pyright: ignore[reportArgumentType]  # NumPy scalars index
 
 
-def test_jaxpp_classes_build_the_librarys_schedules() -> None:
-    assert S.Std1F1B(4).build(8) == S.make("1f1b", meshes=4, microbatches=8)
-    assert S.GPipe(num_stages=3).build(2) == S.make("gpipe", meshes=3, microbatches=2)
-    assert S.Std1F1B(4).get_mpmd_idx(3) == 3
+CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
+    (S.GPipe(4), "gpipe", {}),
+    (S.Std1F1B(num_stages=4), "1f1b", {}),
+    (S.Eager1F1B(4), "eager-1f1b", {}),
+    (S.ZeroBubble(num_stages=4), "zb-h1", {}),
+    (S.ZeroBubbleH2(4), "zb-h2", {}),
+    (S.Chimera(4), "chimera", {}),
+    (S.DualPipe(4), "dualpipe", {}),
+    (S.Seq1F1B(4, slices=3), "seq1f1b", {"slices": 3}),
+    (S.Interleaved1F1B(num_stages=12, mpmd_dim=4), "interleaved-1f1b", {"chunks": 3}),
+    (S.KimiK2(num_stages=8, mpmd_dim=4), "kimi-k2", {"chunks": 2}),
+    (S.LoopedBFS(8, 4), "looped-bfs", {"chunks": 2}),
+    (S.InterleavedZeroBubble(8, 4), "interleaved-zb", {"chunks": 2}),
+    (S.GIS(8, 4, group=4), "gis", {"chunks": 2, "group": 4}),
+    (S.Hanayo(16, 4), "hanayo", {"chunks": 4}),
+    (S.ZeroBubbleV(8, 4), "zb-v", {}),
+    (S.VHalf(8, 4), "v-half", {}),
+    (S.VMin(8, 4), "v-min", {}),
+    (S.DualPipeV(num_stages=8, mpmd_dim=4), "dualpipe-v", {}),
+    (S.DualPipeV(8, 4, fused=True), "dualpipe-v", {"fused": True}),
+    (S.BitPipe(8, 4), "bitpipe", {}),
+]
+
+
+@pytest.mark.parametrize(("made", "name", "options"), CLASSES)
+def test_jaxpp_classes_build_the_librarys_schedules(
+    made: S.LibrarySchedule, name: str, options: dict[str, int]
+) -> None:
+    schedule = S.make(name, meshes=4, microbatches=8, **options)
+    assert made.build(8) == schedule
+    assert made.name == name
+    assert tuple(made.tasks(8)) == schedule.cells
+    assert [made.get_mpmd_idx(stage) for stage in range(made.num_stages)] == [
+        schedule.placement[stage] for stage in range(schedule.stages)
+    ]
+
+
+def test_every_name_but_the_automatic_ones_has_a_class() -> None:
+    assert {name for _, name, _ in CLASSES} == {*S.names()} - {"zb-1p", "zb-2p"}
+
+
+class Backwards(S.Std1F1B):
+    """A user's own orders in a class of ours."""
+
+    def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+        return [row for row in S.gpipe(self.num_stages, n_mubatches).orders]
+
+
+def test_a_class_of_the_library_can_be_subclassed() -> None:
+    assert Backwards(2).build(3).orders == S.gpipe(2, 3).orders
+    assert Backwards(2).build(3).name == "Backwards"
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,9 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
-
-counts = st.integers(1, 6)
 
 
 def test_the_merged_order_goes_by_start_time_then_mesh() -> None:
@@ -44,11 +43,9 @@ def test_a_deadlock_has_no_order() -> None:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.sampled_from(S.names()), counts, st.integers(1, 9), st.integers(1, 3))
-def test_the_merged_order_is_topological_and_keeps_each_mesh_order(
-    name: str, meshes: int, mbs: int, chunks: int
-) -> None:
-    schedule = S.make(name, meshes=meshes, microbatches=mbs, chunks=chunks)
+@given(schedules())
+def test_the_merged_order_is_topological_and_keeps_each_mesh_order(made: Made) -> None:
+    schedule = made.schedule
     merged = S.merged_order(schedule)
     done: set[S.Task] = set()
     for _, task in merged:

@@ -1,0 +1,89 @@
+"""Two pipelines in opposite directions: each stage is on two meshes, which hold a copy of its weights each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library.greedy import Pipeline, backward_first
+from jaxpp.schedules.library.orders import Cell, Row, multiple
+from jaxpp.schedules.library.v_shaped import dual_row
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement
+
+
+def chimera(meshes: int, microbatches: int) -> Schedule:
+    """Half of the microbatches go down the meshes, half up (Chimera, arXiv 2107.06925, sections 3.1 and 3.5).
+
+    Even microbatches go down, odd ones up, each direction as 1F1B with at most p/2 of them on their way: units of p
+    microbatches, put together directly. A forward and a backward of the same length make such a unit 2m + p - 2 long.
+
+    Args:
+        meshes: number of meshes p, even.
+        microbatches: even; a multiple of p is what the paper is about.
+
+    Raises:
+        ScheduleError: a count is odd or below 1.
+    """
+    microbatches = _even("chimera", meshes, microbatches)
+    return _two_ways("chimera", range(meshes), microbatches, lambda stage: min(meshes - stage, meshes // 2))
+
+
+def bitpipe(meshes: int, microbatches: int) -> Schedule:
+    """Chimera with two V-shaped pipelines of half the stages' size (BitPipe, arXiv 2410.19367, section 3).
+
+    Each mesh holds four stages of 2p. With a forward and a backward of the same length and p microbatches it takes
+    2m + (p - 2)/2, half of Chimera's bubble.
+
+    Args:
+        meshes: number of meshes p, even.
+        microbatches: even.
+
+    Raises:
+        ScheduleError: a count is odd or below 1.
+    """
+    microbatches = _even("bitpipe", meshes, microbatches)
+    homes = [mesh for mesh, *_ in Placement.waves(meshes, 2).homes]
+    return _two_ways("bitpipe", homes, microbatches, lambda stage: meshes)
+
+
+def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
+    """A forward of one direction together with a backward of the other (DualPipe, DeepSeek-V3, arXiv 2412.19437).
+
+    The first half of the microbatches goes down the meshes, the second half up. Where F&B is one task its bubble is
+    (p/2 - 1)(F&B + B - 3W), B being the whole backward; each mesh keeps p + 1 activations.
+
+    Args:
+        meshes: number of meshes p, even.
+        microbatches: even, at least 2p.
+        fused: run a forward and a backward as one task, F&B, which a program can overlap; else one after the other.
+
+    Raises:
+        ScheduleError: a count is odd, or there are fewer microbatches than 2p.
+    """
+    microbatches = _even("dualpipe", meshes, microbatches)
+    if microbatches < 2 * meshes:
+        raise ScheduleError(f"dualpipe: microbatches must be at least {2 * meshes}, two per mesh, found {microbatches}")
+    rows: list[list[Cell]] = []
+    for mesh in range(meshes):
+        near, far = min(mesh, meshes - 1 - mesh), max(mesh, meshes - 1 - mesh)
+        # A stage near an end of the model runs the microbatches that begin or end here.
+        down, up = (mesh, 0), (meshes - 1 - mesh, microbatches // 2)
+        row = Row(microbatches // 2, dict((down, up)))
+        dual_row(row, near, far, meshes // 2, near, fused)
+        rows.append(row.cells)
+    placement = Placement.of(*((stage, meshes - 1 - stage) for stage in range(meshes)))
+    return Schedule.of("dualpipe", placement, rows)
+
+
+def _even(name: str, meshes: int, microbatches: int) -> int:
+    for value, what in ((meshes, "meshes"), (microbatches, "microbatches")):
+        multiple(whole_number(value, what, least=1), 2, f"{name}: {what}", "there are two directions")
+    return whole_number(microbatches, "microbatches", least=1)
+
+
+def _two_ways(name: str, down: Sequence[int], microbatches: int, limit: Callable[[int], int]) -> Schedule:
+    up = [max(down) - mesh for mesh in down]
+    pipelines = [Pipeline(down, range(0, microbatches, 2), limit), Pipeline(up, range(1, microbatches, 2), limit)]
+    placement = Placement.of(*zip(down, up, strict=True))
+    return Schedule.of(name, placement, backward_first(pipelines, backward=1))

@@ -1,0 +1,40 @@
+"""Schedules that are made for little memory: few microbatches on their way, so that what is left can go to the host."""
+
+from __future__ import annotations
+
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library.interleaved import units
+from jaxpp.schedules.library.orders import in_turn, multiple, split
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement
+
+
+def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
+    """Generalized interleaved schedule, GIS(g) (PipeOffload, arXiv 2503.01328, section 3).
+
+    Interleaved, but in groups of g microbatches, and with only as many forwards ahead as the first backward needs. It
+    keeps g(v - 1) + p stages' activations; with T_F = T_B = T_W its bubble is 2(p - 1) + (p - g)(v - 1) stage times.
+    The backward is split, each weight gradient right behind its input gradient.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: a multiple of the group.
+        chunks: stages per mesh v, at least 1.
+        group: microbatches per group g, from p/2 to p; by default p/2, rounded up: the least memory.
+
+    Raises:
+        ScheduleError: a count is below 1, the group is too small or too large, or no divisor of the microbatches.
+    """
+    placement = Placement.looped(meshes, chunks)
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    group = whole_number((meshes + 1) // 2 if group is None else group, "group", least=1)
+    if not meshes <= 2 * group <= 2 * meshes:
+        raise ScheduleError(
+            f"gis: group must be from {(meshes + 1) // 2} to {meshes} for {meshes} meshes, found {group}"
+        )
+    multiple(microbatches, group, "gis: microbatches", "they go through the stages in groups")
+    orders = [
+        split(in_turn(*units(meshes, mesh, microbatches, chunks, group), (chunks - 1) * group + meshes - 1 - mesh), 0)
+        for mesh in range(meshes)
+    ]
+    return Schedule.of("gis", placement, orders)

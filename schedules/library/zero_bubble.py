@@ -1,0 +1,92 @@
+"""Zero Bubble on a linear placement (arXiv 2401.10241): the backward is split, weight gradients fill the bubbles."""
+
+from __future__ import annotations
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import whole_number
+from jaxpp.schedules.library.classic import linear_orders, one_f_one_b
+from jaxpp.schedules.library.orders import split
+from jaxpp.schedules.library.zero_bubble_auto import Problem, best_orders
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement
+
+
+def zb_h1(meshes: int, microbatches: int) -> Schedule:
+    """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241, section 2.2, figure 2).
+
+    The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations. With
+    more than p microbatches it takes mT + (p - 1)(F + B - W + 4c).
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    placement = Placement.linear(meshes)
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    orders = linear_orders(meshes, microbatches, lambda mesh: meshes - mesh - 1)
+    return Schedule.of("zb-h1", placement, [split(order, mesh) for mesh, order in enumerate(orders)])
+
+
+def zb_h2(meshes: int, microbatches: int) -> Schedule:
+    """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241, section 2.2, figure 3).
+
+    Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards: every mesh keeps 2p - 1
+    activations. The longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must step its optimizer on its own.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: at least 1; from 2p - 1 on the above holds.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    placement = Placement.linear(meshes)
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    orders = linear_orders(meshes, microbatches, lambda mesh: 2 * (meshes - mesh - 1))
+    return Schedule.of("zb-h2", placement, [split(order, 2 * mesh) for mesh, order in enumerate(orders)])
+
+
+def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
+    """What the automatic scheduler finds with the memory of 1F1B (Zero Bubble, arXiv 2401.10241, section 3.1).
+
+    An input gradient gives back half of an activation, the weight gradient the other half.
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        costs: times that the schedule is for; by default all tasks take equally long.
+
+    Raises:
+        ScheduleError: a count is below 1, or the costs are for other meshes.
+    """
+    return _automatic("zb-1p", meshes, microbatches, costs, meshes)
+
+
+def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
+    """What the automatic scheduler finds with twice the memory of 1F1B (Zero Bubble, arXiv 2401.10241, section 3.1).
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        costs: times that the schedule is for; by default all tasks take equally long.
+
+    Raises:
+        ScheduleError: a count is below 1, or the costs are for other meshes.
+    """
+    return _automatic("zb-2p", meshes, microbatches, costs, 2 * meshes)
+
+
+def _automatic(name: str, meshes: int, microbatches: int, costs: Costs | None, memory: float) -> Schedule:
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    shape, costs = one_f_one_b(meshes, 1), costs or Costs()
+    forward, input_grad, weight_grad = (costs.time(kind, shape) for kind in ("forward", "input_grad", "weight_grad"))
+    hops, rates = costs.pair("hop", shape), costs.pair("bandwidth", shape)
+    sizes = costs.bytes("message_bytes", shape)
+    for source in range(meshes):
+        for target in range(meshes):
+            hops[source][target] += sizes[min(source, target)] / rates[source][target] if source != target else 0.0
+    problem = Problem(microbatches, forward, input_grad, weight_grad, hops, memory)
+    return Schedule.of(name, shape.placement, best_orders(problem))

@@ -1,0 +1,46 @@
+"""What each schedule of the library accepts, for the tests that go through all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from jaxpp import schedules as S
+
+
+@dataclass(frozen=True)
+class Made:
+    """A schedule and what it was made from."""
+
+    schedule: S.Schedule
+    meshes: int
+    microbatches: int
+    chunks: int
+    options: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@st.composite
+def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int = 6, microbatches: int = 9) -> Made:
+    """Any schedule of the library, with any numbers that it allows, up to about those given."""
+    name = draw(st.sampled_from(names))
+    p, m, v = draw(st.integers(1, meshes)), draw(st.integers(1, microbatches)), draw(st.integers(1, 3))
+    options: dict[str, int] = {}
+    chunks = 1
+    if name in ("chimera", "bitpipe", "dualpipe"):
+        p, m = 2 * -(-p // 2), 2 * -(-m // 2)
+    if name in ("dualpipe", "dualpipe-v"):
+        m += 2 * p
+    if name in ("interleaved-1f1b", "kimi-k2", "interleaved-zb", "gis"):
+        m = p * -(-m // p)
+    if name in ("gpipe", "1f1b", "interleaved-1f1b", "kimi-k2", "looped-bfs", "interleaved-zb", "gis"):
+        chunks = options["chunks"] = v
+    if name == "hanayo":
+        chunks = options["chunks"] = 2 * v
+    if name in ("zb-v", "v-half", "v-min", "dualpipe-v", "bitpipe"):
+        chunks = 2
+    if name == "gis":
+        options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
+    if name == "seq1f1b":
+        options["slices"] = v
+    return Made(S.make(name, meshes=p, microbatches=m, **options), p, m, chunks, options)
