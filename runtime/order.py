@@ -9,18 +9,22 @@ from jaxpp.runtime.values import ProgramError
 COSTS: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
 """How long a task is taken to run, in forward tasks; other kinds take 1."""
 
+HOP = 2.0
+"""How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
+at once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
+
 Merged = list[tuple[int, Call | Send | Receive]]
 """(mesh, instruction), without the constants."""
 
 
-def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged:
+def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: float = HOP) -> Merged:
     """All instructions by the time at which they would start, each mesh's in its own order, sends before receives.
 
     A device that runs its programs in order never waits for a program issued later. A send directly follows what its
     mesh did before: a copy that is under way early is done when its reader is dispatched. O(n log meshes).
     Raises ProgramError, with the meshes and channels, for sequences that wait for each other in a circle.
     """
-    merger = _Merger(program)
+    merger = _Merger(program, hop)
     for mesh in range(program.meshes):
         merger.advance(mesh)
     while merger.heap:
@@ -35,7 +39,8 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS) -> Merged
 class _Merger:
     """The meshes at one moment of the simulated step."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, hop: float) -> None:
+        self.hop = hop
         self.sequences = [[each for each in line if not isinstance(each, Constant)] for line in program.sequences]
         self.positions = [0] * program.meshes
         self.clocks = [0.0] * program.meshes
@@ -63,7 +68,7 @@ class _Merger:
                 return
             self.positions[mesh] += 1
             self.order.append((mesh, instruction))
-            self.sent[instruction.channel] = ready[instruction.operand]
+            self.sent[instruction.channel] = ready[instruction.operand] + self.hop
             if instruction.channel in self.waiting:
                 self.advance(self.waiting.pop(instruction.channel))
 

@@ -1,6 +1,5 @@
 """`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
 
-import operator
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,13 +86,15 @@ def _check_channels(module: ir.Module, lines: Lines) -> None:
     for channel, send in sides[True].items():
         recv = sides[False][channel]
         sent, received = send.operands[0], recv.results[0]
-        for what, given, taken, equal in (
-            ("meshes", (send.source, send.target), (recv.source, recv.target), operator.eq),
-            ("type", sent.type, received.type, operator.eq),
-            ("sharding", shardings.of(sent), shardings.of(received), at.same),
+        routes = (send.source, send.target), (recv.source, recv.target)
+        given, taken = shardings.of(sent), shardings.of(received)
+        for what, one, other, equal in (
+            ("meshes", *routes, routes[0] == routes[1]),
+            ("type", sent.type, received.type, sent.type == received.type),
+            ("sharding", given, taken, at.same(given, taken)),
         ):
-            if not equal(given, taken):
-                message = f"channel {channel}: {what} {given} is sent, {taken} is received"
+            if not equal:
+                message = f"channel {channel}: {what} {one} is sent, {other} is received"
                 raise PassError(message, location=recv.op.location)
 
 

@@ -32,8 +32,8 @@ def test_a_send_follows_its_call() -> None:
 
 
 def test_tasks_come_by_their_start() -> None:
-    """Two stages, two microbatches: forward takes 1, backward 2."""
-    order = merged_order(parse(Pipeline(2, 2).text()))
+    """Two stages, two microbatches: forward takes 1, backward 2, a copy nothing."""
+    order = merged_order(parse(Pipeline(2, 2).text()), hop=0.0)
     tasks = [
         (mesh, each.kind, each.microbatch) for mesh, each in order if isinstance(each, Call) and each.stage is not None
     ]
@@ -47,3 +47,10 @@ def test_tasks_come_by_their_start() -> None:
         (1, "backward", 1),
         (0, "backward", 1),
     ]
+
+
+def test_a_reader_comes_later_while_its_copy_is_under_way() -> None:
+    order = merged_order(parse(Pipeline(2, 4).text()), hop=2.0)
+    tasks = [(mesh, each.kind) for mesh, each in order if isinstance(each, Call) and each.stage is not None]
+    assert tasks[:3] == [(0, "forward"), (0, "forward"), (1, "forward")]
+    assert tasks.index((1, "backward")) < tasks.index((0, "backward"))
