@@ -46,10 +46,14 @@ class Instruction(NamedTuple):
 def read_program(module: ir.Module) -> list[list[Instruction]]:
     """The instructions of each mesh. Raises PassError on an operation that no program has."""
     reader = Reader()
-    return [
-        [reader.read(op) for op in operations(body_of(function))[:-1] if op.name != "stablehlo.create_token"]
-        for function in mesh_functions(module)
-    ]
+    lines: list[list[Instruction]] = []
+    for function in mesh_functions(module):
+        ops = operations(body_of(function))[:-1]
+        chains = sum(op.name == "stablehlo.create_token" for op in ops)
+        if chains > 1:
+            raise PassError(f"a mesh function has {chains} token chains, expected one", location=function.location)
+        lines.append([reader.read(op) for op in ops if op.name != "stablehlo.create_token"])
+    return lines
 
 
 class Reader:
@@ -77,7 +81,9 @@ class Reader:
 
     def hop(self, op: ir.Operation) -> tuple[int, int, int]:
         """(channel handle, sending mesh, receiving mesh) of a send or recv. Raises PassError on another form."""
-        attribute = op.attributes["source_target_pairs"]
+        attribute = op.attributes.get("source_target_pairs")
+        if attribute is None:
+            raise PassError(f"a {op.name} without source_target_pairs", location=op.location)
         pair = self._lists.get(attribute)
         if pair is None:
             pair = self._lists[attribute] = [int(mesh) for mesh in ir.DenseIntElementsAttr(attribute)]

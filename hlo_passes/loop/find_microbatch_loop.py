@@ -20,13 +20,16 @@ class FindMicrobatchLoop(Pass):
     The loop is the `stablehlo.while` that carries `jaxpp.microbatch_loop` (written by `treduce`), or the only one whose
     body holds stage marks (a user's `lax.scan` or `fori_loop`). Afterwards:
 
-    - values that the body hands on unchanged are no longer carried: the body uses the value from outside;
+    - values that the body hands on unchanged are no longer carried: the body uses the value from outside (so in every
+      loop: XLA drops them too, and then can't match them with their shardings);
+    - a barrier of several values that is no mark (`jax.checkpoint` makes them) is one barrier for each: they may belong
+      to different stages;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.
 
     Options:
-        schedule: a schedule's name (`1f1b`) or text form, for a loop that has none of its own.
+        schedule: a schedule's name (`1f1b`) or text form, instead of the loop's own.
         meshes: the number of meshes for a schedule given by name.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
@@ -46,10 +49,13 @@ class FindMicrobatchLoop(Pass):
         """Canonicalize the loop of `module`. Raises PassError for each way in which there is no such loop."""
         main = main_of(module)
         loop = _find(main)
-        _check_marks_at_top(main, loop)
+        _check_marks(main, loop)
         _drop_scalar_constraints(main)
+        for inner in reversed([op for op in nested(main) if op.name == "stablehlo.while" and op != loop]):
+            drop_invariants(inner)
         loop = drop_invariants(loop)
-        length = trip_count(loop)
+        _split_barriers(loop)
+        length = _length(loop)
         schedule, text = self._schedule(loop, length)
         repeated = _recomputed_mark(loop, schedule.stages)
         marks = number_marks(loop)
@@ -91,6 +97,12 @@ class FindMicrobatchLoop(Pass):
                 )
             if "\n" in text:
                 schedule = schedules.parse(text)
+            elif not self.meshes and text in schedules.names():
+                raise PassError(
+                    f"a schedule by name ({text}) needs the number of meshes",
+                    location=loop.location,
+                    hint="give meshes=N to the pass, or --meshes N with --pipeline",
+                )
             else:
                 schedule = schedules.make(text, meshes=self.meshes, microbatches=length)
                 text = str(schedule)
@@ -103,12 +115,32 @@ class FindMicrobatchLoop(Pass):
         return schedule, text
 
 
+def _entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
+    """What `jaxpp.microbatch_loop` says; empty for a loop without it."""
+    attribute = loop.attributes.get(at.LOOP)
+    if attribute is None:
+        return {}
+    if not isinstance(attribute, ir.DictAttr):
+        raise PassError(
+            f"unknown form of {at.LOOP}: {attribute}",
+            location=loop.location,
+            hint='it is a dictionary: {length = 8 : i64, schedule = "..."}',
+        )
+    return at.dictionary(attribute)
+
+
 def loop_schedule(loop: ir.Operation) -> str:
     """The text of the schedule that a loop carries; empty when it carries none."""
-    if at.LOOP not in loop.attributes:
-        return ""
-    schedule = at.dictionary(loop.attributes[at.LOOP]).get("schedule")
+    schedule = _entries(loop).get("schedule")
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
+
+
+def _length(loop: ir.Operation) -> int:
+    """How often `loop` runs, which is what it says of itself."""
+    length, said = trip_count(loop), _entries(loop).get("length")
+    if isinstance(said, ir.IntegerAttr) and said.value != length:
+        raise PassError(f"{at.LOOP} says {said.value} microbatches, the loop runs {length}", location=loop.location)
+    return length
 
 
 def microbatches_without_schedule(module: ir.Module) -> int | None:
@@ -117,7 +149,7 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
     Raises PassError as the pass does. `inline-calls` must have run.
     """
     loop = _find(main_of(module))
-    return None if loop_schedule(loop) else trip_count(loop)
+    return None if loop_schedule(loop) else _length(loop)
 
 
 def _find(main: ir.Operation) -> ir.Operation:
@@ -161,10 +193,18 @@ def _drop_scalar_constraints(main: ir.Operation) -> None:
             op.erase()
 
 
-def _check_marks_at_top(main: ir.Operation, loop: ir.Operation) -> None:
+def _check_marks(main: ir.Operation, loop: ir.Operation) -> None:
     body = loop.regions[1].blocks[0]
     for op in nested(main):
-        if boundary.is_mark(op) and op.block != body:
+        if boundary.ATTRIBUTE not in op.attributes:
+            continue
+        if not boundary.is_mark(op):
+            raise PassError(
+                f"{boundary.ATTRIBUTE} on a {op.name}",
+                location=op.location,
+                hint="a stage mark is a stablehlo.optimization_barrier",
+            )
+        if op.block != body:
             parent = op.parent.operation if op.parent is not None else main
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(
@@ -211,6 +251,17 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
                 block.erase_argument(i)
     loop.erase()
     return new
+
+
+def _split_barriers(loop: ir.Operation) -> None:
+    for op in operations(loop.regions[1].blocks[0]):
+        if op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op) and len(op.operands) > 1:
+            for result, operand in zip(list(op.results), list(op.operands), strict=True):
+                alone = ir.Operation.create(
+                    op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
+                )
+                result.replace_all_uses_with(alone.results[0])
+            op.erase()
 
 
 def _return_only(body: ir.Block, kept: list[int]) -> None:

@@ -49,8 +49,10 @@ def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], ab
         target = callee(op)
         if target in (*above, name):
             raise PassError(f"@{target} calls itself", location=op.location, hint="recursion can't be lowered")
-        if target not in by_name or not len(by_name[target].regions[0].blocks):
-            raise PassError(f"call of @{target}, which has no body in this module", location=op.location)
+        blocks = len(by_name[target].regions[0].blocks) if target in by_name else 0
+        if blocks != 1:
+            found = f"which has {blocks} blocks, expected one" if blocks else "which has no body in this module"
+            raise PassError(f"call of @{target}, {found}", location=op.location)
         if target not in done:
             _inline_into(target, by_name, done, (*above, name))
         with ir.InsertionPoint(op):

@@ -10,6 +10,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import main_of, nested
 
+_RULE = "sdy.sharding_rule"
+
 
 @dataclass(frozen=True)
 class PropagateShardings(Pass):
@@ -36,8 +38,11 @@ class PropagateShardings(Pass):
         partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
         if partitions == 1:
             return
+        ruled = _give_rules(module)
         PassManager.parse("builtin.module(sdy-propagation-pipeline)").run(module.operation)
         for op in list(nested(main_of(module))):
+            if ruled and _RULE in op.attributes:
+                del op.attributes[_RULE]
             if op.name == "sdy.constant":
                 _replace(op, "stablehlo.constant", {"value": op.attributes["value"]})
             elif op.name in ("sdy.reshard", "sdy.sharding_constraint"):
@@ -46,6 +51,25 @@ class PropagateShardings(Pass):
                     op.erase()
                 elif op.name == "sdy.reshard":
                     _replace(op, "sdy.sharding_constraint", {"sharding": op.attributes["sharding"]})
+
+
+def _give_rules(module: ir.Module) -> bool:
+    """Tell Shardy, which stops at operations of CHLO, which of them are elementwise (erf, square...); True if any."""
+    found = False
+    for op in nested(module.operation):
+        if op.name.startswith("chlo.") and _RULE not in op.attributes and len(op.results) == 1:
+            types = [value.type for value in (*op.operands, *op.results)]
+            if isinstance(types[0], ir.RankedTensorType) and all(
+                isinstance(type_, ir.RankedTensorType) and type_.shape == types[0].shape for type_ in types
+            ):
+                names = [f"z_{i}" if i > 17 else chr(ord("i") + i) for i in range(types[0].rank)]
+                one = "[" + ", ".join(names) + "]"
+                sizes = ", ".join(f"{name}={size}" for name, size in zip(names, types[0].shape, strict=True))
+                arguments = ", ".join([one] * len(op.operands))
+                rule = f"#sdy.op_sharding_rule<({arguments})->({one}) {{{sizes}}}>"
+                op.attributes[_RULE] = ir.Attribute.parse(rule)
+                found = True
+    return found
 
 
 def _replace(op: ir.Operation, name: str, attributes: dict[str, ir.Attribute]) -> None:

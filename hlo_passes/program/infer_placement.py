@@ -123,16 +123,19 @@ class _Regroup:
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
         placement = self._placement
-        wanted = {v: op for v, op in placement.producers.items() if op.name != "stablehlo.constant"}
         uses = [
             (task, number, value)
             for task in placement.tasks
             for number, value in enumerate(task.operands)
-            if value in wanted
+            if value in placement.producers
         ]
         slots = Counter((callee(task), number, value) for task, number, value in uses)
         for task, number, value in uses:
-            producer = wanted[value]
+            producer = placement.producers[value]
+            if producer.name == "stablehlo.constant" and (
+                slots[callee(task), number, value] > 1 or not ir.RankedTensorType(value.type).rank
+            ):
+                continue  # each mesh makes its constants once, when the program is loaded
             mesh = placement.tasks[task]
             key = self._key.get(producer) or ("before", (mesh,), self._level(producer, mesh, "before"))
             group = self._group(key)

@@ -72,7 +72,7 @@ class _Walk:
             self._kept_for.update((value, step.task) for value in values)
             self._peak_activations = max(self._peak_activations, len(self._alive))
         for number in step.last_use:
-            if not number < len(operands) or operands[number] not in self._mortal:
+            if not 0 <= number < len(operands) or operands[number] not in self._mortal:
                 message = f"{at.LAST_USE} names operand {number}, which must not die here"
                 raise PassError(message, location=step.op.location)
         self._die({operands[number] for number in step.last_use})

@@ -163,7 +163,8 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
     table = at.result_attributes(placement.main)
     for number, value in enumerate(returned):
         feeds = table[number].get(at.FEEDS)
-        argument = arguments[ir.IntegerAttr(feeds).value] if feeds is not None else None
+        known = isinstance(feeds, ir.IntegerAttr) and 0 <= feeds.value < len(arguments)
+        argument = arguments[feeds.value] if known and isinstance(feeds, ir.IntegerAttr) else None
         if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]
         elif value in placement.arguments:

@@ -116,13 +116,12 @@ class _Unrolled:
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""
-        position = self._position.get(value)
-        if position is not None:
+        while (position := self._position.get(value)) is not None:
             if position in self._loop.indices:
                 return self._index(position, microbatch)
             if microbatch == 0:
                 return self._initial[position]
-            return self._value(self._yielded[position], microbatch - 1, task)
+            value, microbatch = self._yielded[position], microbatch - 1
         if value not in self._source:
             return value
         key, number = self._source[value]

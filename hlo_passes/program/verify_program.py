@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions
+from jaxpp.hlo_passes.ir.functions import functions, name_of
 from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.liveness import check_liveness
@@ -36,6 +36,7 @@ class VerifyProgram(Pass):
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises PassError with the guilty instruction."""
         lines = read_program(module)
+        _check_signatures(module)
         _check_calls(module, lines)
         _check_channels(module, lines)
         _check_no_cycle(lines)
@@ -48,9 +49,29 @@ class VerifyProgram(Pass):
 Lines = Sequence[Sequence[Instruction]]
 
 
+def _check_signatures(module: ir.Module) -> None:
+    meshes = mesh_functions(module)
+    said = at.integer(module.operation, at.MESHES)
+    if said != len(meshes):
+        raise PassError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    for function in meshes:
+        for kind, table, name in (
+            ("argument", at.argument_attributes(function), at.ARGUMENT),
+            ("result", at.result_attributes(function), at.RESULT),
+        ):
+            for number, entry in enumerate(table):
+                if not isinstance(entry.get(name), ir.IntegerAttr):
+                    raise PassError(
+                        f"{kind} {number} of @{name_of(function)} has no {name}", location=function.location
+                    )
+
+
 def _check_calls(module: ir.Module, lines: Lines) -> None:
     types: dict[ir.Attribute, tuple[list[ir.Type], list[ir.Type]]] = {}
+    donated: dict[ir.Attribute, list[int]] = {}
     for name, function in functions(module).items():
+        table = at.argument_attributes(function)
+        donated[ir.FlatSymbolRefAttr.get(name)] = [n for n, e in enumerate(table) if at.ALIAS in e or at.DONOR in e]
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         types[ir.FlatSymbolRefAttr.get(name)] = list(type_.inputs), list(type_.results)
     for line in lines:
@@ -61,6 +82,12 @@ def _check_calls(module: ir.Module, lines: Lines) -> None:
                     raise PassError(f"a call of {target}, which is not in the module", location=step.op.location)
                 if ([v.type for v in step.operands], [v.type for v in step.results]) != types[target]:
                     raise PassError(f"a call of {target} with other types than it has", location=step.op.location)
+                for number in donated[target]:
+                    if number not in step.last_use or step.operands.count(step.operands[number]) > 1:
+                        raise PassError(
+                            f"{target} takes over the buffer of its argument {number}, which lives on",
+                            location=step.op.location,
+                        )
 
 
 def _check_channels(module: ir.Module, lines: Lines) -> None:
@@ -70,7 +97,7 @@ def _check_channels(module: ir.Module, lines: Lines) -> None:
             if hop.channel < 0:
                 continue
             sends = hop.name == "stablehlo.send"
-            if mesh != (hop.source if sends else hop.target):
+            if hop.source == hop.target or mesh != (hop.source if sends else hop.target):
                 raise PassError(f"channel {hop.channel}: a {hop.name} on mesh {mesh}", location=hop.op.location)
             if hop.channel in sides[sends]:
                 raise PassError(f"channel {hop.channel}: a second {hop.name} on mesh {mesh}", location=hop.op.location)

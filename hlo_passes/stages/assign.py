@@ -47,7 +47,9 @@ class Assignment:
         self.ops = operations(body)[:-1]
         self.yielded = list(terminator(body).operands)
         self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self.ops for result in op.results}
-        self._carried = {argument for i, argument in enumerate(body.arguments) if i not in set(indices)}
+        self._carried: dict[ir.Value, int] = {
+            argument: i for i, argument in enumerate(body.arguments) if i not in set(indices)
+        }
         self.counting = {self._producers[self.yielded[i]] for i in indices}
         self.operands = {op: operands_with_captures(op) for op in self.ops}
         self._marks = [(op, boundary.read(op)) for op in self.ops if boundary.is_mark(op)]
@@ -164,9 +166,28 @@ class Assignment:
                     self.task[op] = max(found)
                 else:
                     floating.append(op)
+        carried = self._where_carried(floating)
         for op in reversed(floating):
             users = (self.task.get(use.owner.operation) for result in op.results for use in result.uses)
-            self.task[op] = min((task for task in users if task is not None), default=0)
+            self.task[op] = min((task for task in users if task is not None), default=carried[op])
+        for op, _ in self._marks:
+            found = [task for task in map(self.task_of, self.operands[op]) if task is not None]
+            if op in self._live and max(found, default=0) > self.before[op]:
+                raise self._backwards(op, max(found), self.before[op])
+
+    def _where_carried(self, floating: Sequence[ir.Operation]) -> dict[ir.Operation, int]:
+        """For operations on what the last iteration handed on: the task that makes it; for others the first task."""
+        where: dict[ir.Operation, int] = {}
+        for op in floating:
+            found = [0]
+            for value in self.operands[op]:
+                producer = self.producer(value)
+                if producer is not None:
+                    found.append(where.get(producer, 0))
+                elif value in self._carried:
+                    found.append(self.task_of(self.yielded[self._carried[value]]) or 0)
+            where[op] = max(found)
+        return where
 
     def task_of(self, value: ir.Value) -> int | None:
         """The task that `value` comes from; None for one that every task can have or make for itself."""
@@ -177,9 +198,23 @@ class Assignment:
 
     def _check_order(self, op: ir.Operation, latest: int) -> None:
         if latest > self.task[op]:
-            (kind, stage), (from_kind, from_stage) = map(self.tasks.kind_and_stage, (self.task[op], latest))
-            raise PassError(
-                f"a value flows backwards: from the {from_kind} of stage {from_stage} to the {kind} of stage {stage}",
-                location=op.location,
-                hint="mark the stages in the order in which the data passes through them",
-            )
+            raise self._backwards(op, latest, self.task[op])
+
+    def _backwards(self, op: ir.Operation, source: int, target: int) -> PassError:
+        (kind, stage), (from_kind, from_stage) = map(self.tasks.kind_and_stage, (target, source))
+        return PassError(
+            f"a value flows backwards: from the {from_kind} of stage {from_stage} to the {kind} of stage {stage}",
+            location=op.location,
+            hint="mark the stages in the order in which the data passes through them",
+        )
+
+    def handed_on(self) -> dict[ir.Value, int]:
+        """Cheap values that the loop carries to its next iteration, each with the task that computes it for that."""
+        carried = {i: argument for argument, i in self._carried.items()}
+        values: dict[ir.Value, int] = {}
+        for i, value in enumerate(self.yielded):
+            if i in carried and self.producer(value) in self.cheap:
+                values.setdefault(
+                    value, min(self.used_by(carried[i]) - {NEXT_ITERATION}, default=min(self.task.values()))
+                )
+        return values

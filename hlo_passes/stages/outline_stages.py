@@ -48,24 +48,30 @@ class OutlineStages(Pass):
         assignment = Assignment(loop.body, loop.stages, loop.indices)
         place_residuals(assignment)
         assignment.bypass_marks()
-        groups = _group(assignment)
+        handed_on = assignment.handed_on()
+        groups = _group(assignment, handed_on)
         shardings = Shardings(module)
         outlined: list[Outlined] = []
         for task in sorted(groups):
             kind, stage = assignment.tasks.kind_and_stage(task)
             attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}
             outputs = _outputs(assignment, task, groups[task])
+            outputs += [value for value, where in handed_on.items() if where == task]
             outlined.append(
                 outline(module, f"{kind}_{stage}", groups[task], outputs, attributes, shardings, assignment.bypass)
             )
         _replace_body(loop, assignment, outlined)
 
 
-def _group(assignment: Assignment) -> dict[int, list[ir.Operation]]:
+def _group(assignment: Assignment, handed_on: dict[ir.Value, int]) -> dict[int, list[ir.Operation]]:
     """The operations of each task in program order, with its own clones of the cheap ones."""
     groups: dict[int, set[ir.Operation]] = {}
     for op, task in assignment.task.items():
         groups.setdefault(task, set()).add(op)
+    for value, task in handed_on.items():
+        op = assignment.producer(value)
+        if op is not None:
+            groups.setdefault(task, set()).add(op)
     for task, ops in groups.items():
         ops.update(assignment.recomputed.get(task, ()))
         work = list(ops)

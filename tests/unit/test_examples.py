@@ -100,6 +100,7 @@ def test_difference_counts_in_units_of_the_largest_expected_value(monkeypatch: p
 @pytest.mark.parametrize("where", ["losses", "parameters"])
 def test_check_fails_on_a_difference(where: str, wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
     gpt, options = example("gpt", monkeypatch), example("gpt_options", monkeypatch)
+    monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
     known, _ = options.parse(["--optimizer", "sgd", "--stages", "1", "--data", "1"])
     right: dict[str, Any] = {"losses": [2.0, 1.0], "parameters": {"w": np.ones(2), "bias": np.array([1e-3, 0.0])}}
     found: dict[str, Any] = {

@@ -53,7 +53,7 @@ def test_training_step(mesh: MpmdMesh, marked: Any) -> None:
         mpmd_mesh=mesh,
         in_shardings=(P(), P(None, "data")),
         donate_argnums=0,
-        schedule="the schedule",
+        schedule="the\nschedule",
     )
     assert lowered.in_names == (
         *(f"state['params'][{k}]" for k in range(3)),
@@ -71,7 +71,7 @@ def test_training_step(mesh: MpmdMesh, marked: Any) -> None:
     assert feeds == ["0 : i64", "1 : i64", "2 : i64", "3 : i64", None]
     donors = attributes(lowered.module, "arg_attrs", "jax.buffer_donor")
     assert donors == ["true"] * 4 + [None] * 3
-    assert '{length = 5 : i64, schedule = "the schedule"}' in str(lowered.module)
+    assert '{length = 5 : i64, schedule = "the\\0Aschedule"}' in str(lowered.module)
     assert lowered.module.operation.verify()
     assert str(lowered.module).startswith("module @jit_train_step")
 
