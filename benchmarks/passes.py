@@ -1,15 +1,17 @@
 """How long the pass chain takes: a GPT step, and synthetic pipelines of growing size.
 
-    python benchmarks/passes.py [--large] [--repeat 3]
+    python examples/gpt.py --layers 12 --steps 1 --dump gpt.mlir
+    python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
 
-Prints one table: a row per module, a column per pass, milliseconds (the minimum over the repetitions: a pass is
-deterministic, what varies is the machine), and microseconds per task for the synthetic rows, which should not grow.
+Prints one table: a row per pass, a column per module, milliseconds (the minimum over the repetitions: a pass is
+deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should not grow.
 """
 
 import argparse
 import os
 import time
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -21,7 +23,7 @@ import numpy as np
 from jaxlib.mlir import ir
 
 import jaxpp
-from jaxpp._compat import own_copy
+from jaxpp._compat import make_context, own_copy
 from jaxpp.hlo_passes import Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering import lower
@@ -90,8 +92,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", default="8x64,16x128,32x256,64x512", help="stages x microbatches, ...")
+    parser.add_argument("--module", type=Path, help="a dumped step, to be measured first")
     args = parser.parse_args()
     rows: dict[str, tuple[dict[str, float], int]] = {}
+    if args.module:
+        with make_context():
+            rows[args.module.stem] = measure(ir.Module.parse(args.module.read_text(encoding="utf-8")), args.repeat), 0
     for size in args.sizes.split(","):
         stages, microbatches = map(int, size.split("x"))
         rows[f"{stages} x {microbatches}"] = (

@@ -1,4 +1,4 @@
-"""Tests that fail because of the product, at the time of writing; each goes to the file named above it once it passes."""
+"""What differential testing once found wrong, or without a helpful message."""
 
 # pyright: reportUnknownLambdaType=false
 
