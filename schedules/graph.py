@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.task import Placement, Task
 
@@ -74,9 +75,10 @@ def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, s
     """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
     slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
     graph = Graph(placement, rules, cells, slices, [], [], [], {}, {}, {})
-    _number(graph)
-    _find_needs(graph, skipped)
-    _find_waits(graph)
+    with collector_paused():
+        _number(graph)
+        _find_needs(graph, skipped)
+        _find_waits(graph)
     return graph
 
 
@@ -148,29 +150,35 @@ def _nearest(graph: Graph, need: int, row: range) -> int:
 
 def _find_waits(graph: Graph) -> None:
     meshes, base = len(graph.rows), len(graph.tasks)
-    tracks, transfers = graph.tracks, graph.transfers
+    tracks, transfers, sends, all_waits = graph.tracks, graph.transfers, graph.sends, graph.waits
     nothing: Numbers = ()
-    graph.sends.extend([nothing] * base)
+    sends.extend([nothing] * base)
     known: dict[int, int] = {}
     for mesh, row in enumerate(graph.rows):
-        head = after = start = row.start
-        stop = row.stop
+        start, stop = row.start, row.stop
+        head = after = start
         for number in row:
             if number == after:
                 head = number
                 after = number + graph.spans[number]
-            waits: list[int] = []
+            waits = nothing
             for need in graph.needs[number]:
                 if start <= need < stop:
                     # What is earlier on the mesh is done by then, but for what runs on another track.
-                    if need >= after or (tracks and need < head and tracks.get(need, "") not in ("", tracks.get(head))):
-                        waits.append(need)
+                    if need >= after or (tracks and need < head and _on_another_track(graph, need, head)):
+                        waits = (*waits, need)
                     continue
-                transfer = known.setdefault(need * meshes + mesh, len(transfers))
-                if transfer == len(transfers):
+                key = need * meshes + mesh
+                transfer = known.get(key)
+                if transfer is None:
+                    transfer = known[key] = len(transfers)
                     transfers.append((need, mesh))
-                    graph.sends[need] = (*graph.sends[need], transfer)
-                waits.append(base + transfer)
-            graph.waits.append(waits or nothing)
+                    sends[need] = (*sends[need], transfer)
+                waits = (*waits, base + transfer)
+            all_waits.append(waits)
             if number > head and waits:
-                graph.waits[head] = (*graph.waits[head], *waits)
+                all_waits[head] = (*all_waits[head], *waits)
+
+
+def _on_another_track(graph: Graph, need: int, number: int) -> bool:
+    return graph.tracks.get(need, "") not in ("", graph.tracks.get(number))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from jaxpp.schedules.check import check
+from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
@@ -24,10 +25,10 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         ScheduleError: the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
     """
     costs = costs or Costs()
-    graph = schedule.graph
-    durations = task_times(schedule, costs)
-    delays, busy = _transfers(schedule, costs)
-    run = sweep(graph, durations, delays, busy)
+    with collector_paused():
+        durations = task_times(schedule, costs)
+        delays, busy = _transfers(schedule, costs)
+        run = sweep(schedule.graph, durations, delays, busy)
     if NEVER in run.starts:
         check(schedule)
     return Report(schedule, costs, run)

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Final
 
+from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
@@ -69,4 +70,5 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     for option in options:
         if option not in known:
             raise ScheduleError(f"schedule {name!r} has no option {option!r}: it takes {', '.join(known) or 'none'}")
-    return _LIBRARY[name](meshes, microbatches, **options)
+    with collector_paused():
+        return _LIBRARY[name](meshes, microbatches, **options)

@@ -175,7 +175,7 @@ def test_no_linear_schedule_is_below_the_bound(
 def test_four_meshes_eight_microbatches(
     name: str, options: dict[str, int], makespan: float, longest_stage: float, peak: float
 ) -> None:
-    report = run(name, 4, 8, **options)
+    report = S.simulate(S.make(name, meshes=4, microbatches=8, **options))
     assert (report.makespan, report.longest_stage, max(report.peak_activations())) == (makespan, longest_stage, peak)
 
 

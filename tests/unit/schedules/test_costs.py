@@ -1,0 +1,121 @@
+"""Costs: what is refused, and the cost file."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpp import schedules as S
+
+positive = st.floats(1e-6, 1e6)
+per_stage = positive | st.lists(positive, min_size=3, max_size=3)
+per_pair = st.floats(0, 1e6) | st.lists(st.lists(st.floats(0, 1e3), min_size=3, max_size=3), min_size=3, max_size=3)
+rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
+
+
+@pytest.mark.parametrize(
+    ("costs", "message"),
+    [
+        ({"forward": 0}, "forward must be a positive number, found 0"),
+        ({"input_grad": -1.0}, "input_grad must be a positive number, found -1.0"),
+        ({"weight_grad": math.nan}, "weight_grad must be a positive number, found nan"),
+        ({"forward": math.inf}, "forward must be a positive number, found inf"),
+        ({"forward": "1"}, "forward must be a positive number, found '1'"),
+        ({"forward": True}, "forward must be a positive number, found True"),
+        ({"forward": None}, "forward must be a positive number, found None"),
+        ({"forward": [1, 0]}, "forward of stage 1 must be a positive number, found 0"),
+        ({"forward": []}, "forward: expected a number, or one per stage, found none"),
+        ({"hop": -1}, "hop must be 0 or more, found -1"),
+        ({"hop": [[0, 1], [math.nan, 0]]}, "hop from mesh 1 to mesh 0 must be 0 or more, found nan"),
+        ({"hop": [[0, 1], [1]]}, "hop: expected a row and a column per mesh, found row 1 of [1]"),
+        ({"hop": [0, 1]}, "hop: expected a row and a column per mesh, found row 0 of 0"),
+        ({"bandwidth": 0}, "bandwidth must be a positive number, found 0"),
+        ({"activation_bytes": -4}, "activation_bytes must be 0 or more, found -4"),
+        ({"copy_bandwidth": math.nan}, "copy_bandwidth must be a positive number, found nan"),
+        ({"fused": 0}, "fused must be a positive number, found 0"),
+        ({"kinds": {"reload": 0}}, "reload must be a positive number, found 0"),
+        ({"kinds": [1]}, "kinds must be a table from kind to time, found [1]"),
+        ({"slices": (0.5, 0.6)}, "slices must be shares of a microbatch that make 1 together, found (0.5, 0.6)"),
+        ({"slices": (1.5, -0.5)}, "slices of stage 1 must be a positive number, found -0.5"),
+        ({"unit": "h"}, "unit must be one of s, ms, us, found 'h'"),
+        ({"contention": 1}, "contention must be true or false, found 1"),
+    ],
+)
+def test_costs_that_are_none(costs: dict[str, object], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        S.Costs(**costs)  # pyright: ignore[reportArgumentType]  # mistakes
+    assert str(error.value) == message
+
+
+def test_arrays_are_lists_of_costs() -> None:
+    costs = S.Costs(forward=np.array([1.0, 2.0]), hop=np.zeros((2, 2)))  # pyright: ignore[reportArgumentType]  # NumPy
+    assert costs == S.Costs(forward=[1, 2], hop=[[0, 0], [0, 0]])
+
+
+def test_a_scalar_is_for_a_whole_mesh_and_a_list_for_each_stage() -> None:
+    looped = S.make("gpipe", meshes=2, microbatches=1, chunks=2)
+    assert S.Costs(forward=2.0).time("forward", looped) == [1, 1, 1, 1]
+    assert S.Costs(forward=[1, 2, 3, 4]).time("backward", looped) == [1, 1, 1, 1]
+    assert S.Costs(input_grad=[1, 2, 3, 4], weight_grad=1).time("backward", looped) == [1.5, 2.5, 3.5, 4.5]
+    assert S.Costs(activation_bytes=8, message_bytes=8).bytes("activation_bytes", looped) == [4, 4, 4, 4]
+    assert S.Costs(activation_bytes=8, message_bytes=8).bytes("message_bytes", looped) == [8, 8, 8, 8]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "forward": per_stage,
+            "weight_grad": per_stage,
+            "hop": per_pair,
+            "bandwidth": rates,
+            "message_bytes": per_stage,
+            "activation_bytes": per_stage,
+            "weight_grad_bytes": per_stage,
+            "copy_bandwidth": positive,
+            "contention": st.booleans(),
+            "fused": positive,
+            "kinds": st.dictionaries(st.sampled_from(["offload", "reload", "evict"]), per_stage),
+            "slices": st.just((0.25, 0.75)),
+            "unit": st.sampled_from(["s", "ms", "us"]),
+        },
+    ),
+    st.sampled_from(["costs.toml", "costs.json"]),
+)
+def test_a_cost_file_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, values: dict[str, object], name: str
+) -> None:
+    path = tmp_path_factory.mktemp("costs") / name
+    costs = S.Costs(**values)  # pyright: ignore[reportArgumentType]  # drawn
+    costs.save(path)
+    assert S.Costs.load(path) == costs
+
+
+def test_a_cost_file_is_short(tmp_path: Path) -> None:
+    S.Costs(forward=[1, 2], hop=0.5, kinds={"offload": 3}).save(tmp_path / "costs.toml")
+    assert (tmp_path / "costs.toml").read_text() == "forward = [1.0, 2.0]\nhop = 0.5\n\n[kinds]\noffload = 3.0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("costs.toml", "forward = ", "not a cost file: Invalid value (at end of document)"),
+        ("costs.json", "{", "not a cost file: Expecting property name enclosed in double quotes"),
+        ("costs.json", "[1]", "not a cost file: expected a table of names, found [1]"),
+        ("costs.toml", "forwards = 1", "no cost is named 'forwards': there are forward, input_grad"),
+        ("costs.toml", "forward = -1", "forward must be a positive number, found -1"),
+        ("costs.toml", "forward = nan", "forward must be a positive number, found nan"),
+        ("costs.toml", "forward = {a = 1}", "forward must be a positive number, found {'a': 1}"),
+        ("costs.toml", "slices = 3", "slices must be shares of a microbatch"),
+    ],
+)
+def test_a_file_that_holds_no_costs(tmp_path: Path, name: str, text: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(S.ScheduleError) as error:
+        S.Costs.load(path)
+    assert str(error.value).startswith(f"{path}: {message}")
