@@ -2,10 +2,11 @@
 
     python benchmarks/dispatch.py [--stages 4] [--microbatches 32] [--width 32] [--repeat 60]
 
-Both run one training step of the same tanh MLP, one device per stage, in the same 1F1B order, on the same data, in turns
-in one process. The time is that of a whole step with `block_until_ready` at its end, over its tasks (2 x stages x
-microbatches): start, transfers, updates and Python included. The hand-written loop is what a careful user writes with
-public JAX: jitted stage functions with donated accumulators, dispatched from one thread, `jax.device_put` in between.
+Both run one training step of the same tanh MLP, one device per stage, in the same 1F1B order, on the same data, in
+turns in one process. The time is that of a whole step with `block_until_ready` at its end, over its tasks (2 x stages
+x microbatches): start, transfers, updates and Python included. The hand-written loop is what a careful user writes
+with public JAX: jitted stage functions with donated accumulators, dispatched from one thread, `jax.device_put` in
+between.
 """
 
 import argparse
