@@ -63,7 +63,7 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
 
 def _time_slots(graph: Graph) -> list[list[str]]:
     """For each mesh what stands in each time slot; a fused cell takes one slot as a whole."""
-    starts = sweep(graph, [min(span, 1) for span in graph.spans]).starts
+    starts = sweep(graph, [min(span, 1) for span in graph.spans], one_track=True).starts
     rows: list[list[str]] = []
     number = 0
     for row in graph.cells:

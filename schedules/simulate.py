@@ -25,10 +25,14 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         ScheduleError: the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
     """
     costs = costs or Costs()
+    graph = schedule.graph
+    kinds_known = graph.rules.keys() >= graph.numbers.keys()
+    if not graph.tasks or graph.lacking or not kinds_known or max(t.stage for t in graph.tasks) >= schedule.stages:
+        check(schedule)
     with collector_paused():
         durations = task_times(schedule, costs)
         delays, busy = _transfers(schedule, costs)
-        run = sweep(schedule.graph, durations, delays, busy)
+        run = sweep(graph, durations, delays, busy)
     if NEVER in run.starts:
         check(schedule)
     return Report(schedule, costs, run)

@@ -31,7 +31,13 @@ class Run:
     heads: list[int]
 
 
-def sweep(graph: Graph, durations: Sequence[float], delays: Sequence[float] = (), busy: Sequence[float] = ()) -> Run:
+def sweep(
+    graph: Graph,
+    durations: Sequence[float],
+    delays: Sequence[float] = (),
+    busy: Sequence[float] = (),
+    one_track: bool = False,
+) -> Run:
     """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
 
     A task on another track of its mesh (a copy) starts when the cell before it has ended and its track is free; what
@@ -43,8 +49,11 @@ def sweep(graph: Graph, durations: Sequence[float], delays: Sequence[float] = ()
         delays: of each transfer, from its start to its arrival. None: it takes no time.
         busy: for how long each transfer keeps its link, from one mesh to another, before the next one can start. None:
             a link carries any number at once.
+        one_track: run what has another track on the mesh itself, one task after the other.
     """
     run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy)
+    if one_track:
+        run.tracks = {}
     while run.runnable:
         run.advance(run.runnable.pop())
     tasks = len(graph.tasks)
@@ -66,14 +75,15 @@ class _Sweep:
         self.clocks = [0.0] * len(graph.rows)
         self.runnable = list(range(len(graph.rows)))
         self.waiting: dict[int, list[int]] = {}
-        self.tracks: dict[tuple[int, str], float] = {}
+        self.tracks = graph.tracks
+        self.track_clocks: dict[tuple[int, str], float] = {}
         self.links: dict[tuple[int, int], float] = {}
         self.arrived: dict[int, float] = {}
 
     def advance(self, mesh: int) -> None:
         """Run the cells of one mesh until one has to wait."""
         graph, ready, durations = self.graph, self.ready, self.durations
-        waits, spans, tracks, partners, finish = graph.waits, graph.spans, graph.tracks, graph.partners, self.finish
+        waits, spans, tracks, partners, finish = graph.waits, graph.spans, self.tracks, graph.partners, self.finish
         head, stop, clock = self.heads[mesh], graph.rows[mesh].stop, self.clocks[mesh]
         while head < stop:
             start = clock
@@ -91,8 +101,8 @@ class _Sweep:
                 span = spans[head]
                 duration = durations[head] if span == 1 else sum(durations[head : head + span])
                 if head in tracks:
-                    start = max(start, self.tracks.get((mesh, tracks[head]), 0.0))
-                    self.tracks[mesh, tracks[head]] = start + duration
+                    start = max(start, self.track_clocks.get((mesh, tracks[head]), 0.0))
+                    self.track_clocks[mesh, tracks[head]] = start + duration
                 else:
                     clock = start + duration
                 for number in range(head, head + span):

@@ -18,7 +18,7 @@ from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, 
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
 from jaxpp.schedules.schedule import Schedule
 
-_LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
+LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
     (
         ("gpipe", gpipe),
         ("1f1b", one_f_one_b),
@@ -43,11 +43,12 @@ _LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("gis", gis),
     )
 )
+"""The function of each schedule; its docstring tells where it comes from, its parameters what it takes."""
 
 
 def names() -> tuple[str, ...]:
     """The names that `make` knows."""
-    return tuple(_LIBRARY)
+    return tuple(LIBRARY)
 
 
 def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
@@ -62,13 +63,13 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     Raises:
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
     """
-    if name not in _LIBRARY:
-        nearest = difflib.get_close_matches(name.lower(), _LIBRARY, n=1)
+    if name not in LIBRARY:
+        nearest = difflib.get_close_matches(name.lower(), LIBRARY, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-        raise ScheduleError(f"no schedule is named {name!r}: there are {', '.join(_LIBRARY)}{hint}")
-    known = list(inspect.signature(_LIBRARY[name]).parameters)[2:]
+        raise ScheduleError(f"no schedule is named {name!r}: there are {', '.join(LIBRARY)}{hint}")
+    known = list(inspect.signature(LIBRARY[name]).parameters)[2:]
     for option in options:
         if option not in known:
             raise ScheduleError(f"schedule {name!r} has no option {option!r}: it takes {', '.join(known) or 'none'}")
     with collector_paused():
-        return _LIBRARY[name](meshes, microbatches, **options)
+        return LIBRARY[name](meshes, microbatches, **options)

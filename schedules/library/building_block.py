@@ -24,7 +24,7 @@ def repeat(block: Block, microbatches: int) -> list[list[Task]]:
     """The orders that the block leads to, for stages 0, 1, ... p-1 down the meshes and p, ... 2p-1 up again."""
     meshes = len(block)
     # What happens around the steady state does not depend on its length.
-    inner = min(microbatches, 4 * meshes + 2)
+    inner = min(microbatches, 2 * meshes + 6)
     table = _Table(block, inner)
     table.move(with_weights=True)
     table.squeeze()
@@ -65,8 +65,9 @@ class _Table:
                 if earlier in used[mesh]:
                     continue
                 column[number] = earlier
-                weights = tables[mesh][4] if with_weights else None
-                if _peak(tables[mesh][:4], weights) <= self.limit:
+                # An earlier gradient frees no later what it frees; an earlier forward needs its memory for longer.
+                fits = with_weights and kind >= 2
+                if fits or _peak(tables[mesh][:4], tables[mesh][4] if with_weights else None) <= self.limit:
                     used[mesh].remove(slot)
                     used[mesh].add(earlier)
                     break

@@ -84,6 +84,10 @@ def test_copies_run_beside_the_mesh() -> None:
     assert slow.times(S.Task("backward", 0, 0)) == (9, 11)
 
 
+def test_copies_take_a_column_of_the_grid() -> None:
+    assert str(parsed(*OFFLOAD)).split("\n")[2] == OFFLOAD[1]
+
+
 def test_copies_take_as_long_as_their_bytes() -> None:
     report = S.simulate(parsed(*OFFLOAD), S.Costs(activation_bytes=8, copy_bandwidth=16))
     assert report.times(S.Task("offload", 0, 0)) == (1, 1.5)
@@ -220,6 +224,19 @@ def test_a_mistake_in_the_costs_or_the_schedule_is_named() -> None:
         with pytest.raises(S.ScheduleError) as error:
             S.simulate(schedule, costs)
         assert str(error.value) == message
+    wrong = (
+        ("", "the schedule has no forward task"),
+        ("0F0 0odd0", "mesh 0 position 1: odd(stage 0, mb 0) is of an unknown kind"),
+        ("0F0 4F0", "mesh 0 position 1: F(stage 4, mb 0) does not belong here"),
+        ("0F0 0W0", "B(stage 0, mb 0) is missing"),
+    )
+    for row, message in wrong:
+        tasks = [
+            S.Task({"F": "forward", "W": "weight_grad"}.get(cell[1], "odd"), int(cell[0]), 0) for cell in row.split()
+        ]
+        with pytest.raises(S.ScheduleError) as error:
+            S.simulate(S.Schedule.of("wrong", S.Placement.linear(1), [tasks]))
+        assert str(error.value).startswith(message)
     stuck = S.Schedule("stuck", schedule.placement, (schedule.orders[0][::-1], *schedule.orders[1:]))
     with pytest.raises(S.ScheduleError, match="which comes later on mesh 0"):
         S.simulate(stuck)

@@ -116,3 +116,63 @@ def test_a_kind_of_wrong_parts_is_an_error() -> None:
         Kind("Off")
     with pytest.raises(ScheduleError, match="cannot read need"):
         Kind("offload", (Need(()),))
+
+
+def test_placements_down_and_up_and_spread() -> None:
+    assert str(Placement.waves(3, 2)) == "0 1 2 2 1 0"
+    assert str(Placement.waves(2, 4)) == "0 1 1 0 0 1 1 0"
+    spread = Placement(((0,), (1,), (0, 1)), frozenset([2]))
+    assert str(spread) == "0 1 0*1"
+    assert Schedule.parse("schedule: x\nplacement: 0 1 0*1\nmesh 0: 0F0 2F0\nmesh 1: 1F0 2F0").placement == spread
+    with pytest.raises(ScheduleError, match="stage 0 is spread: it must be placed on two meshes or more"):
+        Placement(((0,),), frozenset([0]))
+
+
+def test_a_slice_is_part_of_a_task() -> None:
+    task = Task("backward", 2, 5, slice=1)
+    assert (str(task), task.words) == ("2B5.1", "B(stage 2, mb 5, slice 1)")
+    with pytest.raises(ScheduleError, match="the slice of a task must be a whole number of at least 0, found -1"):
+        Task("forward", 0, 0, -1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "evict: forward; track copy; memory -1; time 0.5",
+        "reload: offload|evict ?forward~-1; track up; memory +0.25",
+        "backward: forward@-2~+1",
+        "side:; time 2.5",
+    ],
+)
+def test_what_a_kind_does_round_trips(text: str) -> None:
+    kind = Kind.parse(text)
+    assert Kind.parse(str(kind)) == kind
+    assert str(kind) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("evict: forward; track", "cannot read 'track' of kind evict: expected 'track NAME', 'memory NUMBER' or"),
+        ("evict: forward; memory 1; memory 2", "cannot read 'memory 2' of kind evict"),
+        ("evict: forward; memory x", "cannot read memory 'x': expected a number"),
+        ("evict: forward; memory nan", "the memory of evict must be a number, found nan"),
+        ("evict: forward; time 0", "the time of evict must be a positive number, found 0.0"),
+        ("evict: forward; track Copy", "must be a name in lower case, such as 'offload', found 'Copy'"),
+    ],
+)
+def test_what_a_kind_cannot_do(text: str, message: str) -> None:
+    with pytest.raises(ScheduleError) as error:
+        Kind.parse(text)
+    assert message in str(error.value)
+
+
+def test_tasks_that_are_skipped_are_text() -> None:
+    text = "schedule: x\nplacement: 0\nskipped: 0W0 0W1.1 0W2\nmesh 0: 0F0 0F0.1 0I0.1 0I0"
+    with pytest.raises(ScheduleError, match=r"W\(stage 0, mb 0, slice 1\) is missing"):
+        Schedule.parse(text)
+    whole = Schedule.parse(text.replace("0W0 0W1.1 0W2", "0W*"))
+    assert whole.skipped == {Task("weight_grad", 0, 0), Task("weight_grad", 0, 0, 1)}
+    assert "skipped: 0W*\n" in str(whole)
+    with pytest.raises(ScheduleError, match=r"line 3: cannot read '0W\?'"):
+        Schedule.parse(text.replace("0W1.1", "0W?"))
