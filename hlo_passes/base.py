@@ -18,7 +18,7 @@ class PassError(Exception):
     """
 
     def __init__(self, message: str, *, location: ir.Location | None = None, hint: str = "") -> None:
-        from jaxpp.hlo_passes.ir.errors import source_of
+        from jaxpp.hlo_passes.ir.locations import source_of
 
         self.message = message
         self.hint = hint

@@ -9,6 +9,20 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
 
 
+def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
+    """What `jaxpp.microbatch_loop` says; empty for a loop without it."""
+    attribute = loop.attributes.get(at.LOOP)
+    if attribute is None:
+        return {}
+    if not isinstance(attribute, ir.DictAttr):
+        raise PassError(
+            f"unknown form of {at.LOOP}: {attribute}",
+            location=loop.location,
+            hint='it is a dictionary: {length = 8 : i64, schedule = "..."}',
+        )
+    return at.dictionary(attribute)
+
+
 @dataclass(frozen=True)
 class MicrobatchLoop:
     """A `stablehlo.while` that `find-microbatch-loop` canonicalized."""
@@ -32,7 +46,7 @@ class MicrobatchLoop:
         main = main_of(module)
         for op in operations(body_of(main)):
             if at.LOOP in op.attributes:
-                fields = at.dictionary(op.attributes[at.LOOP])
+                fields = entries(op)
                 if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
                     return MicrobatchLoop(
                         op,
@@ -45,4 +59,17 @@ class MicrobatchLoop:
                     )
         raise PassError(
             "no microbatch loop in its canonical form", location=main.location, hint="run find-microbatch-loop first"
+        )
+
+    def write(self) -> None:
+        """Write this on the loop, as `jaxpp.microbatch_loop`."""
+        self.op.attributes[at.LOOP] = ir.DictAttr.get(
+            {
+                "length": at.i64(self.length),
+                "schedule": ir.StringAttr.get(self.schedule),
+                "stages": at.i64(self.stages),
+                "indices": at.i64s(self.indices),
+                "starts": at.i64s(self.starts),
+                "steps": at.i64s(self.steps),
+            }
         )

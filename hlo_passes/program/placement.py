@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.cheap import is_cheap
 from jaxpp.hlo_passes.ir.functions import body_of, operands_with_captures, operations, terminator
 from jaxpp.hlo_passes.ir.values import byte_size, is_used
-from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 # Computing something this small again is cheaper than sending it.
 SMALL = 1 << 16

@@ -9,10 +9,10 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.cheap import is_cheap
 from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, terminator
 from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
 from jaxpp.hlo_passes.ir.values import defining_op
-from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.cheap import cheap_operations
 from jaxpp.hlo_passes.ir.functions import operands_with_captures, operations, terminator
-from jaxpp.hlo_passes.stages.cheap import cheap_operations
 
 # The task number of a use by the next iteration of the loop.
 NEXT_ITERATION = -1

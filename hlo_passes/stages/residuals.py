@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
+from jaxpp.hlo_passes.ir.cheap import is_cheap
 from jaxpp.hlo_passes.ir.values import byte_size
 from jaxpp.hlo_passes.stages.assign import Assignment
-from jaxpp.hlo_passes.stages.cheap import is_cheap
 
 # Capacities of the flow problem are 32-bit integers.
 _LARGEST = 2**30

@@ -14,8 +14,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.errors import source_of
 from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, operations
+from jaxpp.hlo_passes.ir.locations import source_of
 from jaxpp.hlo_passes.ir.program import mesh_functions
 from jaxpp.hlo_passes.validate.cpu import Array, RunError, Runner
 

@@ -1,0 +1,70 @@
+"""Small rewrites that give loops one form, whoever wrote them."""
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.functions import nested, operations, terminator
+
+
+def drop_scalar_constraints(main: ir.Operation) -> None:
+    """Explicit mesh axes put a constraint on every value, the counter too; a scalar has nothing to constrain."""
+    for op in list(nested(main)):
+        if op.name == "sdy.sharding_constraint" and ir.RankedTensorType(op.operands[0].type).rank == 0:
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+
+
+def drop_invariants(loop: ir.Operation) -> ir.Operation:
+    """Rebuild `loop` without the carried values that its body returns unchanged; returns the new loop."""
+    body = loop.regions[1].blocks[0]
+    yielded = list(terminator(body).operands)
+    invariant = [yielded[i] == argument for i, argument in enumerate(body.arguments)]
+    kept = [i for i, same in enumerate(invariant) if not same]
+    if len(kept) == len(invariant):
+        return loop
+    position = {i: number for number, i in enumerate(kept)}
+    operands = list(loop.operands)
+    attributes = {name: loop.attributes[name] for name in (at.LOOP,) if name in loop.attributes}
+    new = ir.Operation.create(
+        "stablehlo.while",
+        results=[operands[i].type for i in kept],
+        operands=[operands[i] for i in kept],
+        attributes=attributes,
+        regions=2,
+        ip=ir.InsertionPoint(loop),
+        loc=loop.location,
+    )
+    _return_only(body, kept)
+    for i, result in enumerate(loop.results):
+        result.replace_all_uses_with(operands[i] if invariant[i] else new.results[position[i]])
+    for old, region in zip(list(loop.regions), list(new.regions), strict=True):
+        block = old.blocks[0]
+        block.append_to(region)
+        for i in reversed(range(len(invariant))):
+            if invariant[i]:
+                block.arguments[i].replace_all_uses_with(operands[i])
+                block.erase_argument(i)
+    loop.erase()
+    return new
+
+
+def split_barriers(loop: ir.Operation) -> None:
+    """Make each barrier of several values in the loop's body, other than a mark, one barrier per value."""
+    for op in operations(loop.regions[1].blocks[0]):
+        if op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op) and len(op.operands) > 1:
+            for result, operand in zip(list(op.results), list(op.operands), strict=True):
+                alone = ir.Operation.create(
+                    op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
+                )
+                result.replace_all_uses_with(alone.results[0])
+            op.erase()
+
+
+def _return_only(body: ir.Block, kept: list[int]) -> None:
+    end = terminator(body)
+    values = list(end.operands)
+    ir.Operation.create(
+        "stablehlo.return", operands=[values[i] for i in kept], ip=ir.InsertionPoint(end), loc=end.location
+    )
+    end.erase()

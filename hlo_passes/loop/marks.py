@@ -1,0 +1,110 @@
+"""The stage marks of the microbatch loop: where they may stand, and which stages they end."""
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.boundary import Boundary
+from jaxpp.hlo_passes.ir.functions import nested, operations
+
+Marks = Sequence[tuple[ir.Operation, Boundary]]
+
+
+def check_marks(main: ir.Operation, loop: ir.Operation) -> None:
+    """Raise PassError for a mark that stands anywhere but directly in the body of `loop`."""
+    body = loop.regions[1].blocks[0]
+    for op in nested(main):
+        if boundary.ATTRIBUTE not in op.attributes:
+            continue
+        if not boundary.is_mark(op):
+            raise PassError(
+                f"{boundary.ATTRIBUTE} on a {op.name}",
+                location=op.location,
+                hint="a stage mark is a stablehlo.optimization_barrier",
+            )
+        if op.block != body:
+            parent = op.parent.operation if op.parent is not None else main
+            where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
+            raise PassError(
+                f"a stage mark {where}",
+                location=op.location,
+                hint="marks must stand directly in the function that treduce maps over the microbatches",
+            )
+
+
+def _construct(op: ir.Operation) -> str:
+    names = {"stablehlo.while": "scan or while loop", "stablehlo.case": "conditional", "stablehlo.if": "conditional"}
+    names["sdy.manual_computation"] = "shard_map"
+    return names.get(op.name, op.name)
+
+
+def find_marks(loop: ir.Operation) -> Marks:
+    """The marks of the loop's body in program order. Raises PassError for one of an unknown form."""
+    return [(op, boundary.read(op)) for op in operations(loop.regions[1].blocks[0]) if boundary.is_mark(op)]
+
+
+def marked_stages(marks: Marks) -> list[int]:
+    """The number that each stage's mark carries, in the order of the forward.
+
+    Where only the gradient is used, JAX drops the forward mark of the last stage and keeps its backward mark.
+    """
+    forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
+    last = next((mark.stage for _, mark in marks if mark.phase == "backward"), None)
+    return forward if last is None or last in forward else [*forward, last]
+
+
+def number_marks(marks: Marks) -> None:
+    """Number the forward marks 0, 1, 2... in program order, each backward mark like its forward mark.
+
+    A layer that is traced once and called several times leaves the same number on different stages. Those are told
+    apart by their order: the backward meets the stages in the reverse of the forward's order.
+    """
+    stages = marked_stages(marks)
+    above, number = len(stages), 0
+    for op, mark in marks:
+        if mark.phase == "forward":
+            stage, number = number, number + 1
+        else:
+            stage = next((i for i in reversed(range(above)) if stages[i] == mark.stage), None)
+            if stage is None:
+                raise PassError(
+                    f"the backward mark of stage {mark.stage} has no forward mark before it", location=op.location
+                )
+            above = stage
+        boundary.write(op, Boundary(stage, mark.phase, mark.name))
+
+
+def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -> PassError:
+    """The error for marks that don't fit a schedule of `stages` stages."""
+    again = _computed_again(marks, stages)
+    if again is not None:
+        return PassError(
+            "a stage mark inside jax.checkpoint: the backward computes it again",
+            location=again.location,
+            hint="put jax.checkpoint around what stands between two marks",
+        )
+    count = len(marked_stages(marks))
+    return PassError(
+        f"found {count} stage mark{'s' * (count != 1)}, the schedule {schedule} has {stages} stages",
+        location=loop.location,
+        hint=f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one",
+    )
+
+
+def _computed_again(marks: Marks, stages: int) -> ir.Operation | None:
+    """A forward mark that stands in the backward, or the second of its number where each number once would do."""
+    seen: set[int] = set()
+    repeated: ir.Operation | None = None
+    backward = False
+    for op, mark in marks:
+        if mark.phase == "backward":
+            backward = True
+        elif backward:
+            return op
+        elif mark.stage in seen:
+            repeated = repeated or op
+        else:
+            seen.add(mark.stage)
+    return repeated if len(seen) in (stages - 1, stages) else None
