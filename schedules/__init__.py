@@ -14,6 +14,7 @@ one microbatch.
 The grid is the schedule: `S.parse` reads it back, exactly. `0F2` is the forward of stage 0 for microbatch 2; B is a
 full backward, I and W its two halves, the gradients of inputs and of weights.
 
+    names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
     check(s)           is it valid, and if not, why
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory

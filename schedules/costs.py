@@ -162,10 +162,10 @@ class Costs:
             ScheduleError: the file is neither, or has a name or a number that does not belong there.
             OSError: it cannot be read.
         """
-        text = Path(path).read_text(encoding="utf-8")
         try:
+            text = Path(path).read_text(encoding="utf-8")
             found: object = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ScheduleError(f"{path}: not a cost file: {error}") from None
         if not isinstance(found, dict):
             raise ScheduleError(f"{path}: not a cost file: expected a table of names, found {str(found)[:40]}")

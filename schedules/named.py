@@ -152,10 +152,19 @@ class Chimera(LibrarySchedule):
     published = "chimera"
 
 
+@dataclass(frozen=True)
 class DualPipe(LibrarySchedule):
-    """Two directions, a forward of one with a backward of the other (see `dualpipe`)."""
+    """Two directions, a forward of one with a backward of the other (see `dualpipe`).
 
+    Attributes:
+        fused: run the two as one task.
+    """
+
+    fused: bool = True
     published = "dualpipe"
+
+    def options(self) -> dict[str, object]:
+        return {"fused": self.fused}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from jaxpp.schedules.task import Placement
 
 
 def chimera(meshes: int, microbatches: int) -> Schedule:
-    """Half of the microbatches go down the meshes, half up (Chimera, arXiv 2107.06925, sections 3.1 and 3.5).
+    """Half of the microbatches go down the meshes, half up (Chimera, arXiv 2107.06925).
 
     Even microbatches go down, odd ones up, each direction as 1F1B with at most p/2 of them on their way: units of p
     microbatches, put together directly. A forward and a backward of the same length make such a unit 2m + p - 2 long.
@@ -30,7 +30,7 @@ def chimera(meshes: int, microbatches: int) -> Schedule:
 
 
 def bitpipe(meshes: int, microbatches: int) -> Schedule:
-    """Chimera with two V-shaped pipelines of half the stages' size (BitPipe, arXiv 2410.19367, section 3).
+    """Chimera with two V-shaped pipelines of half the stages' size (BitPipe, arXiv 2410.19367).
 
     Each mesh holds four stages of 2p. With a forward and a backward of the same length and p microbatches it takes
     2m + (p - 2)/2, half of Chimera's bubble.

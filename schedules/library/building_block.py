@@ -1,6 +1,6 @@
 """Schedules from a building block: what a microbatch does on each mesh, repeated every six slots of time.
 
-The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362, section 3 and appendix): a V-shaped
+The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362): a V-shaped
 placement, one slot for each forward, input gradient and weight gradient of a stage. Repeating the block gives the
 steady state; then the tasks before and after it are moved to earlier free slots, as far as the memory of the steady
 state allows; weight gradients go into the slots that stay free.

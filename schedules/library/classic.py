@@ -86,7 +86,7 @@ def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
 
 
 def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Breadth-first over a looped placement (arXiv 2211.05953, section 4): GPipe with several stages per mesh.
+    """Breadth-first over a looped placement (arXiv 2211.05953): GPipe with several stages per mesh.
 
     A stage finishes all its microbatches before its mesh goes on to the next one, so its weights are gathered and its
     gradients reduced once. It takes mT + (p - 1)T/v with at least p microbatches, and keeps m activations.

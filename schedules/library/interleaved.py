@@ -12,7 +12,8 @@ def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2) -> Schedul
     """Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2).
 
     Groups of p microbatches go through the v stages of a mesh one after the other; mesh i runs 2(p - i - 1) + (v - 1)p
-    of these forwards ahead, then one forward and one backward in turn. It takes mT + (p - 1)T/v.
+    of these forwards ahead, then one forward and one backward in turn. It takes mT + (p - 1)T/v + (2vp - 2)c, with a
+    hop c of up to half of the forward of a stage.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -26,7 +27,7 @@ def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2) -> Schedul
 
 
 def kimi_k2(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Interleaved 1F1B with one more forward ahead (Kimi K2, arXiv 2507.20534, section 2.4.2).
+    """Interleaved 1F1B with one more forward ahead (Kimi K2, arXiv 2507.20534).
 
     The forward that is ahead leaves each mesh a backward to compute while it communicates; it keeps the activations of
     one more stage.
@@ -59,10 +60,9 @@ def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """
     placement = Placement.looped(meshes, chunks)
     microbatches = _microbatches("interleaved-zb", meshes, microbatches)
+    ahead = (chunks - 1) * meshes
     orders = [
-        split(
-            in_turn(*units(meshes, mesh, microbatches, chunks, meshes), meshes - mesh - 1 + (chunks - 1) * meshes), mesh
-        )
+        split(in_turn(*units(meshes, mesh, microbatches, chunks, meshes), ahead + meshes - mesh - 1), mesh)
         for mesh in range(meshes)
     ]
     return Schedule.of("interleaved-zb", placement, orders)

@@ -10,7 +10,7 @@ from jaxpp.schedules.task import Placement
 
 
 def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
-    """Generalized interleaved schedule, GIS(g) (PipeOffload, arXiv 2503.01328, section 3).
+    """Generalized interleaved schedule, GIS(g) (PipeOffload, arXiv 2503.01328).
 
     Interleaved, but in groups of g microbatches, and with only as many forwards ahead as the first backward needs. It
     keeps g(v - 1) + p stages' activations; with T_F = T_B = T_W its bubble is 2(p - 1) + (p - g)(v - 1) stage times.

@@ -12,7 +12,7 @@ from jaxpp.schedules.task import Placement
 
 
 def zb_h1(meshes: int, microbatches: int) -> Schedule:
-    """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241, section 2.2, figure 2).
+    """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
     The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations. With
     more than p microbatches it takes mT + (p - 1)(F + B - W + 4c).
@@ -31,7 +31,7 @@ def zb_h1(meshes: int, microbatches: int) -> Schedule:
 
 
 def zb_h2(meshes: int, microbatches: int) -> Schedule:
-    """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241, section 2.2, figure 3).
+    """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241).
 
     Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards: every mesh keeps 2p - 1
     activations. The longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must step its optimizer on its own.
@@ -50,7 +50,7 @@ def zb_h2(meshes: int, microbatches: int) -> Schedule:
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
-    """What the automatic scheduler finds with the memory of 1F1B (Zero Bubble, arXiv 2401.10241, section 3.1).
+    """What the automatic scheduler finds with the memory of 1F1B (Zero Bubble, arXiv 2401.10241).
 
     An input gradient gives back half of an activation, the weight gradient the other half.
 
@@ -66,7 +66,7 @@ def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
 
 
 def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
-    """What the automatic scheduler finds with twice the memory of 1F1B (Zero Bubble, arXiv 2401.10241, section 3.1).
+    """What the automatic scheduler finds with twice the memory of 1F1B (Zero Bubble, arXiv 2401.10241).
 
     Args:
         meshes: number of meshes, at least 1.

@@ -1,4 +1,4 @@
-"""The automatic scheduler of Zero Bubble (arXiv 2401.10241, section 3.1): ZB-1p and ZB-2p are what it finds."""
+"""The automatic scheduler of Zero Bubble (arXiv 2401.10241): ZB-1p and ZB-2p are what it finds."""
 
 from __future__ import annotations
 

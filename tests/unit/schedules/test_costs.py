@@ -119,3 +119,16 @@ def test_a_file_that_holds_no_costs(tmp_path: Path, name: str, text: str, messag
     with pytest.raises(S.ScheduleError) as error:
         S.Costs.load(path)
     assert str(error.value).startswith(f"{path}: {message}")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=60), st.sampled_from(["costs.toml", "costs.json"]))
+def test_any_bytes_are_costs_or_a_schedule_error(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, name: str
+) -> None:
+    path = tmp_path_factory.mktemp("costs") / name
+    path.write_bytes(text)
+    try:
+        S.Costs.load(path)
+    except S.ScheduleError as error:
+        assert str(error).startswith(f"{path}: ")
