@@ -17,7 +17,7 @@ from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.lowering.arguments import resolve_static
+from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
@@ -90,6 +90,7 @@ class MpmdFunction:
         self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
         self._options, self._compiler_options = options, compiler_options
         self._compiled: dict[Any, CompiledStep] = {}
+        self._static: dict[int, StaticArguments] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; compiles it first when the arguments are of a new kind."""
@@ -120,7 +121,10 @@ class MpmdFunction:
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
-        static = resolve_static(self._fun, len(args), self._options["static_argnums"], self._options["static_argnames"])
+        static = self._static.get(len(args))
+        if static is None:
+            nums, names = self._options["static_argnums"], self._options["static_argnames"]
+            static = self._static[len(args)] = resolve_static(self._fun, len(args), nums, names)
         given: dict[int | str, Any] = {i: args[i] for i in sorted(static.nums) if i < len(args)}
         given.update((name, kwargs[name]) for name in sorted(static.names & kwargs.keys()))
         # The type too: 1, 1.0 and True are equal, and trace differently.

@@ -4,8 +4,9 @@ from collections.abc import Callable, Container, Mapping
 
 from jaxlib.mlir import ir
 
-# The longest chain of operations that is computed again rather than kept or sent.
-LONGEST = 48
+# How many operations at most are computed again to make one value, rather than kept or sent; one that is needed twice
+# counts twice. JAX's masks, positions and casts take 2 to 20; a threefry generator, which is not worth it, hundreds.
+MOST_RECOMPUTED = 48
 
 _CHEAP = frozenset(
     "stablehlo." + name
@@ -48,6 +49,6 @@ def cheap_operations(
             continue
         if all(is_invariant(value) or producers.get(value) in length for value in values):
             total = 1 + sum(length[producers[value]] for value in values if value in producers)
-            if total <= LONGEST:
+            if total <= MOST_RECOMPUTED:
                 length[op] = total
     return set(length)

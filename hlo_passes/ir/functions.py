@@ -82,6 +82,13 @@ def _symbols(attribute: ir.Attribute) -> list[str]:
     return []
 
 
+def has_side_effect(op: ir.Operation) -> bool:
+    """Whether `op` does something beside computing its results (a callback, `debug.print`), or holds one that does."""
+    flag = op.attributes.get("has_side_effect")
+    declared = isinstance(flag, ir.BoolAttr) and flag.value
+    return declared or any(has_side_effect(inner) for inner in nested(op) if inner.name == "stablehlo.custom_call")
+
+
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
     values = dict.fromkeys(op.operands)

@@ -100,3 +100,9 @@ class Reader:
         if numbers is None:
             numbers = self._lists[attribute] = at.integers(op, at.LAST_USE)
         return numbers
+
+
+def meshes_of(call_op: ir.Operation) -> list[int]:
+    """The meshes that run a call of a placed `@main`."""
+    mesh = at.integer(call_op, at.MESH)
+    return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)

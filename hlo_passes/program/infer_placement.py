@@ -58,13 +58,17 @@ class _Group:
     ops: dict[ir.Operation, None]
     outputs: list[ir.Value]
     uses: list[tuple[ir.Operation, int, int]]
+    shared: dict[ir.Value, int]
 
     def result(self, value: ir.Value, *, own: bool = False) -> int:
         """The result number of `value`; with `own` always a new one, which no other use shares."""
-        if own or value not in self.outputs:
-            self.outputs.append(value)
-            return len(self.outputs) - 1
-        return self.outputs.index(value)
+        if not own and value in self.shared:
+            return self.shared[value]
+        self.outputs.append(value)
+        number = len(self.outputs) - 1
+        if not own:
+            self.shared[value] = number
+        return number
 
 
 class _Regroup:
@@ -90,13 +94,14 @@ class _Regroup:
         self._connect_returns()
         for key in self._sorted_keys():
             self._connect_group(key)
-        self._record(self._emit())
+        self._emit()
+        self._record()
         for op in reversed(placement.ops):
             if not any(map(is_used, op.results)):
                 op.erase()
 
     def _group(self, key: Key) -> _Group:
-        return self._groups.setdefault(key, _Group({}, [], []))
+        return self._groups.setdefault(key, _Group({}, [], [], {}))
 
     def _needed_by_tasks(self, fixed: Sequence[ir.Operation]) -> set[ir.Operation]:
         """The fixed operations that a task depends on, also through floating ones."""
@@ -170,14 +175,13 @@ class _Regroup:
                 if source is not None and source != key:
                     self._groups[source].result(value)
 
-    def _emit(self) -> list[ir.Operation]:
-        """Outline each group, call it, and rewire what used its values; returns the calls."""
+    def _emit(self) -> None:
+        """Outline each group, call it, and rewire what used its values. Task calls are no keys from here on."""
         placement = self._placement
         shardings = Shardings(self._module)
         order = {op: number for number, op in enumerate(placement.ops)}
         first_task = next(iter(placement.tasks), self._return)
         made: dict[ir.Value, ir.Value] = {}
-        calls: list[ir.Operation] = []
         for key in self._sorted_keys():
             phase, meshes, level = key
             group = self._groups[key]
@@ -198,20 +202,13 @@ class _Regroup:
                     made.setdefault(value, result)
             for op, number, index in group.uses:
                 op.operands[number] = made_call.results[index]
-            calls.append(made_call)
-        return calls
 
     def _sorted_keys(self) -> list[Key]:
         return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1]))
 
-    def _record(self, calls: Sequence[ir.Operation]) -> None:
+    def _record(self) -> None:
         """Write on the arguments and results of `@main` where they live."""
         placement = self._placement
-        single = {value for value, meshes in placement.arguments.items() if len(meshes) == 1}
-        for op in calls:
-            for value in op.operands:
-                if value in placement.arguments and value not in single:
-                    placement.arguments[value].update(meshes_of(op))
         arguments = at.argument_attributes(placement.main)
         for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
             entry[at.MESHES] = at.i64s(sorted(meshes))
@@ -219,9 +216,3 @@ class _Regroup:
         for entry, meshes in zip(results, placement.returned, strict=True):
             entry[at.MESHES] = at.i64s(meshes)
         at.set_tables(placement.main, arguments, results)
-
-
-def meshes_of(call_op: ir.Operation) -> list[int]:
-    """The meshes that run a call of a placed `@main`."""
-    mesh = at.integer(call_op, at.MESH)
-    return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)

@@ -10,8 +10,8 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.hlo_passes.ir.program import meshes_of
 from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.program.infer_placement import meshes_of
 
 
 @dataclass(frozen=True)

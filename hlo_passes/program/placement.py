@@ -1,13 +1,19 @@
 """On which mesh each operation outside of the microbatch loop runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import body_of, operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.ir.functions import (
+    body_of,
+    has_side_effect,
+    operands_with_captures,
+    operations,
+    terminator,
+)
 from jaxpp.hlo_passes.ir.values import byte_size, is_used
 
 # Computing something this small again is cheaper than sending it.
@@ -72,7 +78,7 @@ def place(main: ir.Operation) -> Placement:
         _fix_forward(placement)
         pulls = _pulls(placement)
         for argument, meshes in placement.arguments.items():
-            if not meshes:
+            if len(meshes) != 1:
                 meshes.update(pulls.get(argument, ()))
     _fix_heavy(placement)
     _place_results(placement, list(terminator(body_of(main)).operands))
@@ -102,7 +108,7 @@ def _read(main: ir.Operation) -> Placement:
 
 def _drop_dead(placement: Placement) -> None:
     for op in reversed(placement.ops):
-        if len(op.results) and not any(map(is_used, op.results)):
+        if not any(map(is_used, op.results)) and not has_side_effect(op):
             for result in op.results:
                 del placement.producers[result]
             del placement.operands[op]
@@ -113,17 +119,20 @@ def _drop_dead(placement: Placement) -> None:
 def _fix_forward(placement: Placement) -> None:
     """Fix each operation that depends on a value of one mesh, in program order."""
     for op in placement.ops:
-        if op in placement.home:
-            continue
-        sources = placement.behind(op)
-        placement.sources[op] = sources
-        bytes_at: dict[int, int] = {}
-        for value in sources:
-            mesh = placement.mesh_of(value)
-            if mesh is not None:
-                bytes_at[mesh] = bytes_at.get(mesh, 0) + byte_size(value.type)
-        if bytes_at and not (is_cheap(op) and _expands(op)):
-            placement.home[op] = min(bytes_at, key=lambda mesh: (-bytes_at[mesh], mesh))
+        if op not in placement.home:
+            _fix(placement, op)
+
+
+def _fix(placement: Placement, op: ir.Operation) -> None:
+    sources = placement.behind(op)
+    placement.sources[op] = sources
+    bytes_at: dict[int, int] = {}
+    for value in sources:
+        mesh = placement.mesh_of(value)
+        if mesh is not None:
+            bytes_at[mesh] = bytes_at.get(mesh, 0) + byte_size(value.type)
+    if bytes_at and not (is_cheap(op) and _expands(op)):
+        placement.home[op] = min(bytes_at, key=lambda mesh: (-bytes_at[mesh], mesh))
 
 
 def _expands(op: ir.Operation) -> bool:
@@ -133,9 +142,11 @@ def _expands(op: ir.Operation) -> bool:
     return not returned and sum(byte_size(result.type) for result in op.results) > inward
 
 
-def _pulls(placement: Placement) -> dict[ir.Value, set[int]]:
-    """For each value that is no task's: the meshes of the tasks and fixed operations that it reaches."""
-    pulls = {value: set(meshes) for value, meshes in placement.used_by_tasks.items()}
+def _pulls(placement: Placement, returned: Mapping[ir.Value, set[int]] | None = None) -> dict[ir.Value, set[int]]:
+    """For each value that is no task's: the meshes of the tasks, fixed operations and results that it reaches."""
+    pulls = {value: set(meshes) for value, meshes in (returned or {}).items()}
+    for value, meshes in placement.used_by_tasks.items():
+        pulls.setdefault(value, set()).update(meshes)
     for op in reversed(placement.ops):
         mesh = placement.home.get(op)
         meshes = {mesh} if mesh is not None else set[int]().union(*(pulls.get(r, ()) for r in op.results))
@@ -145,12 +156,19 @@ def _pulls(placement: Placement) -> dict[ir.Value, set[int]]:
 
 
 def _fix_heavy(placement: Placement) -> None:
-    """Operations that float but are neither cheap nor small run once, and what depends on them follows."""
+    """Operations that float but are neither cheap nor small, or have a side effect, run once.
+
+    What depends on them follows.
+    """
     pulls = _pulls(placement)
     for op in placement.ops:
-        if op not in placement.home and not is_cheap(op) and not _is_small(op):
+        if op in placement.home:
+            continue
+        once = has_side_effect(op) or not (is_cheap(op) or _is_small(op))
+        if once:
             placement.home[op] = min(set[int]().union(*(pulls.get(r, ()) for r in op.results)), default=0)
-            _fix_forward(placement)
+        elif placement.behind(op):
+            _fix(placement, op)
 
 
 def _is_small(op: ir.Operation) -> bool:
@@ -161,6 +179,7 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
     """A result is where it is computed, or where the argument is that it becomes in the next step."""
     arguments = list(placement.arguments)
     table = at.result_attributes(placement.main)
+    pulls: dict[ir.Value, set[int]] = {}
     for number, value in enumerate(returned):
         feeds = table[number].get(at.FEEDS)
         known = isinstance(feeds, ir.IntegerAttr) and 0 <= feeds.value < len(arguments)
@@ -171,8 +190,29 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
             meshes = placement.arguments[value] or {0}
         else:
             mesh = placement.mesh_of(value)
-            meshes = {0 if mesh is None else mesh}
-        for target in (argument, value):
-            if target is not None and target in placement.arguments and not placement.arguments[target]:
-                placement.arguments[target].update(meshes)
+            meshes = {mesh} if mesh is not None else _shared_by_arguments(placement, value)
+        if argument is not None and not placement.arguments[argument]:
+            placement.arguments[argument].update(meshes)
+        pulls.setdefault(value, set()).update(meshes)
         placement.returned.append(sorted(meshes))
+    # What only results need is where they are.
+    pulls = _pulls(placement, pulls)
+    for argument, meshes in placement.arguments.items():
+        if len(meshes) != 1:
+            meshes.update(pulls.get(argument, ()))
+
+
+def _shared_by_arguments(placement: Placement, value: ir.Value) -> set[int]:
+    """One mesh that has all the arguments that a floating value depends on; mesh 0 when there is none."""
+    seen, work = {value}, [value]
+    shared: set[int] | None = None
+    while work:
+        current = work.pop()
+        meshes = placement.arguments.get(current)
+        if meshes:
+            shared = set(meshes) if shared is None else shared & meshes
+        producer = placement.producers.get(current)
+        fresh = [v for v in placement.operands.get(producer, ()) if v not in seen] if producer is not None else []
+        seen.update(fresh)
+        work.extend(fresh)
+    return {min(shared)} if shared else {0}

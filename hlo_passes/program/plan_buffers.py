@@ -1,6 +1,6 @@
 """`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -60,7 +60,8 @@ def _annotate(function: ir.Operation, line: Sequence[Instruction], dies: dict[st
                 lists[last] = at.i64s(last)
             step.op.attributes[at.LAST_USE] = lists[last]
         if step.name == "func.call":
-            once = {number for number in last if step.operands.count(step.operands[number]) == 1}
+            uses = Counter(step.operands)
+            once = {number for number in last if uses[step.operands[number]] == 1}
             name = callee(step.op)
             dies[name] = once if name not in dies else dies[name] & once
 

@@ -1,6 +1,6 @@
 """`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -82,8 +82,9 @@ def _check_calls(module: ir.Module, lines: Lines) -> None:
                     raise PassError(f"a call of {target}, which is not in the module", location=step.op.location)
                 if ([v.type for v in step.operands], [v.type for v in step.results]) != types[target]:
                     raise PassError(f"a call of {target} with other types than it has", location=step.op.location)
+                dying, uses = set(step.last_use), Counter(step.operands)
                 for number in donated[target]:
-                    if number not in step.last_use or step.operands.count(step.operands[number]) > 1:
+                    if number not in dying or uses[step.operands[number]] > 1:
                         raise PassError(
                             f"{target} takes over the buffer of its argument {number}, which lives on",
                             location=step.op.location,

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.cheap import cheap_operations
-from jaxpp.hlo_passes.ir.functions import operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.ir.functions import has_side_effect, operands_with_captures, operations, terminator
 
 # The task number of a use by the next iteration of the loop.
 NEXT_ITERATION = -1
@@ -37,8 +37,8 @@ class Assignment:
     """The task of every live operation of the loop body.
 
     `task` maps an operation to its task's number. `cheap` operations have none: each task that uses one gets a clone.
-    Operations that count microbatches (`counting`) and dead ones belong to no task either. `recomputed` holds, for a
-    task, operations of another task that it computes again.
+    Dead operations belong to no task either. `recomputed` holds, for a task, operations of another that it computes
+    again.
     """
 
     def __init__(self, body: ir.Block, stages: int, indices: Sequence[int]) -> None:
@@ -50,7 +50,6 @@ class Assignment:
         self._carried: dict[ir.Value, int] = {
             argument: i for i, argument in enumerate(body.arguments) if i not in set(indices)
         }
-        self.counting = {self._producers[self.yielded[i]] for i in indices}
         self.operands = {op: operands_with_captures(op) for op in self.ops}
         self._marks = [(op, boundary.read(op)) for op in self.ops if boundary.is_mark(op)]
         self._read_ends()
@@ -69,7 +68,7 @@ class Assignment:
 
     def live(self) -> list[ir.Operation]:
         """The operations that a result of the loop depends on, in program order, without marks and counters."""
-        return [op for op in self.ops if op in self._live and not boundary.is_mark(op) and op not in self.counting]
+        return [op for op in self.ops if op in self._live and not boundary.is_mark(op)]
 
     def bypass_marks(self) -> None:
         """From here on a mark's result is its operand.
@@ -105,7 +104,7 @@ class Assignment:
     def is_free(self, value: ir.Value) -> bool:
         """Whether every task can have `value`, or make it for itself: invariants, indices and what is cheap."""
         op = self.producer(value)
-        return self.is_invariant(value) if op is None else op in self.cheap or op in self.counting
+        return self.is_invariant(value) if op is None else op in self.cheap
 
     def is_invariant(self, value: ir.Value) -> bool:
         """Whether `value` comes from outside of the loop, or is the microbatch index."""
@@ -131,7 +130,7 @@ class Assignment:
                 self.after[op] = tasks.backward(mark.stage)
 
     def _reach(self, roots: Iterable[ir.Value]) -> set[ir.Operation]:
-        found: set[ir.Operation] = {op for op in self.ops if not len(op.results)}
+        found: set[ir.Operation] = {op for op in self.ops if has_side_effect(op)}
         work = [op for op in found] + [op for op in map(self.producer, roots) if op is not None]
         found.update(work)
         while work:
@@ -149,7 +148,7 @@ class Assignment:
             while work:
                 for value in self.operands[work.pop()]:
                     op = self.producer(value)
-                    if op is None or op in self.task or op in self.cheap or op in self.after or op in self.counting:
+                    if op is None or op in self.task or op in self.cheap or op in self.after:
                         continue
                     self.task[op] = self.before[mark]
                     work.append(op)
@@ -167,8 +166,12 @@ class Assignment:
                 else:
                     floating.append(op)
         carried = self._where_carried(floating)
+        users_of: dict[ir.Value, list[ir.Operation]] = {}
+        for op, values in self.operands.items():
+            for value in values:
+                users_of.setdefault(value, []).append(op)
         for op in reversed(floating):
-            users = (self.task.get(use.owner.operation) for result in op.results for use in result.uses)
+            users = (self.task.get(user) for result in op.results for user in users_of.get(result, ()))
             self.task[op] = min((task for task in users if task is not None), default=carried[op])
         for op, _ in self._marks:
             found = [task for task in map(self.task_of, self.operands[op]) if task is not None]

@@ -81,7 +81,8 @@ def _group(assignment: Assignment, handed_on: dict[ir.Value, int]) -> dict[int, 
                 if op is not None and op in assignment.cheap and op not in ops:
                     ops.add(op)
                     work.append(op)
-    return {task: [op for op in assignment.ops if op in ops] for task, ops in groups.items()}
+    position = {op: number for number, op in enumerate(assignment.ops)}
+    return {task: sorted(ops, key=position.__getitem__) for task, ops in groups.items()}
 
 
 def _outputs(assignment: Assignment, task: int, ops: list[ir.Operation]) -> list[ir.Value]:

@@ -24,10 +24,14 @@ def place_residuals(assignment: Assignment) -> None:
     the least again is taken.
     """
     assignment.refresh()
+    by_task: dict[int, list[ir.Operation]] = {}
+    for op in assignment.live():
+        if op in assignment.task:
+            by_task.setdefault(assignment.task[op], []).append(op)
     for stage in range(assignment.tasks.stages):
         forward, backward = assignment.tasks.forward(stage), assignment.tasks.backward(stage)
-        if forward in assignment.task.values() and backward in assignment.task.values():
-            _Cut(assignment, forward, backward).apply()
+        if forward in by_task and backward in by_task:
+            _Cut(assignment, forward, backward).apply(by_task[backward])
 
 
 class _Cut:
@@ -40,10 +44,11 @@ class _Cut:
         self._again: dict[ir.Operation, None] = {}
         self._nodes: dict[ir.Operation | ir.Value, int] = {}
         self._edges: list[tuple[int, int, int]] = []
+        self._pending: list[tuple[ir.Operation, int]] = []
 
-    def apply(self) -> None:
-        """Solve it, and change the assignment accordingly."""
-        uses = self._find_uses()
+    def apply(self, ops: Sequence[ir.Operation]) -> None:
+        """Solve it for `ops`, those of the backward in program order, and change the assignment accordingly."""
+        uses = self._find_uses(ops)
         for value, users in uses.items():
             entry = self._entry(value)
             if entry is not None:
@@ -62,13 +67,11 @@ class _Cut:
         again = {op for op in self._again if self._nodes[op] not in early}
         self._assignment.recomputed[self._backward] = again
 
-    def _find_uses(self) -> dict[ir.Value, list[ir.Operation]]:
+    def _find_uses(self, ops: Sequence[ir.Operation]) -> dict[ir.Value, list[ir.Operation]]:
         """What the operations of the backward use, the movable ones told apart."""
         assignment = self._assignment
         uses: dict[ir.Value, list[ir.Operation]] = {}
-        for op in assignment.live():
-            if assignment.task.get(op) != self._backward:
-                continue
+        for op in ops:
             sources = [value for value in assignment.operands[op] if not assignment.is_free(value)]
             early = all(
                 assignment.producer(value) in self._movable
@@ -90,6 +93,16 @@ class _Cut:
 
     def _entry(self, value: ir.Value) -> int | None:
         """The entry node of a value that the forward has; None for one that only the backward has."""
+        entry = self._node(value)
+        while self._pending:
+            op, below = self._pending.pop()
+            for operand in self._assignment.operands[op]:
+                if not self._assignment.is_free(operand):
+                    above = self._node(operand)
+                    self._edges.append((0 if above is None else above + 1, below, -1))
+        return entry
+
+    def _node(self, value: ir.Value) -> int | None:
         op = self._assignment.producer(value)
         key = op if op is not None and (op in self._movable or op in self._again) else value
         if key in self._nodes:
@@ -103,10 +116,7 @@ class _Cut:
             return entry
         self._again[op] = None
         entry = self._add(op, byte_size(value.type))
-        for operand in self._assignment.operands[op]:
-            if not self._assignment.is_free(operand):
-                above = self._entry(operand)
-                self._edges.append((0 if above is None else above + 1, entry, -1))
+        self._pending.append((op, entry))
         return entry
 
 
