@@ -19,7 +19,7 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
     Args:
-        schedule: a schedule's name or text, for a loop that carries none.
+        schedule: a schedule's name or text, instead of the one that the loop carries.
         meshes: the number of meshes of a schedule given by name.
     """
     return (

@@ -175,6 +175,7 @@ class LoweredStep:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             run_passes(module, mpmd(schedule))
+            module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > self._lowered.mpmd_mesh.mpmd_dim:
                 mesh = self._lowered.mpmd_mesh

@@ -139,7 +139,7 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 
 # What JAX says when a constraint in the function names another mesh than that of the trace.
-_OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh")
+_OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "should match the mesh")
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,8 @@ def walk(op: ir.Operation) -> Iterator[ir.Operation]:
 
 
 def _refuse_mpmd_sharding(op: ir.Operation, axes: Axes) -> None:
+    if axes.groups == 1:
+        return
     if op.name == "func.func":
         _refuse_in_signature(op, axes)
         return
@@ -111,7 +113,9 @@ def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
     others = [name for name in axes.names if name != axes.mpmd_name]
     return (
         f"{what} is sharded over the mpmd axis {axes.mpmd_name!r} ({sharding}); "
-        f"a value lives on whole submeshes: shard it over {', '.join(others) or 'no axis'}"
+        f"a value lives on whole submeshes: shard it over {', '.join(others) or 'no axis'} "
+        "(shard_map with check_vma=False shards what it keeps for the backward over every axis: "
+        "give it check_vma=True, or the mesh's lowering_mesh())"
     )
 
 
@@ -200,12 +204,23 @@ def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None
     for op in meshes:
         mesh = sdy.MeshAttr(op.attributes["mesh"])
         if mesh != whole and (list(mesh.axes) or list(mesh.device_ids)):
+            _check_is_known(op, axes)
             continue
         name = ir.StringAttr(op.attributes["sym_name"]).value
         ir.SymbolTable.replace_all_symbol_uses(name, MESH, module.operation)
         symbols.erase(op.opview)
     with ir.InsertionPoint.at_block_begin(module.body):
         sdy.MeshOp(MESH, whole)
+
+
+def _check_is_known(op: ir.Operation, axes: Axes) -> None:
+    """Refuse another mesh that the function's constraints name; JAX itself makes meshes of one device for callbacks."""
+    names = [sdy.MeshAxisAttr(axis).name for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
+    if names and not set(names) <= set(axes.names):
+        raise ValueError(
+            f"{source_line(op.location)}: a sharding names another mesh, with the axes {', '.join(names)}; "
+            f"use the mpmd mesh, with the axes {', '.join(axes.names)}"
+        )
 
 
 def _narrow_mesh(op: ir.Operation, axes: Axes) -> None:

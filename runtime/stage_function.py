@@ -83,22 +83,29 @@ def _name(key: str | ir.NamedAttribute) -> str:
 
 
 def _reachable(op: ir.Operation, tops: Mapping[str, ir.Operation]) -> list[ir.Operation]:
-    """The functions that `op` calls, directly or not."""
+    """The functions that `op` refers to, directly or not, by a call or otherwise."""
     found: dict[str, ir.Operation] = {}
     pending = [op]
 
     def visit(inner: ir.Operation) -> ir.WalkResult:
-        for key in ("callee", "decomposition"):
-            if key in inner.attributes:
-                callee = ir.FlatSymbolRefAttr(inner.attributes[key]).value
-                if callee in tops and callee not in found:
-                    found[callee] = tops[callee]
-                    pending.append(tops[callee])
+        for attribute in inner.attributes.values():
+            for name in _symbols(attribute):
+                if name in tops and tops[name].name == "func.func" and name not in found:
+                    found[name] = tops[name]
+                    pending.append(tops[name])
         return ir.WalkResult.ADVANCE
 
     while pending:
         pending.pop().walk(visit)
     return list(found.values())
+
+
+def _symbols(attribute: ir.Attribute) -> list[str]:
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        return [attribute.value]
+    if isinstance(attribute, ir.ArrayAttr):
+        return [name for entry in attribute for name in _symbols(entry)]
+    return []
 
 
 def _closed(attributes: list[dict[str, ir.Attribute]], specs: tuple[TensorSpec, ...], mesh: str | None) -> ir.ArrayAttr:

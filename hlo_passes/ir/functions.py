@@ -1,6 +1,6 @@
 """Functions of a module: finding them, making them, calling them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
@@ -83,9 +83,9 @@ def _symbols(attribute: ir.Attribute) -> list[str]:
 
 
 def has_side_effect(op: ir.Operation) -> bool:
-    """Whether `op` does something beside computing its results (a callback, `debug.print`), or holds one that does."""
+    """Whether running `op` once differs from running it twice: a callback, `debug.print`, a stateful generator."""
     flag = op.attributes.get("has_side_effect")
-    declared = isinstance(flag, ir.BoolAttr) and flag.value
+    declared = op.name == "stablehlo.rng" or (isinstance(flag, ir.BoolAttr) and flag.value)
     return declared or any(has_side_effect(inner) for inner in nested(op) if inner.name == "stablehlo.custom_call")
 
 
@@ -112,7 +112,12 @@ def create(
     visibility: str = "private",
     before: ir.Operation | None = None,
 ) -> ir.Operation:
-    """A function with an empty entry block, at the end of the module or before `before`."""
+    """A function with an empty entry block, at the end of the module or before `before`.
+
+    Raises PassError when the module has a function of that name, which only one that was no task can have.
+    """
+    if name in functions(module):
+        raise PassError(f"the module already has a function @{name}", hint="rename it: jaxpp needs the name")
     function = ir.Operation.create(
         "func.func",
         attributes={
@@ -146,16 +151,6 @@ def call(
         ip=ip,
         loc=location,
     )
-
-
-def fresh_name(module: ir.Module, wanted: str, taken: Iterable[str] = ()) -> str:
-    """`wanted`, or `wanted_1`, `wanted_2`... when the module (or `taken`) has that name already."""
-    names = set(functions(module)) | set(taken)
-    name, number = wanted, 0
-    while name in names:
-        number += 1
-        name = f"{wanted}_{number}"
-    return name
 
 
 def kind_and_stage(function: ir.Operation) -> tuple[str, int]:

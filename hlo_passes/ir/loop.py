@@ -14,13 +14,15 @@ def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
     attribute = loop.attributes.get(at.LOOP)
     if attribute is None:
         return {}
-    if not isinstance(attribute, ir.DictAttr):
+    fields = at.dictionary(attribute) if isinstance(attribute, ir.DictAttr) else None
+    kinds = {"length": ir.IntegerAttr, "schedule": ir.StringAttr}
+    if fields is None or any(name in fields and not isinstance(fields[name], kind) for name, kind in kinds.items()):
         raise PassError(
             f"unknown form of {at.LOOP}: {attribute}",
             location=loop.location,
             hint='it is a dictionary: {length = 8 : i64, schedule = "..."}',
         )
-    return at.dictionary(attribute)
+    return fields
 
 
 @dataclass(frozen=True)

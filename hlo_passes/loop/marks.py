@@ -81,9 +81,9 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
     again = _computed_again(marks, stages)
     if again is not None:
         return PassError(
-            "a stage mark inside jax.checkpoint: the backward computes it again",
+            "a stage mark stands twice: inside jax.checkpoint, or under forward-mode differentiation",
             location=again.location,
-            hint="put jax.checkpoint around what stands between two marks",
+            hint="put jax.checkpoint around what stands between two marks; differentiate with jax.grad or jax.vjp",
         )
     count = len(marked_stages(marks))
     return PassError(

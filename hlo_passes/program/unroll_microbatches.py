@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.values import defining_op
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class _Unrolled:
         self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
         self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
         by_name = functions(module)
+        self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
                 key = kind_and_stage(by_name[callee(op)])
@@ -123,14 +125,19 @@ class _Unrolled:
                 return self._initial[position]
             value, microbatch = self._yielded[position], microbatch - 1
         if value not in self._source:
+            if defining_op(value) in self._inside:
+                raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
         key, number = self._source[value]
         if (key, microbatch) not in self._done:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
+            same = task is not None and key == (task.kind, task.stage)
             raise PassError(
                 f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",
                 location=self._loop.op.location,
-                hint="what one microbatch hands on to the next must be made and used by one stage",
+                hint="a stage must run the microbatches in ascending order, since one hands a value on to the next"
+                if same
+                else "what one microbatch hands on to the next must be made and used by one stage",
             )
         return self._done[key, microbatch][number]
 

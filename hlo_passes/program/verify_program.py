@@ -29,6 +29,12 @@ class VerifyProgram(Pass):
     All of it is linear in the number of instructions.
 
     Preconditions: `plan-buffers` ran.
+
+    ```mlir
+    func.func public @mesh_0(...)   ==>   func.func public @mesh_0(...)
+      attributes {jaxpp.mesh = 0}           attributes {jaxpp.mesh = 0, jaxpp.peak_activations = 4,
+                                                        jaxpp.peak_bytes = 8192}
+    ```
     """
 
     name: ClassVar[str] = "verify-program"
@@ -42,8 +48,8 @@ class VerifyProgram(Pass):
         _check_no_cycle(lines)
         for function, line in zip(mesh_functions(module), lines, strict=True):
             peak = check_liveness(function, line)
-            function.attributes["jaxpp.peak_bytes"] = at.i64(peak.bytes)
-            function.attributes["jaxpp.peak_activations"] = at.i64(peak.activations)
+            function.attributes[at.PEAK_BYTES] = at.i64(peak.bytes)
+            function.attributes[at.PEAK_ACTIVATIONS] = at.i64(peak.activations)
 
 
 Lines = Sequence[Sequence[Instruction]]

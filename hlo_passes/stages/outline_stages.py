@@ -28,13 +28,14 @@ class OutlineStages(Pass):
     - What the backward needs of the forward is chosen so that the fewest bytes stay alive in between: a value that only
       the backward needs is computed on the better side, and cheap ones are computed again.
 
-    Without a mark after the last stage, its forward and backward are one task, `@backward_{n-1}`.
+    Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
+    are one task, `@backward_{n-1}`.
 
     Preconditions: `find-microbatch-loop` ran; for several devices per submesh, `propagate-shardings` too.
 
     ```mlir
-    %h = stablehlo.dot_general %x, %w0                   ==>   %h = call @forward_0(%w0, %x)
-    %m = stablehlo.optimization_barrier %h                     %y = call @forward_1(%w1, %h)
+    %h = stablehlo.dot_general %x, %w0                   ==>   %h = call @forward_0(%x, %w0)
+    %m = stablehlo.optimization_barrier %h                     %y = call @forward_1(%h, %w1)
       {jaxpp.boundary = {stage = 0, phase = "forward"}}
     %y = stablehlo.dot_general %m, %w1
     ```

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.experimental
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -137,3 +139,64 @@ def test_inside_jax_jit() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3))
     with pytest.raises((TypeError, ValueError, jaxpp.PassError), match="mpmd_jit_with_loop"):
         jax.jit(step)(weights(3), batch(2))
+
+
+# test_models.py
+CAPTURES = {
+    "cond": lambda early, value: jax.lax.cond(value > 0.5, lambda: jnp.sum(early) * value, lambda: early[0, 0]),
+    "scan": lambda early, value: jax.lax.scan(
+        lambda c, x: (c + jnp.sum(early @ early.T) * x, None), value, jnp.arange(3.0)
+    )[0],
+    "while": lambda early, value: jax.lax.while_loop(lambda c: c < 10, lambda c: c + 1 + jnp.sum(early**2), value),
+}
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_a_value_that_a_region_captures(capture: str) -> None:
+    """No stage needs it: it is computed with its first user, which has it in a region, and used by another directly."""
+
+    def step(params: Any, batch: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            value, gradients = jax.value_and_grad(loss)(params, microbatch)
+            early = jnp.tanh(microbatch["x"])
+            gradients = [gradients[0] * jnp.sum(early), *gradients[1:]]
+            return value, gradients, CAPTURES[capture](early, value)
+
+        operation = (jaxpp.Concat(), jaxpp.Add, jaxpp.Add)
+        return jaxpp.treduce(of_one, batch, schedule=SCHEDULE, operation=operation)
+
+    check(step, (weights(3), batch(4)), make_mesh(3))
+
+
+def test_a_callback_outside_of_the_loop_runs_once() -> None:
+    calls: list[int] = []
+
+    def count(value: Any) -> Any:
+        calls.append(int(value))
+        return np.int32(2)
+
+    def step(params: Any, batch: Any, n: Any) -> Any:
+        twice = jax.experimental.io_callback(count, jax.ShapeDtypeStruct((), jnp.int32), n)
+        jax.experimental.io_callback(count, jax.ShapeDtypeStruct((), jnp.int32), n + 1)
+        losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch, schedule=SCHEDULE)
+        return [w - 0.1 * twice * g for w, g in zip(params, gradients, strict=True)], losses
+
+    found = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(weights(3), batch(2), jnp.int32(7))
+    jax.block_until_ready(found)
+    assert sorted(calls) == [7, 8]
+    assert_same(found, jax.jit(step)(weights(3), batch(2), jnp.int32(7)))
+
+
+# test_models.py
+def test_a_long_elementwise_chain() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            y = jnp.tanh(x @ w)
+            x = y
+            for _ in range(40):
+                y = y + 0.01 * x
+            x = mark(y)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=jaxpp.Std1F1B(2), loss=of_one), (weights(2), batch(2)), make_mesh(2))

@@ -214,5 +214,5 @@ def test_sharded(of_one: Any, specs: Any) -> None:
     step = partial(sgd_step, schedule=jaxpp.Std1F1B(2), loss=of_one)
     with jax.set_mesh(mesh.lowering_mesh()):
         expected = jax.jit(step)(weights(2), batch(2))
-    options = {"in_shardings": (list(specs), P(None, "data")), "donate_argnums": 0, "tolerance": 3e-5}
+    options: dict[str, Any] = {"in_shardings": (list(specs), P(None, "data")), "donate_argnums": 0, "tolerance": 3e-5}
     check(step, (weights(2), batch(2)), mesh, reference=lambda *_: expected, **options)
