@@ -240,7 +240,7 @@ func.func private @backward_0(%x: tensor<4xf32>, %i: tensor<i32>, %d: tensor<f32
 // GPipe runs the backwards from the last microbatch to the first, so a sum over the microbatches in their order has to wait.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 6]]:10: error: the backward of stage 1 for microbatch 2 needs a value of the backward of stage 1 for microbatch 1, which the schedule runs later
-// CHECK-NEXT: what one microbatch hands on to the next must be made and used by one stage
+// CHECK-NEXT: a stage must run the microbatches in ascending order, since one hands a value on to the next
 func.func public @main(%w0: tensor<f32>, %w1: tensor<f32>, %x: tensor<4xf32>)
     -> (tensor<f32>, tensor<f32>, tensor<f32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
