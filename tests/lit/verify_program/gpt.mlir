@@ -1,0 +1,10 @@
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir --pipeline mpmd | filecheck %s
+
+// The whole pipeline makes a sound program of the step of a GPT, on submeshes of one device and of two. Under 1F1B two
+// microbatches wait on mesh 0, one on mesh 1. The bytes are those of whole values, so the same for both.
+
+// CHECK-LABEL: func.func public @mesh_0(
+// CHECK-SAME:      attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_activations = 2 : i64, jaxpp.peak_bytes = 21217 : i64} {
+// CHECK-LABEL: func.func public @mesh_1(
+// CHECK-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 16585 : i64} {
