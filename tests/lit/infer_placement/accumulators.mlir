@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
 
-// The two sums start from one zero. Each is added to in place, so each has a buffer of its own, made on its mesh before the
-// tasks.
+// The two sums start from one zero. Each is added to in place, so each has a buffer of its own, made on its mesh before
+// the tasks.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<8xf32> {jaxpp.meshes = array<i64: 0>}, %[[Y:.*]]: tensor<8xf32> {jaxpp.meshes = array<i64: 1>})

@@ -1,6 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
 
-// Adam's moment of a weight: no task uses it, but the update does, so it is on the mesh of that weight, before and after the step.
+// Adam's moment of a weight: no task uses it, but the update does, so it is on the mesh of that weight, before and after
+// the step.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[W1:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 1>}, %[[X:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[M0:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[M1:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 1>})
@@ -45,8 +46,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// A step counter, and a bias correction made of it: each mesh that uses the correction computes it, and has the counter. The counter of
-// the next step is needed on both, which jaxpp.feeds says: both compute it.
+// A step counter, and a bias correction made of it: each mesh that uses the correction computes it, and has the counter.
+// The counter of the next step is needed on both, which jaxpp.feeds says: both compute it.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[W1:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 1>}, %[[X:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[N:.*]]: tensor<i32> {jaxpp.meshes = array<i64: 0, 1>})

@@ -1,7 +1,8 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
 
-// A step of gradient descent. The update of each weight runs where its gradient is made, on the mesh where the weight is. The learning
-// rate, an argument, is needed on both and is on both; its product with a constant is computed twice rather than sent.
+// A step of gradient descent. The update of each weight runs where its gradient is made, on the mesh where the weight
+// is. The learning rate, an argument, is needed on both and is on both; its product with a constant is computed twice
+// rather than sent.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[W1:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 1>}, %[[X:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %[[RATE:.*]]: tensor<f32> {jaxpp.meshes = array<i64: 0, 1>})

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
 
-// Before the loop a matrix is multiplied by itself: too big to do on both meshes that use it. It runs once, on mesh 0, whose result
-// both take.
+// Before the loop a matrix is multiplied by itself: too big to do on both meshes that use it. It runs once, on mesh 0,
+// whose result both take.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[M:.*]]: tensor<128x128xf32> {jaxpp.meshes = array<i64: 0{{.*}}>}, %[[X:.*]]: tensor<128x128xf32> {jaxpp.meshes = array<i64: 0>})

@@ -1,7 +1,8 @@
 // RUN: jaxpp-opt %s --split-input-file -p infer-placement | filecheck %s
 
-// Clipping by the global norm. Each mesh sums up the squares of its own gradient, and only that scalar crosses: mesh 0 adds the two
-// and takes the root. The factor crosses back as a scalar too, and is made as big as a gradient where it is used.
+// Clipping by the global norm. Each mesh sums up the squares of its own gradient, and only that scalar crosses: mesh 0
+// adds the two and takes the root. The factor crosses back as a scalar too, and is made as big as a gradient where it is
+// used.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<8xf32> {jaxpp.meshes = array<i64: 0>}, %[[W1:.*]]: tensor<8xf32> {jaxpp.meshes = array<i64: 1>}, %[[X:.*]]: tensor<8xf32> {jaxpp.meshes = array<i64: 0>})

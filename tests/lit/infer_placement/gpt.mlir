@@ -1,8 +1,8 @@
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages,unroll-microbatches,infer-placement | filecheck %s
 
 // The optimizer of a GPT, AdamW with clipping by the global norm. The moments are on the mesh of their weight; the tied
-// embedding and the counters are on both. Each mesh sums up its squares; scalars go to mesh 0, and the norm, with whether it
-// is too big, comes back; then each mesh updates its weights. The counters are computed on both meshes.
+// embedding and the counters are on both. Each mesh sums up its squares; scalars go to mesh 0, and the norm, with
+// whether it is too big, comes back; then each mesh updates its weights. The counters are computed on both meshes.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[DOWN:[^:]*]]: tensor<16x8xf32> {jax.buffer_donor = true, jaxpp.meshes = array<i64: 0>},

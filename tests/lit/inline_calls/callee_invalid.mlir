@@ -18,3 +18,18 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 func.func public @step(%x: tensor<f32>) -> tensor<f32> {
   return %x : tensor<f32>
 }
+
+// -----
+
+// A function with branches has no one place where its body could go.
+
+// CHECK: callee_invalid.mlir:[[# @LINE + 2]]:8: error: call of @branch, which has 2 blocks, expected one
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %0 = call @branch(%x) : (tensor<f32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+func.func private @branch(%x: tensor<f32>) -> tensor<f32> {
+  cf.br ^next
+^next:
+  return %x : tensor<f32>
+}

@@ -34,8 +34,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// An argument that nobody uses is on no mesh; one that the user donated, in either of JAX's ways, says so on its mesh. A result may be an
-// argument, and two results one value.
+// An argument that nobody uses is on no mesh; one that the user donated, in either of JAX's ways, says so on its mesh. A
+// result may be an argument, and two results one value.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64})

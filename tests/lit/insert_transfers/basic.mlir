@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p insert-transfers | filecheck %s
 
-// One microbatch through two stages and back. Each mesh gets its arguments, its calls in their order, and its results. An
-// activation goes from mesh 0 to mesh 1 on channel 0, its gradient back on channel 1. A mesh has one chain of tokens.
+// One microbatch through two stages and back. Each mesh gets its arguments, its calls in their order, and its results.
+// An activation goes from mesh 0 to mesh 1 on channel 0, its gradient back on channel 1. A mesh has one chain of tokens.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[B:.*]]: tensor<f32> {jaxpp.argument = 2 : i64})
@@ -84,7 +84,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// Three stages and a skip connection: what stage 0 makes goes to mesh 1 and, once, straight to mesh 2, though two tasks there use it.
+// Three stages and a skip connection: what stage 0 makes goes to mesh 1 and, once, straight to mesh 2, though two tasks
+// there use it.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}

@@ -1,6 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p insert-transfers | filecheck %s
 
-// A constant (the microbatch index) that both meshes use is made on both, before its first use; one that nobody uses is gone.
+// A constant (the microbatch index) that both meshes use is made on both, before its first use; one that nobody uses is
+// gone.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64}

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
 
-// Two stages, forward only. The mark is where the body is cut: what it needs is the task of stage 0, the rest that of stage
-// 1, with the sum that goes from one microbatch to the next. The mark is gone, and each task is a function.
+// Two stages, forward only. The mark is where the body is cut: what it needs is the task of stage 0, the rest that of
+// stage 1, with the sum that goes from one microbatch to the next. The mark is gone, and each task is a function.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32>, %[[W1:.*]]: tensor<f32>, %[[X:.*]]: tensor<f32>) -> tensor<f32>
@@ -47,8 +47,8 @@ func.func public @main(%w0: tensor<f32>, %w1: tensor<f32>, %x: tensor<f32>) -> t
 
 // -----
 
-// Forward and backward, and a mark after the last stage too: four tasks. Each weight gradient is made and added up in the
-// backward of its stage; the loss, which no mark needs, with the latest task that it depends on.
+// Forward and backward, and a mark after the last stage too: four tasks. Each weight gradient is made and added up in
+// the backward of its stage; the loss, which no mark needs, with the latest task that it depends on.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32>, %[[W1:.*]]: tensor<f32>, %[[X:.*]]: tensor<f32>)
@@ -125,8 +125,8 @@ func.func public @main(%w0: tensor<f32>, %w1: tensor<f32>, %x: tensor<f32>)
 
 // -----
 
-// The same step without the mark after the last stage. Nothing separates the forward of stage 1 from its backward: both are
-// one task, @backward_1, and three are left.
+// The same step without the mark after the last stage. Nothing separates the forward of stage 1 from its backward: both
+// are one task, @backward_1, and three are left.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32>, %[[W1:.*]]: tensor<f32>, %[[X:.*]]: tensor<f32>)

@@ -59,8 +59,8 @@ func.func public @main(%w0: tensor<4xf32>, %w1: tensor<4xf32>, %x: tensor<4xf32>
 
 // -----
 
-// The last stage compares with the input, as a loss does. Each stage takes its own slice of the batch, for which it has the
-// microbatch index, and the input is not handed on.
+// The last stage compares with the input, as a loss does. Each stage takes its own slice of the batch, for which it has
+// the microbatch index, and the input is not handed on.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32>, %[[BATCH:.*]]: tensor<2xf32>) -> tensor<f32>

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
 
-// jax.checkpoint: behind a barrier (one that is no mark) the forward of stage 1 stands a second time, for the backward. It stays
-// there, and only the input of the stage is kept for it.
+// jax.checkpoint: behind a barrier (one that is no mark) the forward of stage 1 stands a second time, for the backward.
+// It stays there, and only the input of the stage is kept for it.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32>, %[[X:.*]]: tensor<f32>) -> (tensor<f32>, tensor<f32>)

@@ -52,8 +52,8 @@ func.func public @main(%w: tensor<f32>, %x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
-// A parameter that the loss does not depend on: what is computed of it and goes nowhere is in no task, and its gradient is what it
-// was before.
+// A parameter that the loss does not depend on: what is computed of it and goes nowhere is in no task, and its gradient
+// is what it was before.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32>, %[[UNUSED:.*]]: tensor<f32>, %[[X:.*]]: tensor<f32>)
@@ -192,7 +192,8 @@ func.func public @main(%w: tensor<f32>, %x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
-// A value that only the next iteration could use, and that depends on no task, is computed where the loop first computes.
+// A value that only the next iteration could use, and that depends on no task, is computed where the loop first
+// computes.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32>) -> (tensor<f32>, tensor<f32>)

@@ -1,8 +1,8 @@
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages | filecheck %s
 
-// The step of a GPT with two stages, a mark after each: four tasks, and only activations between the stages. The batch is
-// an argument of those that read tokens: the embedding, the loss, and the gradient of the embedding. No causal mask and no
-// other truth values are kept from a forward to its backward; each task that needs one makes it.
+// The step of a GPT with two stages, a mark after each: four tasks, and only activations between the stages. The batch
+// is an argument of those that read tokens: the embedding, the loss, and the gradient of the embedding. No causal mask
+// and no other truth values are kept from a forward to its backward; each task that needs one makes it.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK:           stablehlo.while(%[[I:[^ ]*]] =

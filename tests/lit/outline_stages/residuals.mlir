@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
 
-// The backward of a rectified linear unit needs to know where its input was positive. That is computed in the backward, where it
-// is used; it depends on the forward alone, so it may move there, and a mask of 16 bytes is kept instead of 64.
+// The backward of a rectified linear unit needs to know where its input was positive. That is computed in the backward,
+// where it is used; it depends on the forward alone, so it may move there, and a mask of 16 bytes is kept instead of 64.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<4x8xf32>, %[[X:.*]]: tensor<2x4xf32>) -> (tensor<4x8xf32>, tensor<f32>)
@@ -69,8 +69,8 @@ func.func public @main(%w: tensor<4x8xf32>, %x: tensor<2x4xf32>) -> (tensor<4x8x
 
 // -----
 
-// The forward makes something bigger of what it has, twice, cheaply, and the backward uses both. They are computed again in the backward,
-// from the one value that is kept.
+// The forward makes something bigger of what it has, twice, cheaply, and the backward uses both. They are computed again
+// in the backward, from the one value that is kept.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<4x8xf32>, %[[X:.*]]: tensor<2x4xf32>) -> (tensor<4x8xf32>, tensor<f32>)

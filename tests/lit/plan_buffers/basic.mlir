@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p plan-buffers | filecheck %s
 
-// What the forward makes is sent and then used by the backward, where it dies; so does what mesh 1 received. The weight %w and the
-// input %x are the user's, who did not donate them: nobody frees them.
+// What the forward makes is sent and then used by the backward, where it dies; so does what mesh 1 received. The weight
+// %w and the input %x are the user's, who did not donate them: nobody frees them.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
@@ -72,8 +72,8 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// An accumulator: each call adds to the sum of the call before, which dies there, so the result takes over its buffer. The last sum is
-// returned and lives on.
+// An accumulator: each call adds to the sum of the call before, which dies there, so the result takes over its buffer.
+// The last sum is returned and lives on.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32> {jaxpp.argument = 0 : i64})
@@ -114,8 +114,8 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // -----
 
-// The update of a weight that the user donated: it dies in the update, whose result takes over its buffer rather than that of the
-// gradient, which dies there too: of two, the nearer one in the computation.
+// The update of a weight that the user donated: it dies in the update, whose result takes over its buffer rather than
+// that of the gradient, which dies there too: of two, the nearer one in the computation.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[W:.*]]: tensor<f32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})

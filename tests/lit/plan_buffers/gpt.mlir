@@ -1,8 +1,8 @@
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers | filecheck %s
 
 // In the step of a GPT the residuals of a microbatch die in its backward, with the gradients received; neither the batch
-// nor the index nor a weight does, until the optimizer: the donated weights die in the update, which writes over them. The
-// backward adds to its sums in place, and the optimizer updates the moments in place.
+// nor the index nor a weight does, until the optimizer: the donated weights die in the update, which writes over them.
+// The backward adds to its sums in place, and the optimizer updates the moments in place.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK:         %[[F:.*]]:14 = call @forward_0({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64

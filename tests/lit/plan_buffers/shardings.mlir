@@ -1,6 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p plan-buffers | filecheck %s
 
-// A result that is sharded in another way has another buffer on each device: only @forward_0 can reuse that of its argument.
+// A result that is sharded in another way has another buffer on each device: only @forward_0 can reuse that of its
+// argument.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      %[[X:.*]]: tensor<2x4xf32> {jax.buffer_donor = true, jaxpp.argument = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p propagate-shardings | filecheck %s
 
-// The batch is sharded, the weights are not. What is computed of the batch row by row is sharded like it; the gradient of
-// the weights, a sum over the rows, is on every device.
+// The batch is sharded, the weights are not. What is computed of the batch row by row is sharded like it; the gradient
+// of the weights, a sum over the rows, is on every device.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:.*]]: tensor<8x4xf32>, %[[X:.*]]: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})

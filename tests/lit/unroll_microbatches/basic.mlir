@@ -1,8 +1,8 @@
 // RUN: jaxpp-opt %s --split-input-file -p unroll-microbatches | filecheck %s
 
 // 1F1B: mesh 1 runs a backward as soon as it can. There is one call per task and microbatch, with the stage, the microbatch and
-// the mesh of the task. The index is a constant, the loss and the sums of gradients go from one microbatch to the next. The
-// task that stage 1 has for its forward, 1F0 and so on, does nothing: its forward is part of its backward.
+// the mesh of the task. The index is a constant, the loss and the sums of gradients go from one microbatch to the next.
+// The task that stage 1 has for its forward, 1F0 and so on, does nothing: its forward is part of its backward.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W0:.*]]: tensor<f32>, %[[W1:.*]]: tensor<f32>, %[[X:.*]]: tensor<4xf32>)

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p unroll-microbatches | filecheck %s
 
-// A loop with two counters: one from 0 in steps of 1, the other, of another type, from 3 in steps of 2. Each microbatch has the
-// constants of its own, and the results are what the counters are after the last one.
+// A loop with two counters: one from 0 in steps of 1, the other, of another type, from 3 in steps of 2. Each microbatch
+// has the constants of its own, and the results are what the counters are after the last one.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<8xf32>) -> (tensor<f32>, tensor<i64>, tensor<i32>)

@@ -189,8 +189,8 @@ func.func private @backward_0(%x: tensor<4xf32>, %i: tensor<i32>, %d: tensor<f32
 
 // -----
 
-// What stage 1 makes in one microbatch stage 0 uses in the next. But stage 0 runs the forward of the next one before the backward
-// of stage 1 has run.
+// What stage 1 makes in one microbatch stage 0 uses in the next. But stage 0 runs the forward of the next one before the
+// backward of stage 1 has run.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 6]]:10: error: the forward of stage 0 for microbatch 1 needs a value of the backward of stage 1 for microbatch 0, which the schedule runs later
 // CHECK-NEXT: what one microbatch hands on to the next must be made and used by one stage
@@ -237,7 +237,8 @@ func.func private @backward_0(%x: tensor<4xf32>, %i: tensor<i32>, %d: tensor<f32
 
 // -----
 
-// GPipe runs the backwards from the last microbatch to the first, so a sum over the microbatches in their order has to wait.
+// GPipe runs the backwards from the last microbatch to the first, so a sum over the microbatches in their order has to
+// wait.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 6]]:10: error: the backward of stage 1 for microbatch 2 needs a value of the backward of stage 1 for microbatch 1, which the schedule runs later
 // CHECK-NEXT: a stage must run the microbatches in ascending order, since one hands a value on to the next

@@ -1,7 +1,7 @@
 // RUN: jaxpp-opt %s --split-input-file -p unroll-microbatches | filecheck %s
 
-// Two carried values that change places in every iteration: no task makes them, and no copy is made. After three microbatches they
-// are changed.
+// Two carried values that change places in every iteration: no task makes them, and no copy is made. After three
+// microbatches they are changed.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32>, %[[P:.*]]: tensor<f32>, %[[Q:.*]]: tensor<f32>)
@@ -46,7 +46,8 @@ func.func private @forward_1(%a: tensor<f32>, %s: tensor<f32>) -> tensor<f32> at
 
 // -----
 
-// The value of the microbatch before: each call has that of the call before it, the first has what stands before the loop.
+// The value of the microbatch before: each call has that of the call before it, the first has what stands before the
+// loop.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32>) -> tensor<f32>
