@@ -19,17 +19,24 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
 
-A schedule of your own is a grid, a `Schedule` built from `Task`s, or a subclass of `BaseSchedule`. Whatever is wrong
-with it is a `ScheduleError` that names the mesh, the position and the reason.
+A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
+`Task`s, or a subclass of `BaseSchedule`. Whatever is wrong with it is a `ScheduleError` that names the mesh, the
+position and the reason.
+
+    Plan, F, B, I, W, Operation       what each mesh does, step by step
+    block, by_priority                a building block to repeat; what a free mesh prefers
+    offload, recompute, split_backward, freeze, insert    done to a finished schedule
 """
 
 from __future__ import annotations
 
+from jaxpp.schedules.blocks import block
 from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import Kind, Need
+from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
@@ -56,7 +63,9 @@ from jaxpp.schedules.named import (
     ZeroBubbleV,
 )
 from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
+from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
@@ -65,6 +74,7 @@ parse = Schedule.parse
 
 __all__ = [
     "GIS",
+    "B",
     "BaseSchedule",
     "BitPipe",
     "Bubble",
@@ -73,16 +83,22 @@ __all__ = [
     "DualPipe",
     "DualPipeV",
     "Eager1F1B",
+    "F",
     "GPipe",
     "Hanayo",
+    "I",
     "Interleaved1F1B",
     "InterleavedZeroBubble",
     "KimiK2",
     "Kind",
     "LibrarySchedule",
     "LoopedBFS",
+    "MeshOrder",
     "Need",
+    "Operation",
+    "Pattern",
     "Placement",
+    "Plan",
     "Report",
     "Schedule",
     "ScheduleError",
@@ -94,18 +110,26 @@ __all__ = [
     "Transfer",
     "VHalf",
     "VMin",
+    "W",
     "ZeroBubble",
     "ZeroBubbleH2",
     "ZeroBubbleV",
     "activations",
+    "block",
+    "by_priority",
     "check",
+    "freeze",
     "gpipe",
+    "insert",
     "make",
     "merged_order",
     "names",
+    "offload",
     "one_f_one_b",
     "parse",
+    "recompute",
     "simulate",
+    "split_backward",
     "start_times",
     "unit_cost",
 ]

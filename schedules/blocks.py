@@ -1,0 +1,124 @@
+"""Building blocks: what one microbatch does on every mesh, laid out in slots of time, and repeated.
+
+    p = 4
+    slots = {F(i): i for i in range(p)} | {B(i): 2 * p - 1 - i for i in range(p)}
+    block("1f1b", Placement.linear(p), 8, slots)
+
+The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362), on any placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.kinds import Kind
+from jaxpp.schedules.language import Pattern, Step
+from jaxpp.schedules.library.building_block import Block, repeat
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement, Task
+
+
+def block(
+    name: str,
+    placement: Placement,
+    microbatches: int,
+    slots: Mapping[Pattern, int],
+    period: int | None = None,
+    tighten: bool = False,
+) -> Schedule:
+    """Repeat a building block for every microbatch.
+
+    Microbatch k has the slots of the first one, `period * k` later; all tasks are thought to take one slot, and what
+    counts is the order that this gives. A weight gradient without a slot takes the next one that is free on its mesh
+    after its input gradient.
+
+    Args:
+        name: of the schedule.
+        placement: which mesh holds which stage, each on one.
+        microbatches: at least 1.
+        slots: for each single step, such as `F(0)`, its slot for the first microbatch, at least 0.
+        period: slots per microbatch; by default as many as the mesh with most tasks needs.
+        tighten: move the tasks around the steady state to earlier slots, as far as its memory allows, as the paper does
+            for V-shaped placements with one forward and one input gradient per stage and a period of 6.
+
+    Raises:
+        ScheduleError: a slot is taken twice, a step is not single or of no stage, the order is no valid schedule, or
+            `tighten` asks for what it is not made for.
+    """
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    steps = {_single(pattern): whole_number(slot, f"the slot of {pattern}", least=0) for pattern, slot in slots.items()}
+    for step in steps:
+        if step.stages[0] >= placement.stages:
+            raise ScheduleError(f"{name}: {step} is of no stage: there are {placement.stages}")
+    rows = [
+        {step: slot for step, slot in steps.items() if placement[step.stages[0]] == mesh}
+        for mesh in range(placement.meshes)
+    ]
+    needed = max(len(row) + len(_owing(row)) for row in rows)
+    period = needed if period is None else whole_number(period, "period", least=needed)
+    if tighten:
+        orders = repeat(_v_shaped(name, placement, steps, period), microbatches)
+    else:
+        orders = [_order(name, mesh, row, period, microbatches) for mesh, row in enumerate(rows)]
+    kinds: dict[str, Kind] = {step.name: step.kind for step in steps if step.kind}
+    schedule = Schedule.of(name, placement, orders, kinds.values())
+    check(schedule)
+    return schedule
+
+
+def _single(pattern: Pattern) -> Step:
+    if len(pattern.cells) != 1 or len(pattern.cells[0]) != 1 or len(pattern.cells[0][0].stages) != 1:
+        raise ScheduleError(f"a building block has single steps of one stage, such as F(0), found {pattern}")
+    return pattern.cells[0][0]
+
+
+def _owing(row: Mapping[Step, int]) -> list[Step]:
+    """The input gradients whose weight gradients have no slot of their own."""
+    placed = {step.stages for step in row if step.name == "weight_grad"}
+    return [step for step in row if step.name == "input_grad" and step.stages not in placed]
+
+
+def _order(name: str, mesh: int, row: Mapping[Step, int], period: int, microbatches: int) -> list[Task]:
+    taken: dict[int, Step] = {}
+    for step, slot in row.items():
+        if slot % period in taken:
+            other = taken[slot % period]
+            reason = f"{other} and {step} meet in slot {slot % period} of {period}"
+            raise ScheduleError(f"{name}: mesh {mesh}: {reason}, once the block is repeated")
+        taken[slot % period] = step
+    tasks = {
+        slot + period * mb: Task(step.name, step.stages[0], mb)
+        for step, slot in row.items()
+        for mb in range(microbatches)
+    }
+    owing = {step.stages[0] for step in _owing(row)}
+    order: list[Task] = []
+    owed: list[Task] = []
+    for slot in range(max(tasks, default=-1) + 1):
+        task = tasks.get(slot)
+        if task:
+            order.append(task)
+            if task.kind == "input_grad" and task.stage in owing:
+                owed.append(Task("weight_grad", task.stage, task.microbatch))
+        elif owed:
+            order.append(owed.pop(0))
+    return order + owed
+
+
+def _v_shaped(name: str, placement: Placement, steps: Mapping[Step, int], period: int) -> Block:
+    slots = {(step.name, step.stages[0]): slot for step, slot in steps.items()}
+    wanted = {(kind, stage) for kind in ("forward", "input_grad") for stage in range(placement.stages)}
+    if placement != Placement.waves(placement.meshes, 2) or slots.keys() != wanted or period != 6:
+        raise ScheduleError(
+            f"{name}: only a block of one F and one I per stage on a V-shaped placement can be tightened, in 6 slots"
+        )
+    last = placement.stages - 1
+    return [_row(slots, mesh, last - mesh) for mesh in range(placement.meshes)]
+
+
+def _row(slots: Mapping[tuple[str, int], int], down: int, up: int) -> tuple[int, int, int, int]:
+    keys: Sequence[tuple[str, int]] = (("forward", down), ("forward", up), ("input_grad", up), ("input_grad", down))
+    first, second, third, fourth = (slots[key] for key in keys)
+    return first, second, third, fourth

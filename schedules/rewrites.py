@@ -1,0 +1,177 @@
+"""What is done to a finished schedule: any of the library, of a search, or of one's own.
+
+    offload(schedule, 0)                    the activations of stage 0 go to the host until they are needed
+    recompute(schedule, 1, 2)               these stages run forward again before they run backward
+    split_backward(schedule, delay=1)       weight gradients on their own, one backward later
+    freeze(schedule, 0)                     the weight gradients of stage 0 are left out
+    insert(schedule, operation, 3, after="forward")   an operation of the user's own
+
+Each returns a new schedule, checked; without stages it is done to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.kinds import Kind
+from jaxpp.schedules.language import Operation
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Task
+
+Cell: TypeAlias = tuple[Task, ...]
+_BACKWARD = ("backward", "input_grad")
+
+
+def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
+    """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
+
+    Both run on the copy track, beside the mesh's own tasks. Activations that are needed within the next `ahead` cells
+    after their forward stay where they are.
+
+    Args:
+        schedule: without copies of these stages so far.
+        stages: whose activations go.
+        ahead: how many cells before its backward an activation starts to come back, at least 1.
+
+    Raises:
+        ScheduleError: a stage does not exist, or has copies already.
+    """
+    ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
+    rows: list[list[Cell]] = []
+    for cells in schedule.cells:
+        made = {_unit(task): at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
+        before: list[list[Cell]] = [[] for _ in cells]
+        after: list[list[Cell]] = [[] for _ in cells]
+        for at, cell in enumerate(cells):
+            for task in cell:
+                first = made.get(_unit(task), at)
+                if task.kind in _BACKWARD and task.stage in held and first + ahead < at:
+                    after[first].append((_like(task, "offload"),))
+                    before[at - ahead].append((_like(task, "reload"),))
+        rows.append([each for at, cell in enumerate(cells) for each in (*before[at], cell, *after[at])])
+    return _checked(schedule, rows)
+
+
+def recompute(schedule: Schedule, *stages: int) -> Schedule:
+    """Keep no activations: run the forward again right before the backward.
+
+    Raises:
+        ScheduleError: a stage does not exist.
+    """
+    held = _held(schedule, stages)
+
+    def around(task: Task) -> tuple[list[Task], list[Task]]:
+        return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
+
+    return _checked(schedule, [_around(row, around) for row in schedule.cells])
+
+
+def insert(
+    schedule: Schedule, operation: Operation | str, *stages: int, after: str | None = None, before: str | None = None
+) -> Schedule:
+    """Put a task of another kind right after, or right before, each task of a kind.
+
+    Args:
+        schedule: what it is put into.
+        operation: the kind to put there, or the name of a built-in one.
+        stages: of these tasks.
+        after: the kind of task that it follows, or
+        before: the kind that it precedes; "backward" also stands for input gradients.
+
+    Raises:
+        ScheduleError: both of `after` and `before` are given or neither, a stage does not exist, or the result is not
+            valid.
+    """
+    if (after is None) == (before is None):
+        raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
+    held = _held(schedule, stages)
+    name, kind = (operation, None) if isinstance(operation, str) else (operation.name, operation.kind)
+    anchors = _BACKWARD if "backward" in (after, before) else (after or before,)
+
+    def around(task: Task) -> tuple[list[Task], list[Task]]:
+        new = [_like(task, name)] * (task.kind in anchors and task.stage in held)
+        return (new, []) if before else ([], new)
+
+    return _checked(schedule, [_around(row, around) for row in schedule.cells], kind)
+
+
+def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule:
+    """Each backward as its two halves, the weight gradient of a mesh `delay` of its split backwards later.
+
+    Raises:
+        ScheduleError: a stage does not exist, or the delay is not a whole number of at least 0.
+    """
+    delay, held = whole_number(delay, "delay", least=0), _held(schedule, stages)
+    rows: list[list[Cell]] = []
+    for cells in schedule.cells:
+        row: list[Cell] = []
+        owed: list[Cell] = []
+        for cell in cells:
+            halved = [task for task in cell if task.kind == "backward" and task.stage in held]
+            row.append(tuple(_like(task, "input_grad") if task in halved else task for task in cell))
+            for task in halved:
+                owed.append((_like(task, "weight_grad"),))
+                if len(owed) > delay:
+                    row.append(owed.pop(0))
+        rows.append(row + owed)
+    return _checked(schedule, rows)
+
+
+def freeze(schedule: Schedule, *stages: int) -> Schedule:
+    """Leave out the weight gradients of frozen layers (TimelyFreeze, arXiv 2602.05754); backwards are halved for it.
+
+    Raises:
+        ScheduleError: a stage does not exist.
+    """
+    held = _held(schedule, stages)
+    rows: list[list[Cell]] = []
+    skipped = set(schedule.skipped)
+    for cells in schedule.cells:
+        row: list[Cell] = []
+        for cell in cells:
+            frozen = {task for task in cell if task.stage in held and task.kind in ("backward", "weight_grad")}
+            skipped |= {_like(task, "weight_grad") for task in frozen}
+            kept = [_like(task, "input_grad") if task in frozen else task for task in cell if not _goes(task, frozen)]
+            row += [tuple(kept)] * bool(kept)
+        rows.append(row)
+    return _checked(replace(schedule, skipped=frozenset(skipped)), rows)
+
+
+def _goes(task: Task, frozen: set[Task]) -> bool:
+    return task in frozen and task.kind == "weight_grad"
+
+
+def _like(task: Task, kind: str) -> Task:
+    return Task(kind, task.stage, task.microbatch, task.slice)
+
+
+def _unit(task: Task) -> tuple[int, int, int]:
+    return task.stage, task.microbatch, task.slice
+
+
+def _held(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
+    for stage in stages:
+        if whole_number(stage, "a stage", least=0) >= schedule.stages:
+            raise ScheduleError(f"{schedule.name} has no stage {stage}: there are {schedule.stages}")
+    return frozenset(stages or range(schedule.stages))
+
+
+def _around(cells: tuple[Cell, ...], around: Callable[[Task], tuple[list[Task], list[Task]]]) -> list[Cell]:
+    row: list[Cell] = []
+    for cell in cells:
+        sides = [around(task) for task in cell]
+        row += [(task,) for side in sides for task in side[0]]
+        row.append(cell)
+        row += [(task,) for side in sides for task in side[1]]
+    return row
+
+
+def _checked(schedule: Schedule, rows: list[list[Cell]], kind: Kind | None = None) -> Schedule:
+    kinds = [*schedule.kinds, *([kind] if kind and kind not in schedule.kinds else [])]
+    made = Schedule.of(schedule.name, schedule.placement, rows, kinds, schedule.skipped)
+    check(made)
+    return made

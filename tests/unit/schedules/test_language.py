@@ -1,0 +1,254 @@
+"""The language: published schedules in a dozen lines, each equal to the library's, and what is said about mistakes."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.schedules.library import Made, schedules
+
+from jaxpp import schedules as S
+from jaxpp.schedules.blocks import block
+from jaxpp.schedules.language import B, F, I, Operation, Pattern, Plan, W
+from jaxpp.schedules.priorities import by_priority
+from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
+
+
+def one_f_one_b(p: int, m: int) -> S.Schedule:
+    plan = Plan("1f1b", S.Placement.linear(p), m)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * (p - 1 - i))
+        mesh.repeat(F(i) + B(i))
+    return plan.schedule()
+
+
+def interleaved(p: int, m: int, v: int) -> S.Schedule:
+    plan = Plan("interleaved-1f1b", S.Placement.looped(p, v), m)
+    for i, mesh in enumerate(plan):
+        stages = plan.placement.stages_of(i)
+        forward, backward = F(*stages, group=p), B(*reversed(stages), group=p)
+        mesh.warm_up(forward * (2 * (p - 1 - i) + (v - 1) * p))
+        mesh.repeat(forward + backward)
+    return plan.schedule()
+
+
+def zb_h1(p: int, m: int) -> S.Schedule:
+    plan = Plan("zb-h1", S.Placement.linear(p), m)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * (p - 1 - i), (F(i) + I(i)) * i)
+        mesh.repeat(F(i) + I(i) + W(i))
+    return plan.schedule()
+
+
+def v_half(p: int, m: int) -> S.Schedule:
+    slots, gap = {}, 0 if p % 2 else 3
+    for i in range(p):
+        down, up = i, 2 * p - 1 - i
+        slots |= {F(down): 2 * i, F(up): 3 * p - i - 2}
+        slots |= {I(up): 3 * p + gap + 2 * i - 1, I(down): 6 * p + gap - i - 2}
+    return block("v-half", S.Placement.waves(p, 2), m, slots, tighten=True)
+
+
+def dualpipe_v(p: int, m: int) -> S.Schedule:
+    plan = Plan("dualpipe-v", S.Placement.waves(p, 2), m)
+    for i, mesh in enumerate(plan):
+        a, b, left, half = i, 2 * p - 1 - i, p - 1 - i, (i + 1) // 2
+        mesh.warm_up(F(a) * 2 * left, (F(a) + F(b)) * (i + 1), (I(b) + W() + F(b)) * left)
+        mesh.repeat(F(a) + B(b) + F(b) + B(a), times=m - 2 * p + i + 1)
+        mesh.cool_down((B(b) + F(b) + B(a)) * left, (B(b) + B(a)) * half, (B(b) + I(a)) * (1 - i % 2))
+        mesh.cool_down((I(b) + I(a)) * half, (W() + I(a)) * left, W() * (i + 1))
+    return plan.schedule()
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 6), st.integers(1, 12), st.integers(1, 3))
+def test_published_schedules_in_a_dozen_lines_equal_the_librarys(p: int, m: int, v: int) -> None:
+    assert one_f_one_b(p, m) == S.make("1f1b", meshes=p, microbatches=m)
+    assert zb_h1(p, m) == S.make("zb-h1", meshes=p, microbatches=m)
+    assert v_half(p, m) == S.make("v-half", meshes=p, microbatches=m)
+    assert dualpipe_v(p, m + 2 * p) == S.make("dualpipe-v", meshes=p, microbatches=m + 2 * p)
+    assert interleaved(p, p * m, v) == S.make("interleaved-1f1b", meshes=p, microbatches=p * m, chunks=v)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 8), st.integers(1, 3))
+def test_slices_directions_and_fused_cells(p: int, m: int, n: int) -> None:
+    plan = Plan("seq1f1b", S.Placement.linear(p), m, slices=n)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * (p - i - 2 + n))
+        mesh.repeat(F(i) + B(i))
+    assert plan.schedule() == S.make("seq1f1b", meshes=p, microbatches=m, slices=n)
+
+    two_ways = Plan("two ways", S.Placement.of((0, 1), (1, 0)), 2 * m)
+    for i, mesh in enumerate(two_ways):
+        mesh.share(0, range(i, 2 * m, 2))
+        mesh.share(1, range(1 - i, 2 * m, 2))
+        mesh.repeat(F(0) + F(1), times=1)
+        mesh.repeat((F(0) & B(1)) + (F(1) & B(0)))
+    assert len(two_ways.schedule().fused) == 4 * (m - 1)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.integers(1, 6))
+def test_1f1b_by_priority_on_any_placement(homes: list[int], m: int) -> None:
+    placement = S.Placement.of(*map(sorted(set(homes)).index, homes))
+    if placement == S.Placement.linear(placement.meshes):
+        return
+    made = by_priority(
+        "1f1b",
+        placement,
+        m,
+        lambda task: (task.kind == "forward", task.microbatch),
+        limit=lambda stage: placement.stages - stage,
+    )
+    assert made == S.one_f_one_b(placement.meshes, m, placement=placement)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(1, 5), st.integers(1, 8))
+def test_1f1b_as_a_building_block(p: int, m: int) -> None:
+    slots = {F(i): i for i in range(p)} | {B(i): 2 * p - 1 - i for i in range(p)}
+    assert block("1f1b", S.Placement.linear(p), m, slots) == S.one_f_one_b(p, m)
+
+
+def test_a_block_without_weight_gradients_finds_slots_for_them() -> None:
+    slots = {F(0): 0, F(1): 1, I(1): 2, I(0): 4}
+    made = block("zb", S.Placement.linear(2), 3, slots)
+    assert [" ".join(map(str, order)) for order in made.orders] == [
+        "0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2",
+        "1F0 1I0 1W0 1F1 1I1 1W1 1F2 1I2 1W2",
+    ]
+    assert block("zb", S.Placement.linear(2), 3, slots | {W(0): 5, W(1): 3}) == made
+
+
+def test_weight_gradients_fill_the_bubbles_by_priority() -> None:
+    order = {"input_grad": 0, "forward": 1, "weight_grad": 2}
+    made = by_priority("zb", S.Placement.linear(4), 8, lambda t: order[t.kind], tasks=order, limit=lambda stage: 4)
+    report = S.simulate(made)
+    assert report.makespan < S.simulate(S.make("1f1b", meshes=4, microbatches=8)).makespan
+    assert max(report.peak_activations()) == 4
+
+
+def test_a_users_operation_beside_the_others() -> None:
+    evict = Operation.parse("evict: forward; track copy; memory -1; time 0.5")
+    fetch = Operation.parse("fetch: evict; track copy; memory +1; time 0.5")
+    plan = Plan("host", S.Placement.linear(1), 3)
+    plan[0].warm_up(F(0) * 2, evict(0), F(0), fetch(0))
+    plan[0].repeat(B(0))
+    schedule = plan.schedule()
+    assert str(schedule).split("\n")[2:] == [
+        "kind evict: forward; track copy; memory -1; time 0.5",
+        "kind fetch: evict; track copy; memory +1; time 0.5",
+        "mesh 0: 0F0 0F1 0evict0 0F2 0fetch0 0B0 0B1 0B2",
+    ]
+    assert S.parse(str(schedule)) == schedule
+    kinds = ("forward", "backward", S.Kind.parse("evict: forward; track copy; time 0.5"))
+    by_rule = by_priority("host", S.Placement.linear(2), 4, lambda t: t.microbatch, tasks=kinds)
+    assert sum(task.kind == "evict" for task in by_rule) == 8
+
+
+def test_offload_until_needed_lowers_the_peak() -> None:
+    kept = S.make("1f1b", meshes=4, microbatches=8)
+    moved = offload(kept, 0)
+    assert str(moved).split("\n")[2].startswith("mesh 0: 0F0 0offload0 0F1 0offload1 0F2 0offload2 0reload0 0F3")
+    costs = S.Costs(kinds={"offload": 0.5, "reload": 0.5})
+    before, after = S.simulate(kept, costs), S.simulate(moved, costs)
+    assert after.makespan == before.makespan
+    assert after.peak_activations()[0] < before.peak_activations()[0]
+    assert after.peak_activations()[1:] == before.peak_activations()[1:]
+
+
+def test_rewrites() -> None:
+    schedule = S.parse("schedule: x\nplacement: 0 1\nmesh 0: 0F0 0F1 0B0 0B1\nmesh 1: 1F0 1F1+1B0 1B1")
+
+    def rows(made: S.Schedule) -> list[str]:
+        assert S.parse(str(made)) == made
+        return [" ".join("+".join(map(str, cell)) for cell in row) for row in made.cells]
+
+    assert rows(recompute(schedule, 0))[0] == "0F0 0F1 0recompute0 0B0 0recompute1 0B1"
+    assert rows(split_backward(schedule, delay=1)) == ["0F0 0F1 0I0 0I1 0W0 0W1", "1F0 1F1+1I0 1I1 1W0 1W1"]
+    assert rows(split_backward(schedule, 1)) == ["0F0 0F1 0B0 0B1", "1F0 1F1+1I0 1W0 1I1 1W1"]
+    assert rows(freeze(schedule, 1)) == ["0F0 0F1 0B0 0B1", "1F0 1F1+1I0 1I1"]
+    assert freeze(split_backward(schedule), 1).skipped == freeze(schedule, 1).skipped
+    assert rows(freeze(split_backward(schedule), 0))[0] == "0F0 0F1 0I0 0I1"
+    log = Operation.parse("log: forward")
+    assert rows(insert(schedule, log, 1, after="forward"))[1] == "1F0 1log0 1F1+1B0 1log1 1B1"
+    assert rows(insert(schedule, log, 0, before="backward"))[0] == "0F0 0F1 0log0 0B0 0log1 0B1"
+    assert split_backward(S.make("1f1b", meshes=3, microbatches=4), delay=0).cells[0][3][0].kind == "input_grad"
+
+
+@settings(deadline=None, max_examples=60)
+@given(schedules())
+def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
+    for rewrite in (offload, recompute, split_backward, freeze):
+        again = rewrite(made.schedule)
+        assert S.parse(str(again)) == again
+        S.simulate(again, S.Costs(kinds={"offload": 1, "reload": 1}))
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda: F(), "forward: expected the stage, or several to take in turn, found none"),
+        (lambda: F(-1), "the stage of forward must be a whole number of at least 0, found -1"),
+        (lambda: F(0) * -1, "how often F(0) is repeated must be a whole number of at least 0, found -1"),
+        (lambda: F(0) & B(1) + F(1), "only single steps are fused, found B(1) + F(1): write (F(0) & B(1)) in paren"),
+        (lambda: Operation.parse("Evict: forward"), "cannot read kind 'Evict: forward'"),
+        (lambda: Plan("x", S.Placement.linear(1), 0), "microbatches must be a whole number of at least 1, found 0"),
+        (lambda: Plan("x", S.Placement.linear(1), 1).schedule(), "the schedule has no forward task"),
+        (lambda: written(F(0) + I(0)), "W(stage 0, mb 0) is missing: mesh 0 should run it"),
+        (lambda: written(F(1) + B(1)), "F(stage 1, mb 0) does not belong here: mesh 0 holds stage 0"),
+        (lambda: written(F(0) + B(0), m=2), "x: expected tasks for 2 microbatches, only 1 are in it"),
+        (
+            lambda: block("x", S.Placement.linear(1), 1, {F(0): 0, B(0): 2}),
+            "x: mesh 0: F(0) and B(0) meet in slot 0 of 2, once the block is repeated",
+        ),
+        (lambda: block("x", S.Placement.linear(1), 1, {F(0, 1): 0}), "has single steps of one stage, such as F(0), fo"),
+        (lambda: block("x", S.Placement.linear(1), 1, {F(1): 0}), "x: F(1) is of no stage: there are 1"),
+        (
+            lambda: block("x", S.Placement.linear(1), 1, {F(0): 0, B(0): 1}, tighten=True),
+            "x: only a block of one F and one I per stage on a V-shaped placement can be tightened, in 6 slots",
+        ),
+        (
+            lambda: by_priority("x", S.Placement.linear(2), 2, lambda t: 0, limit=lambda stage: 0),
+            "nothing can run on: F(stage 0, mb 0) is beyond the limit, as 0 activations of stage 0 are alive",
+        ),
+        (lambda: by_priority("x", S.Placement.of((0, 1)), 1, lambda t: 0), "x: stage 0 is on several meshes: mesh_of"),
+        (
+            lambda: by_priority("x", S.Placement.of((0, 1)), 1, lambda t: 0, mesh_of=lambda t: 2),
+            "x: mesh_of sends F(stage 0, mb 0) to mesh 2, expected one of (0, 1)",
+        ),
+        (
+            lambda: by_priority("x", S.Placement.linear(1), 1, lambda t: 0, tasks=("forward", "evict")),
+            "evict(stage 0, mb 0) is of an unknown kind",
+        ),
+        (
+            lambda: by_priority("x", S.Placement.linear(1), 1, lambda t: 0, tasks=("forward", "weight_grad")),
+            "B(stage 0, mb 0) is missing: mesh 0 should run it",
+        ),
+        (
+            lambda: by_priority(
+                "x",
+                S.Placement.linear(1),
+                1,
+                lambda t: 0,
+                tasks=("forward", *map(S.Kind.parse, ("a: b; time 1", "b: a; time 1"))),
+            ),
+            "the kinds of tasks need one another in a circle: nothing can run",
+        ),
+        (lambda: offload(S.gpipe(2, 2), 2), "gpipe has no stage 2: there are 2"),
+        (lambda: offload(offload(S.gpipe(2, 2))), "offload(stage 0, mb 0) is there twice"),
+        (lambda: insert(S.gpipe(1, 1), "log", after="forward"), "log(stage 0, mb 0) is of an unknown kind"),
+        (lambda: insert(S.gpipe(1, 1), "log"), "insert: expected either after or before, found after=None and before="),
+    ],
+)
+def test_a_mistake_is_named(write: Callable[[], object], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        write()
+    assert message in str(error.value)
+
+
+def written(pattern: Pattern, m: int = 1) -> S.Schedule:
+    plan = Plan("x", S.Placement.linear(1), m)
+    plan[0].run(pattern)
+    return plan.schedule()
