@@ -24,7 +24,7 @@ from jax.sharding import Mesh, PartitionSpec
 from tqdm import tqdm
 
 import jaxpp
-from jaxpp.runtime import Event, trace_step, write_chrome_trace
+from jaxpp.runtime import Event, write_chrome_trace
 
 SCHEDULES: Mapping[str, Callable[[int], jaxpp.BaseSchedule]] = {"1f1b": jaxpp.Std1F1B, "gpipe": jaxpp.GPipe}
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options)
         agrees = compare(options, (losses, trained[0]), (expected_losses, expected[0]))
 
-    _, events = trace_step(pipeline.executable, jax.tree.leaves((trained, batch)))
+    _, events = pipeline.trace(trained, batch)
     show_times(times, events)
     if options.trace:
         write_chrome_trace(events, options.trace)

@@ -98,9 +98,9 @@ def _check_bytecode(data: bytes, name: str) -> None:
     code = "import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read())"
     limit = 10 + len(data) / 100_000
     try:
-        child = subprocess.run(
-            [sys.executable, "-c", code], input=data, capture_output=True, timeout=limit, check=False
-        )
+        # -P: a folder named jaxpp in the current one is not the package.
+        command = [sys.executable, "-P", "-c", code]
+        child = subprocess.run(command, input=data, capture_output=True, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
         raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader does not come to an end") from None
     if child.returncode != 0:
