@@ -7,3 +7,18 @@
 func.func public @step(%x: tensor<f32>) -> tensor<f32> {
   return %x : tensor<f32>
 }
+
+// -----
+
+// A function of the user's has the name of a mesh's.
+
+// CHECK: main_invalid.mlir: error: the module already has a function @mesh_0
+// CHECK-NEXT: rename it: jaxpp needs the name
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
+    return %x : tensor<f32>
+  }
+  func.func private @mesh_0(%x: tensor<f32>) -> tensor<f32> {
+    return %x : tensor<f32>
+  }
+}

@@ -302,3 +302,61 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 func.func public @step(%x: tensor<f32>) -> tensor<f32> {
   return %x : tensor<f32>
 }
+
+// -----
+
+// An operation of the body that outline-stages left in no task.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: a value of the loop body that no task hands on
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0:2 = stablehlo.while(%i = %first, %s = %zero) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: gpipe\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2\0Amesh 1: .   1F0 1F1 1F2", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %a = func.call @forward_0(%x) {jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    %b = stablehlo.sine %a : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %b : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+func.func private @forward_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+  %0 = stablehlo.tanh %x : tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+// The attribute of the loop has another form.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 5]]:10: error: unknown form of jaxpp.microbatch_loop: {indices = array<i64: 0>, length = "three", schedule = "schedule: gpipe\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2\0Amesh 1: .   1F0 1F1 1F2", stages = 2 : i64, starts = array<i64: 0>, steps = array<i64: 1>}
+// CHECK-NEXT: it is a dictionary: {length = 8 : i64, schedule = "..."}
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0:2 = stablehlo.while(%i = %first, %s = %zero) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = "three", schedule = "schedule: gpipe\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2\0Amesh 1: .   1F0 1F1 1F2", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %a = func.call @forward_0(%x) {jaxpp.stage = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %a : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+func.func private @forward_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+  %0 = stablehlo.tanh %x : tensor<f32>
+  return %0 : tensor<f32>
+}
