@@ -71,6 +71,7 @@ from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
 parse = Schedule.parse
+from_csv = Schedule.from_csv
 
 __all__ = [
     "GIS",
@@ -119,6 +120,7 @@ __all__ = [
     "by_priority",
     "check",
     "freeze",
+    "from_csv",
     "gpipe",
     "insert",
     "make",

@@ -10,6 +10,7 @@ from typing import Final
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.formats.csv import check_copies, parse_csv, placement_of, print_csv
 from jaxpp.schedules.graph import Cells, Graph, build_graph
 from jaxpp.schedules.grid import parse_grid, print_grid
 from jaxpp.schedules.kinds import BUILTIN_KINDS, Kind
@@ -85,6 +86,44 @@ class Schedule:
         schedule = Schedule.of(grid.name, grid.placement, grid.rows, grid.kinds, grid.skipped)
         check(schedule)
         return schedule
+
+    @staticmethod
+    def from_csv(
+        text: str, name: str = "csv", placement: Placement | None = None, kinds: Iterable[Kind] = ()
+    ) -> Schedule:
+        """Read one of PyTorch's pipelining tables (see `jaxpp.schedules.formats.csv`); the result is checked.
+
+        Args:
+            text: a row per rank, with or without cells that communicate, which are checked and not kept.
+            name: of the schedule; a table has none.
+            placement: which mesh holds which stage, where it is not simply the row that runs it.
+            kinds: the user's own kinds in the table.
+
+        Raises:
+            ScheduleError: with the row, the column and the token that is wrong, and the reason.
+        """
+        table = parse_csv(text)
+        schedule = Schedule.of(name, placement or placement_of(table), table.rows, kinds)
+        try:
+            check(schedule)
+        except ScheduleError as error:
+            if error.where is None:
+                raise
+            mesh, position = error.where
+            raise ScheduleError(f"{table.where(mesh, table.columns[mesh][position])}: {error}", error.where) from None
+        check_copies(table, schedule.graph)
+        return schedule
+
+    def to_csv(self, communicate: bool = False) -> str:
+        """Write what `from_csv` reads. The name, the rules of kinds and what is skipped have no place in a table.
+
+        Args:
+            communicate: with the cells that send and receive, and without bubbles.
+
+        Raises:
+            ScheduleError: with `communicate`, something moves for which a table has no cells.
+        """
+        return print_csv(self.graph, communicate)
 
     def __str__(self) -> str:
         """The rank x time grid (see `jaxpp.schedules.grid`)."""
