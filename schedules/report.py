@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.formats.chrome_trace import print_chrome_trace
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import Run
 from jaxpp.schedules.task import Task
@@ -158,6 +159,13 @@ class Report:
         """The times at which the bytes of activations of a mesh change, in order, and by how much."""
         sizes, kept = (self.costs.bytes(what, self.schedule) for what in ("activation_bytes", "weight_grad_bytes"))
         return self._memory(mesh, sizes, kept)
+
+    def to_chrome_trace(self) -> str:
+        """The run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
+
+        The costs' `unit` says how long a unit of time is.
+        """
+        return print_chrome_trace(self)
 
     @property
     def _meshes(self) -> range:
