@@ -3,6 +3,7 @@
 The protocol is that of NVIDIA's JaxPP, so operations written for it work here.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 
-class Op:
+class Op(ABC):
     """Base class of an operation that accumulates one result over the microbatches.
 
     Subclasses define `state` and `update`; the class or an instance of it is given as `operation`.
     """
 
+    @abstractmethod
     def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
         """The accumulator before the first microbatch.
 
@@ -24,8 +26,9 @@ class Op:
             n: the number of microbatches.
             a: shape, dtype and (with Explicit mesh axes) sharding of one microbatch's result.
         """
-        raise NotImplementedError(f"{type(self).__name__}.state")
+        ...
 
+    @abstractmethod
     def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
         """The accumulator after one more microbatch.
 
@@ -34,7 +37,7 @@ class Op:
             update: the microbatch's result.
             index: the microbatch's number, an int32 scalar.
         """
-        raise NotImplementedError(f"{type(self).__name__}.update")
+        ...
 
 
 @dataclass(frozen=True)

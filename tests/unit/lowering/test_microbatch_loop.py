@@ -248,10 +248,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "Concat: result is key<fry>; reduce jax.random.key_data of it",
     ),
     "result": (lambda: treduce(lambda mb: "loss", np.ones(4)), TypeError, "treduce: result is of type str"),
-    "bare": (lambda: Op().state(1, jax.ShapeDtypeStruct((), "f4")), NotImplementedError, "Op.state"),
-    "bare update": (lambda: Op().update(X, X, X), NotImplementedError, "Op.update"),
+    "incomplete": (lambda: type("Half", (Op,), {"state": Add.state})(), TypeError, "instantiate abstract class Half"),
 }
-X = jnp.zeros(())
 
 
 @pytest.mark.parametrize("name", ERRORS)
