@@ -96,14 +96,15 @@ def _order(name: str, mesh: int, row: Mapping[Step, int], period: int, microbatc
     owing = {step.stages[0] for step in _owing(row)}
     order: list[Task] = []
     owed: list[Task] = []
-    for slot in range(max(tasks, default=-1) + 1):
-        task = tasks.get(slot)
-        if task:
-            order.append(task)
-            if task.kind == "input_grad" and task.stage in owing:
-                owed.append(Task("weight_grad", task.stage, task.microbatch))
-        elif owed:
-            order.append(owed.pop(0))
+    free = 0
+    for slot in sorted(tasks):
+        task = tasks[slot]
+        gaps = min(slot - free, len(owed))
+        order += [*owed[:gaps], task]
+        del owed[:gaps]
+        if task.kind == "input_grad" and task.stage in owing:
+            owed.append(Task("weight_grad", task.stage, task.microbatch))
+        free = slot + 1
     return order + owed
 
 

@@ -64,7 +64,7 @@ class Pattern:
     cells: tuple[tuple[Step, ...], ...]
 
     def __add__(self, other: Pattern) -> Pattern:
-        return Pattern(self.cells + other.cells)
+        return Pattern(self.cells + _pattern(other).cells)
 
     def __mul__(self, times: int) -> Pattern:
         return Pattern(self.cells * whole_number(times, f"how often {self} is repeated", least=0))
@@ -72,13 +72,19 @@ class Pattern:
     __rmul__ = __mul__
 
     def __and__(self, other: Pattern) -> Pattern:
-        for side in (self, other):
+        for side in (self, _pattern(other)):
             if len(side.cells) != 1:
                 raise ScheduleError(f"only single steps are fused, found {side}: write (F(0) & B(1)) in parentheses")
         return Pattern(((*self.cells[0], *other.cells[0]),))
 
     def __str__(self) -> str:
         return " + ".join(" & ".join(map(str, cell)) for cell in self.cells) or "nothing"
+
+
+def _pattern(value: object) -> Pattern:
+    if isinstance(value, Pattern):
+        return value
+    raise ScheduleError(f"expected steps, such as F(0) + B(0), found {value!r}")
 
 
 @dataclass(frozen=True)
@@ -151,7 +157,7 @@ class MeshOrder:
     def run(self, *patterns: Pattern) -> None:
         """Each step once, in order; those of which nothing is left are left out."""
         for pattern in patterns:
-            for cell in pattern.cells:
+            for cell in _pattern(pattern).cells:
                 tasks = tuple(task for step in cell if (task := self._next(step)))
                 if tasks:
                     self.cells.append(tasks)
@@ -232,7 +238,13 @@ class Plan:
         return iter(self.rows)
 
     def __getitem__(self, mesh: int) -> MeshOrder:
-        """One mesh."""
+        """One mesh.
+
+        Raises:
+            ScheduleError: there is no such mesh.
+        """
+        if whole_number(mesh, "a mesh", least=0) >= len(self.rows):
+            raise ScheduleError(f"{self.name} has no mesh {mesh}: there are {len(self.rows)}")
         return self.rows[mesh]
 
     def schedule(self, skipped: Iterable[Task] = ()) -> Schedule:
@@ -248,6 +260,6 @@ class Plan:
         schedule = Schedule.of(self.name, self.placement, (row.cells for row in self.rows), kinds.values(), skipped)
         check(schedule)
         if schedule.microbatches != self.microbatches:
-            found = f"only {schedule.microbatches} are in it"
+            found = f"found {schedule.microbatches}"
             raise ScheduleError(f"{self.name}: expected tasks for {self.microbatches} microbatches, {found}")
         return schedule

@@ -83,14 +83,17 @@ def insert(
         before: the kind that it precedes; "backward" also stands for input gradients.
 
     Raises:
-        ScheduleError: both of `after` and `before` are given or neither, a stage does not exist, or the result is not
-            valid.
+        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, or the result
+            is not valid.
     """
     if (after is None) == (before is None):
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
     held = _held(schedule, stages)
     name, kind = (operation, None) if isinstance(operation, str) else (operation.name, operation.kind)
     anchors = _BACKWARD if "backward" in (after, before) else (after or before,)
+
+    if not any(task.kind in anchors and task.stage in held for task in schedule):
+        raise ScheduleError(f"{schedule.name} has no {after or before!r} task of these stages to put {name!r} at")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         new = [_like(task, name)] * (task.kind in anchors and task.stage in held)

@@ -1,5 +1,6 @@
 """The language: published schedules in a dozen lines, each equal to the library's, and what is said about mistakes."""
 
+import inspect
 from collections.abc import Callable
 
 import pytest
@@ -58,6 +59,11 @@ def dualpipe_v(p: int, m: int) -> S.Schedule:
         mesh.cool_down((B(b) + F(b) + B(a)) * left, (B(b) + B(a)) * half, (B(b) + I(a)) * (1 - i % 2))
         mesh.cool_down((I(b) + I(a)) * half, (W() + I(a)) * left, W() * (i + 1))
     return plan.schedule()
+
+
+@pytest.mark.parametrize("write", [one_f_one_b, interleaved, zb_h1, v_half, dualpipe_v])
+def test_the_examples_are_short(write: Callable[..., S.Schedule]) -> None:
+    assert len(inspect.getsource(write).splitlines()) <= 12
 
 
 @settings(deadline=None, max_examples=60)
@@ -119,6 +125,7 @@ def test_a_block_without_weight_gradients_finds_slots_for_them() -> None:
         "1F0 1I0 1W0 1F1 1I1 1W1 1F2 1I2 1W2",
     ]
     assert block("zb", S.Placement.linear(2), 3, slots | {W(0): 5, W(1): 3}) == made
+    assert block("far", S.Placement.linear(1), 1, {F(0): 7, B(0): 10**9}).orders == S.gpipe(1, 1).orders
 
 
 def test_weight_gradients_fill_the_bubbles_by_priority() -> None:
@@ -198,7 +205,17 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
         (lambda: Plan("x", S.Placement.linear(1), 1).schedule(), "the schedule has no forward task"),
         (lambda: written(F(0) + I(0)), "W(stage 0, mb 0) is missing: mesh 0 should run it"),
         (lambda: written(F(1) + B(1)), "F(stage 1, mb 0) does not belong here: mesh 0 holds stage 0"),
-        (lambda: written(F(0) + B(0), m=2), "x: expected tasks for 2 microbatches, only 1 are in it"),
+        (lambda: written(F(0) + B(0), m=2), "x: expected tasks for 2 microbatches, found 1"),
+        (
+            lambda: written(1),  # pyright: ignore[reportArgumentType]  # a mistake
+            "expected steps, such as F(0) + B(0), found 1",
+        ),
+        (lambda: Plan("x", S.Placement.linear(2), 1)[2], "x has no mesh 2: there are 2"),
+        (
+            lambda: insert(S.gpipe(1, 1), "offload", after="forwards"),
+            "gpipe has no 'forwards' task of these stages to put 'offload' at",
+        ),
+        (lambda: block("x", S.Placement.linear(1), 1, {}), "the schedule has no forward task"),
         (
             lambda: block("x", S.Placement.linear(1), 1, {F(0): 0, B(0): 2}),
             "x: mesh 0: F(0) and B(0) meet in slot 0 of 2, once the block is repeated",
