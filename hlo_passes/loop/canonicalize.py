@@ -50,15 +50,22 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
 
 
 def split_barriers(loop: ir.Operation) -> None:
-    """Make each barrier of several values in the loop's body, other than a mark, one barrier per value."""
+    """Make a barrier of several values, one of which is marked, one barrier per value: they belong to several stages.
+
+    `jax.checkpoint` makes such barriers, of what it keeps and of the gradient that the recomputation waits for. When
+    its function ends in a mark, that gradient is the next stage's.
+    """
     for op in operations(loop.regions[1].blocks[0]):
-        if op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op) and len(op.operands) > 1:
-            for result, operand in zip(list(op.results), list(op.operands), strict=True):
-                alone = ir.Operation.create(
-                    op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
-                )
-                result.replace_all_uses_with(alone.results[0])
-            op.erase()
+        if op.name != "stablehlo.optimization_barrier" or boundary.is_mark(op) or len(op.operands) == 1:
+            continue
+        if not any(boundary.is_mark(use.owner.operation) for result in op.results for use in result.uses):
+            continue
+        for result, operand in zip(list(op.results), list(op.operands), strict=True):
+            alone = ir.Operation.create(
+                op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
+            )
+            result.replace_all_uses_with(alone.results[0])
+        op.erase()
 
 
 def _return_only(body: ir.Block, kept: list[int]) -> None:

@@ -25,8 +25,8 @@ class FindMicrobatchLoop(Pass):
 
     - values that the body hands on unchanged are no longer carried: the body uses the value from outside (so in every
       loop: XLA drops them too, and then can't match them with their shardings);
-    - a barrier of several values that is no mark (`jax.checkpoint` makes them) is one barrier for each: they may belong
-      to different stages;
+    - a barrier of several values, one of which is marked (`jax.checkpoint` makes them), is one barrier for each: they
+      belong to different stages;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.

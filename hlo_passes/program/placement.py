@@ -76,11 +76,11 @@ def place(main: ir.Operation) -> Placement:
     # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from its users' meshes.
     for _ in range(2):
         _fix_forward(placement)
+        _fix_heavy(placement)
         pulls = _pulls(placement)
         for argument, meshes in placement.arguments.items():
             if len(meshes) != 1:
                 meshes.update(pulls.get(argument, ()))
-    _fix_heavy(placement)
     _place_results(placement, list(terminator(body_of(main)).operands))
     return placement
 

@@ -128,7 +128,7 @@ def _check_channels(module: ir.Module, lines: Lines) -> None:
             ("sharding", given, taken, at.same(given, taken)),
         ):
             if not equal:
-                message = f"channel {channel}: {what} {one} is sent, {other} is received"
+                message = f"channel {channel}: sent with {what} {one}, received with {other}"
                 raise PassError(message, location=recv.op.location)
 
 

@@ -211,6 +211,10 @@ class Assignment:
             hint="mark the stages in the order in which the data passes through them",
         )
 
+    def marks_after(self, task: int) -> list[ir.Operation]:
+        """The live marks whose operands `task` computes."""
+        return [op for op, _ in self._marks if self.before[op] == task and op in self._live]
+
     def handed_on(self) -> dict[ir.Value, int]:
         """Cheap values that the loop carries to its next iteration, each with the task that computes it for that."""
         carried = {i: argument for argument, i in self._carried.items()}

@@ -83,6 +83,10 @@ class _Cut:
                 self._add(op, sum(byte_size(result.type) for result in op.results))
             for value in sources:
                 uses.setdefault(value, []).append(op)
+        for op in assignment.marks_after(self._backward):
+            for value in assignment.operands[op]:
+                if not assignment.is_free(value):
+                    uses.setdefault(value, []).append(op)
         return uses
 
     def _add(self, key: ir.Operation | ir.Value, size: int) -> int:

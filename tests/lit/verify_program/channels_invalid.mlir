@@ -165,7 +165,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // The two ends of a channel name other meshes.
 
-// CHECK: channels_invalid.mlir:[[# @LINE + 15]]:12: error: channel 0: meshes (0, 1) is sent, (0, 2) is received
+// CHECK: channels_invalid.mlir:[[# @LINE + 15]]:12: error: channel 0: sent with meshes (0, 1), received with (0, 2)
 module attributes {jaxpp.meshes = 3 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
@@ -198,7 +198,7 @@ module attributes {jaxpp.meshes = 3 : i64} {
 
 // Another type is received than is sent.
 
-// CHECK: channels_invalid.mlir:[[# @LINE + 10]]:12: error: channel 0: type tensor<f32> is sent, tensor<8xf32> is received
+// CHECK: channels_invalid.mlir:[[# @LINE + 10]]:12: error: channel 0: sent with type tensor<f32>, received with tensor<8xf32>
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
@@ -282,7 +282,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // Another sharding is received than is sent.
 
-// CHECK: channels_invalid.mlir:[[# @LINE + 11]]:12: error: channel 0: sharding #sdy.sharding<@mesh, [{"data"}, {}]> is sent, #sdy.sharding<@mesh, [{}, {}]> is received
+// CHECK: channels_invalid.mlir:[[# @LINE + 11]]:12: error: channel 0: sent with sharding #sdy.sharding<@mesh, [{"data"}, {}]>, received with #sdy.sharding<@mesh, [{}, {}]>
 module attributes {jaxpp.meshes = 2 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
   func.func public @mesh_0(%x: tensor<2x4xf32> {jaxpp.argument = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) attributes {jaxpp.mesh = 0 : i64} {
