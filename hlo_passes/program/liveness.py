@@ -9,7 +9,7 @@ from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, terminator
 from jaxpp.hlo_passes.ir.program import Instruction
-from jaxpp.hlo_passes.ir.values import byte_size, defining_op, is_used
+from jaxpp.hlo_passes.ir.values import byte_size, defining_op
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class _Walk:
         self._mortal -= self._returned
         self._dead: set[ir.Value] = set()
         self._bytes = self._peak_bytes = sum(map(self._size, block.arguments))
+        self._used = {value for step in line for value in step.operands}
         self._residuals = _residuals(line)
         self._alive: dict[tuple[int, int] | None, set[ir.Value]] = {}
         self._kept_for: dict[ir.Value, tuple[int, int] | None] = {}
@@ -76,7 +77,7 @@ class _Walk:
                 message = f"{at.LAST_USE} names operand {number}, which must not die here"
                 raise PassError(message, location=step.op.location)
         self._die({operands[number] for number in step.last_use})
-        self._die({value for value in results if value in self._mortal and not is_used(value)})
+        self._die({value for value in results if value in self._mortal and value not in self._used})
 
     def _die(self, values: set[ir.Value]) -> None:
         for value in values:
@@ -91,7 +92,7 @@ class _Walk:
     def finish(self) -> Peak:
         """The peaks. Raises PassError when a value of the program is neither returned nor dead."""
         for value in self._mortal - self._dead:
-            if is_used(value):
+            if value in self._used:
                 op = defining_op(value) or self._function
                 raise PassError(f"a value is never freed: {value.type}", location=op.location, hint="run plan-buffers")
         return Peak(self._peak_bytes, self._peak_activations)
