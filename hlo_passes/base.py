@@ -1,13 +1,13 @@
 """What a pass is, how passes are named in text, and the one seam between them."""
 
-import gc
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from jaxlib.mlir import ir
+
+from jaxpp.schedules.collector import collector_paused
 
 
 class PassError(Exception):
@@ -60,22 +60,11 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
         PassError: a pass refused the module; the module is then in an unspecified state.
     """
     observers = tuple(observers)
-    with module.context, ir.Location.unknown(), _collector_paused():
+    # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
+    with module.context, ir.Location.unknown(), collector_paused():
         for step in passes:
             for observer in observers:
                 observer.before(step, module)
             step.run(module)
             for observer in observers:
                 observer.after(step, module)
-
-
-@contextmanager
-def _collector_paused() -> Generator[None]:
-    """No garbage collection meanwhile: passes make many objects and no cycles, and it takes a quarter of their time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

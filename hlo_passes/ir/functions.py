@@ -84,9 +84,12 @@ def _symbols(attribute: ir.Attribute) -> list[str]:
 
 def has_side_effect(op: ir.Operation) -> bool:
     """Whether running `op` once differs from running it twice: a callback, `debug.print`, a stateful generator."""
+    return any(map(_declares_effect, (op, *nested(op))))
+
+
+def _declares_effect(op: ir.Operation) -> bool:
     flag = op.attributes.get("has_side_effect")
-    declared = op.name == "stablehlo.rng" or (isinstance(flag, ir.BoolAttr) and flag.value)
-    return declared or any(has_side_effect(inner) for inner in nested(op) if inner.name == "stablehlo.custom_call")
+    return op.name == "stablehlo.rng" or (isinstance(flag, ir.BoolAttr) and flag.value)
 
 
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:

@@ -77,10 +77,7 @@ def place(main: ir.Operation) -> Placement:
     for _ in range(2):
         _fix_forward(placement)
         _fix_heavy(placement)
-        pulls = _pulls(placement)
-        for argument, meshes in placement.arguments.items():
-            if len(meshes) != 1:
-                meshes.update(pulls.get(argument, ()))
+        _place_arguments(placement, _pulls(placement))
     _place_results(placement, list(terminator(body_of(main)).operands))
     return placement
 
@@ -182,8 +179,8 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
     pulls: dict[ir.Value, set[int]] = {}
     for number, value in enumerate(returned):
         feeds = table[number].get(at.FEEDS)
-        known = isinstance(feeds, ir.IntegerAttr) and 0 <= feeds.value < len(arguments)
-        argument = arguments[feeds.value] if known and isinstance(feeds, ir.IntegerAttr) else None
+        fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
+        argument = arguments[fed] if 0 <= fed < len(arguments) else None
         if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]
         elif value in placement.arguments:
@@ -196,7 +193,11 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
         pulls.setdefault(value, set()).update(meshes)
         placement.returned.append(sorted(meshes))
     # What only results need is where they are.
-    pulls = _pulls(placement, pulls)
+    _place_arguments(placement, _pulls(placement, pulls))
+
+
+def _place_arguments(placement: Placement, pulls: Mapping[ir.Value, set[int]]) -> None:
+    """Put the arguments that are on no mesh, or on several, wherever they are used; from one mesh a value is sent."""
     for argument, meshes in placement.arguments.items():
         if len(meshes) != 1:
             meshes.update(pulls.get(argument, ()))

@@ -43,7 +43,6 @@ class Assignment:
 
     def __init__(self, body: ir.Block, stages: int, indices: Sequence[int]) -> None:
         self.tasks = Tasks(stages)
-        self._body = body
         self.ops = operations(body)[:-1]
         self.yielded = list(terminator(body).operands)
         self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self.ops for result in op.results}
@@ -67,7 +66,7 @@ class Assignment:
         return self._producers.get(value)
 
     def live(self) -> list[ir.Operation]:
-        """The operations that a result of the loop depends on, in program order, without marks and counters."""
+        """The operations that a result of the loop depends on, in program order, without marks."""
         return [op for op in self.ops if op in self._live and not boundary.is_mark(op)]
 
     def bypass_marks(self) -> None:
