@@ -10,9 +10,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.formats.chrome_trace import print_chrome_trace
+from jaxpp.schedules.formats.chrome_trace import Memory, print_chrome_trace
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import Run
 from jaxpp.schedules.task import Task
@@ -160,12 +160,19 @@ class Report:
         sizes, kept = (self.costs.bytes(what, self.schedule) for what in ("activation_bytes", "weight_grad_bytes"))
         return self._memory(mesh, sizes, kept)
 
+    @cached_property
+    def memory(self) -> Memory:
+        """What is alive on each mesh: bytes, or activations in microbatches where the costs know no bytes."""
+        if any(self.costs.bytes("activation_bytes", self.schedule)):
+            return Memory("bytes", [_curve(*self.live_bytes(mesh)) for mesh in self._meshes])
+        return Memory("microbatches", [_curve(*self.activations(mesh)) for mesh in self._meshes])
+
     def to_chrome_trace(self) -> str:
         """The run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
 
         The costs' `unit` says how long a unit of time is.
         """
-        return print_chrome_trace(self)
+        return print_chrome_trace(self.schedule.graph, self.run, self.memory, UNITS[self.costs.unit])
 
     @property
     def _meshes(self) -> range:
@@ -211,6 +218,13 @@ class Report:
 
 def _peak(deltas: Numbers) -> float:
     return float(max(deltas.cumsum(), default=0.0))
+
+
+def _curve(times: Numbers, deltas: Numbers) -> tuple[Numbers, Numbers]:
+    """The amount from each time on, where there are several changes at a time after the last of them."""
+    last = np.append(times[1:] != times[:-1], True)[: len(times)]
+    # Sums of shares differ from 0 in their last digits.
+    return times[last], np.maximum(deltas.cumsum(), 0.0).round(9)[last]
 
 
 def _effects(schedule: Schedule, sizes: list[float], kept: list[float]) -> Callable[[Task], tuple[float, float]]:

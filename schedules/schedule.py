@@ -89,7 +89,11 @@ class Schedule:
 
     @staticmethod
     def from_csv(
-        text: str, name: str = "csv", placement: Placement | None = None, kinds: Iterable[Kind] = ()
+        text: str,
+        name: str = "csv",
+        placement: Placement | None = None,
+        kinds: Iterable[Kind] = (),
+        skipped: Iterable[Task] = (),
     ) -> Schedule:
         """Read one of PyTorch's pipelining tables (see `jaxpp.schedules.formats.csv`); the result is checked.
 
@@ -98,12 +102,13 @@ class Schedule:
             name: of the schedule; a table has none.
             placement: which mesh holds which stage, where it is not simply the row that runs it.
             kinds: the user's own kinds in the table.
+            skipped: tasks that are not there on purpose, such as the weight gradients of frozen layers.
 
         Raises:
             ScheduleError: with the row, the column and the token that is wrong, and the reason.
         """
         table = parse_csv(text)
-        schedule = Schedule.of(name, placement or placement_of(table), table.rows, kinds)
+        schedule = Schedule.of(name, placement or placement_of(table), table.rows, kinds, skipped)
         try:
             check(schedule)
         except ScheduleError as error:

@@ -10,27 +10,40 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from jaxpp.schedules.costs import UNITS
+import numpy as np
+from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from jaxpp.schedules.report import Report
-    from jaxpp.schedules.task import Task
+from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.sweep import Run
+from jaxpp.schedules.task import Task
 
 Event: TypeAlias = dict[str, object]
 
 _NAMES: Final = {"": "compute", "copy": "offload"}
 
 
-def print_chrome_trace(report: Report) -> str:
-    """The trace of a simulated step, as JSON."""
-    tracks = _Tracks(1e6 * UNITS[report.costs.unit], report.schedule.meshes)
-    for mesh in range(report.schedule.meshes):
+class Memory(NamedTuple):
+    """What is alive on each mesh: the times at which that changes, in order, and how much it is from then on.
+
+    Attributes:
+        unit: "bytes", or "microbatches", whose activations fill one mesh's stages.
+        curves: (times, amounts) of each mesh.
+    """
+
+    unit: str
+    curves: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def print_chrome_trace(graph: Graph, run: Run, memory: Memory, seconds: float) -> str:
+    """The trace of a run, as JSON; `seconds` is the unit of its times."""
+    tracks = _Tracks(1e6 * seconds, len(graph.rows))
+    for mesh in range(len(graph.rows)):
         tracks.tid(mesh, "compute")
-    _add_tasks(tracks, report)
-    _add_transfers(tracks, report)
-    _add_memory(tracks, report)
+    _add_tasks(tracks, graph, run)
+    _add_transfers(tracks, graph, run)
+    _add_memory(tracks, memory)
     found = {"traceEvents": [*tracks.names(), *tracks.events], "displayTimeUnit": "ms"}
     return json.dumps(found, allow_nan=False)
 
@@ -90,8 +103,7 @@ def _one(values: list[int]) -> object:
     return values[0] if len(values) == 1 else values
 
 
-def _add_tasks(tracks: _Tracks, report: Report) -> None:
-    graph, run = report.schedule.graph, report.run
+def _add_tasks(tracks: _Tracks, graph: Graph, run: Run) -> None:
     for mesh, row in enumerate(graph.rows):
         for number in row:
             if graph.spans[number]:
@@ -100,12 +112,13 @@ def _add_tasks(tracks: _Tracks, report: Report) -> None:
                 tracks.add(mesh, _NAMES.get(track, track), cell, "", run.starts[number], run.ends[number])
 
 
-def _add_transfers(tracks: _Tracks, report: Report) -> None:
-    moved = sorted(report.transfers, key=lambda transfer: (transfer.start, transfer.end))
-    for number, (task, source, target, start, end) in enumerate(moved):
+def _add_transfers(tracks: _Tracks, graph: Graph, run: Run) -> None:
+    homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
+    moved = sorted(zip(run.sent, run.received, graph.transfers, strict=True), key=lambda each: each[:2])
+    for number, (start, end, (made, target)) in enumerate(moved):
         ends = [
-            tracks.add(mesh, tracks.lane(mesh, kind, start, end), [task], kind, start, end)
-            for mesh, kind in ((source, "send"), (target, "recv"))
+            tracks.add(mesh, tracks.lane(mesh, kind, start, end), [graph.tasks[made]], kind, start, end)
+            for mesh, kind in ((homes[made], "send"), (target, "recv"))
         ]
         # An arrow is bound to the slice that its time falls into, so both of its ends stand at a start.
         for phase, event in zip(({"ph": "s"}, {"ph": "f", "bp": "e"}), ends, strict=True):
@@ -113,16 +126,12 @@ def _add_transfers(tracks: _Tracks, report: Report) -> None:
             tracks.events.append({"name": "transfer", "cat": "transfer", "id": number} | place | phase)
 
 
-def _add_memory(tracks: _Tracks, report: Report) -> None:
-    """A counter per mesh: bytes, or where the costs know none, activations in microbatches of one mesh."""
-    in_bytes = any(report.costs.bytes("activation_bytes", report.schedule))
-    name, unit = ("live bytes", "bytes") if in_bytes else ("live activations", "microbatches")
-    for mesh in range(report.schedule.meshes):
-        times, changes = report.live_bytes(mesh) if in_bytes else report.activations(mesh)
-        alive = dict(zip(times.tolist(), changes.cumsum().tolist(), strict=True))
-        for time, amount in alive.items():
-            # Sums of shares differ from 0 in their last digits.
-            value = {unit: round(max(amount, 0.0), 9)}
+def _add_memory(tracks: _Tracks, memory: Memory) -> None:
+    """A counter per mesh."""
+    name = "live bytes" if memory.unit == "bytes" else "live activations"
+    for mesh, (times, amounts) in enumerate(memory.curves):
+        for time, amount in zip(times.tolist(), amounts.tolist(), strict=True):
+            value = {memory.unit: amount}
             tracks.events.append(
                 {"name": name, "ph": "C", "pid": mesh, "tid": 0, "ts": time * tracks.scale, "args": value}
             )

@@ -59,6 +59,15 @@ def test_kinds_and_spread_stages_round_trip() -> None:
         S.parse("schedule: x\nplacement: 0+1\nmesh 0: 0F0\nmesh 1: 0B0").to_csv(communicate=True)
 
 
+def test_what_is_skipped_is_said_by_the_reader() -> None:
+    frozen = S.freeze(S.make("zb-h1", meshes=2, microbatches=3), 0)
+    text = frozen.to_csv()
+    assert "0W" not in text
+    assert S.from_csv(text, frozen.name, skipped=frozen.skipped) == frozen
+    with pytest.raises(S.ScheduleError, match=r"^W\(stage 0, mb 0\) is missing: mesh 0 should run it$"):
+        S.from_csv(text)
+
+
 GOOD = "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"
 
 
