@@ -3,6 +3,7 @@
     python examples/gpt.py                       # 4 stages x 8 microbatches on 8 virtual CPU devices
     python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
+    python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
 
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
 """
@@ -25,8 +26,6 @@ from tqdm import tqdm
 
 import jaxpp
 from jaxpp.runtime import Event, write_chrome_trace
-
-SCHEDULES: Mapping[str, Callable[[int], jaxpp.BaseSchedule]] = {"1f1b": jaxpp.Std1F1B, "gpipe": jaxpp.GPipe}
 
 # What --check allows: the largest relative difference of the losses and of the parameters, see `difference`. Adam
 # divides a gradient by its own size: where one is little but rounding, so is its update. Its parameters are not judged.
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     size = sum(leaf.size for leaf in jax.tree.leaves(parameters))
     mesh = f"{options.data} x {options.model} (data x model) {devices[0].platform} devices"
-    print(f"{size:,} parameters in {options.stages} stages, each on {mesh}")
+    print(f"{size:,} parameters in {options.stages} stages on {options.plan.meshes} meshes of {mesh}")
     pipeline, times = compile_pipeline(train_step, options, devices, state, batch)
     name = f"{options.schedule}, {options.microbatches} microbatches"
     trained, losses, times[f"{options.steps} steps"] = train(name, pipeline, state, options)
@@ -77,7 +76,6 @@ def make_train_step(
     options: Options, model: gpt_model.Config, optimizer: optax.GradientTransformation
 ) -> Callable[[State, jax.Array], tuple[State, jax.Array]]:
     """The training step: (state, batch) -> (state, loss), a function that runs under plain `jax.jit` too."""
-    schedule = SCHEDULES[options.schedule](options.stages)
     loss_and_gradients = jax.value_and_grad(functools.partial(gpt_model.loss, model))
 
     def train_step(state: State, batch: jax.Array) -> tuple[State, jax.Array]:
@@ -85,7 +83,7 @@ def make_train_step(
         losses, gradients = jaxpp.treduce(
             functools.partial(loss_and_gradients, parameters),
             batch,
-            schedule=schedule,
+            schedule=options.plan,
             operation=(jaxpp.Concat(), jaxpp.Add),
         )
         gradients = optax.tree.scale(1 / options.microbatches, gradients)  # from their sum to their mean
@@ -99,7 +97,7 @@ def compile_pipeline(
     train_step: Callable[..., Any], options: Options, devices: Sequence[Any], state: State, batch: np.ndarray
 ) -> tuple[Any, dict[str, float]]:
     """The step compiled for the meshes, and the seconds of each part; `step(state, batch)` alone would do the same."""
-    shape = (options.stages, options.data, options.model)
+    shape = (options.plan.meshes, options.data, options.model)
     mesh = Mesh(np.array(devices).reshape(shape), ("mpmd", "data", "model"))
     step = jaxpp.mpmd_jit_with_loop(
         train_step,

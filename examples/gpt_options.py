@@ -4,10 +4,13 @@ import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from jaxpp import schedules
 
 TEXT = Path(__file__).parent / "data" / "sonnets.txt"
 LEARNING_RATES = {"adamw": 3e-3, "sgd": 0.1}
@@ -20,6 +23,7 @@ class Options:
     stages: int
     microbatches: int
     schedule: str
+    chunks: int | None
     data: int
     model: int
     platform: str
@@ -40,7 +44,16 @@ class Options:
     @property
     def devices(self) -> int:
         """The number of devices in all."""
-        return self.stages * self.data * self.model
+        return self.plan.meshes * self.data * self.model
+
+    @cached_property
+    def plan(self) -> schedules.Schedule:
+        """What each mesh does. Raises ValueError when the schedule doesn't exist for these numbers."""
+        chunks = {} if self.chunks is None else {"chunks": self.chunks}
+        per_mesh = schedules.make(self.schedule, meshes=2, microbatches=2, **chunks).stages // 2
+        if self.stages % per_mesh:
+            raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
+        return schedules.make(self.schedule, meshes=self.stages // per_mesh, microbatches=self.microbatches, **chunks)
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
@@ -70,6 +83,7 @@ def _check(options: Options) -> None:
     for name, value, by, divisor in divisions:
         if value % divisor:
             raise ValueError(f"{name} ({value}) must be a multiple of {by} ({divisor})")
+    _ = options.plan
     size = TEXT.stat().st_size
     if options.sequence >= size:
         raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
@@ -93,9 +107,7 @@ def _find_devices(options: Options) -> list[Any]:
     except (RuntimeError, AssertionError):  # an AssertionError where JAX knows the name but lacks the plugin
         raise ValueError(f"--platform {options.platform}: JAX finds no such devices") from None
     if len(found) < options.devices:
-        raise ValueError(
-            f"--stages x --data x --model is {options.devices} devices; {options.platform} has {len(found)}"
-        )
+        raise ValueError(f"meshes x --data x --model is {options.devices} devices; {options.platform} has {len(found)}")
     return found[: options.devices]
 
 
@@ -107,9 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     pipeline = parser.add_argument_group("the pipeline")
-    _number(pipeline, "--stages", 4, "pipeline stages, one mesh each")
+    _number(pipeline, "--stages", 4, "pipeline stages")
     _number(pipeline, "--microbatches", 8, "pieces of the batch that flow through the stages")
-    pipeline.add_argument("--schedule", choices=("1f1b", "gpipe"), default="1f1b", help="(default: 1f1b)")
+    pipeline.add_argument("--schedule", choices=_runnable(), default="1f1b", help="(default: 1f1b)")
+    _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
     _number(pipeline, "--data", 2, "data parallelism inside each stage")
     _number(pipeline, "--model", 1, "tensor parallelism inside each stage")
     pipeline.add_argument(
@@ -142,13 +155,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _number(group: Any, flag: str, default: int, text: str, least: int = 1) -> None:
+def _runnable() -> list[str]:
+    """The schedules whose tasks are whole forwards and backwards: the others need passes or a model of their own."""
+    made = (schedules.make(name, meshes=2, microbatches=4) for name in schedules.names())
+    return [plan.name for plan in made if plan.slices == 1 and {task.kind for task in plan} == {"forward", "backward"}]
+
+
+def _number(group: Any, flag: str, default: int | None, text: str, least: int = 1) -> None:
     def whole(value: str) -> int:
         if not (value.isascii() and value.isdecimal()) or not least <= int(value) < 2**31:
             raise argparse.ArgumentTypeError(f"{value!r} is not a whole number of at least {least}, below 2**31")
         return int(value)
 
-    group.add_argument(flag, type=whole, default=default, metavar="N", help=f"{text} (default: {default})")
+    group.add_argument(
+        flag, type=whole, default=default, metavar="N", help=text if default is None else f"{text} (default: {default})"
+    )
 
 
 def _positive(value: str) -> float:

@@ -30,6 +30,7 @@ TINY = (
         ("--optimizer", "sgd"),
         ("--schedule", "gpipe", "--data", "1", "--model", "2"),
         ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
+        ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
     ],
     ids=" ".join,
 )
@@ -44,15 +45,27 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     assert len(re.findall(r"^  (losses|parameters) +\d\.\de[-+]\d\d", output, re.MULTILINE)) == 2
     assert "TOO LARGE" not in output
 
-    stages = 1 if "--stages" in flags else 2
-    assert len(re.findall(r"^  mesh \d  busy +\d+%  idle +\d+%", output, re.MULTILINE)) == stages
+    stages = int(flags[flags.index("--stages") + 1]) if "--stages" in flags else 2
+    meshes = stages // 2 if "--chunks" in flags else stages
+    assert len(re.findall(r"^  mesh \d  busy +\d+%  idle +\d+%", output, re.MULTILINE)) == meshes
     names = {event["name"] for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]}
     last = stages - 1
     assert {"forward 0, 0", f"forward {last}, 1", f"backward {last}, 0", "backward 0, 1"} <= names
     assert ("send 0, 0" in names) == (stages > 1)
     program = io.StringIO()
     assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
-    assert program.getvalue().count("func.func public @mesh_") == stages
+    assert program.getvalue().count("func.func public @mesh_") == meshes
+
+
+def test_gpt_knows_every_schedule_of_whole_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = example("gpt_options", monkeypatch)
+    monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
+    per_mesh = {"interleaved-1f1b": 2, "kimi-k2": 2, "looped-bfs": 2, "hanayo": 2, "bitpipe": 2}
+    for name in ("gpipe", "1f1b", "eager-1f1b", "chimera", *per_mesh):
+        known, _ = options.parse(["--schedule", name])
+        assert (known.plan.name, known.plan.stages, known.devices) == (name, 4, 8 // per_mesh.get(name, 1))
+    known, _ = options.parse(["--schedule", "1f1b", "--chunks", "4"])
+    assert str(known.plan.placement) == "0 0 0 0"
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,9 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
         ("--data 3", "--batch / --microbatches (4) must be a multiple of --data (3)"),
         ("--heads 3", "--width (64) must be a multiple of --heads (3)"),
         ("--model 3", "--heads (4) must be a multiple of --model (3)"),
+        ("--layers 6 --stages 3 --schedule kimi-k2", "--stages (3) must be a multiple of --chunks (2)"),
+        ("--schedule hanayo --chunks 3", "hanayo: chunks must be a multiple of 2, found 3: a wave goes down and up"),
+        ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes none"),
         ("--sequence 100000", "--sequence (100000) must be shorter than the text, 35839 bytes"),
         ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),
         ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),

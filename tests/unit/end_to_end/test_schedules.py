@@ -6,10 +6,49 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from unit.end_to_end import transformer
 from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+
+PLAIN = jax.jit(transformer.train_step)  # one for all tests: it compiles once per model
+
+# The schedules of whole forwards and backwards: (name, meshes, options).
+LIBRARY: list[tuple[str, int, dict[str, int]]] = [
+    ("gpipe", 4, {}),
+    ("1f1b", 4, {}),
+    ("1f1b", 2, {"chunks": 2}),
+    ("eager-1f1b", 4, {}),
+    ("interleaved-1f1b", 2, {}),
+    ("interleaved-1f1b", 2, {"chunks": 3}),
+    ("kimi-k2", 2, {}),
+    ("looped-bfs", 2, {}),
+    ("hanayo", 2, {}),
+    ("hanayo", 1, {"chunks": 4}),
+]
+
+
+@pytest.mark.parametrize(("name", "meshes", "options"), LIBRARY)
+def test_library(name: str, meshes: int, options: dict[str, int]) -> None:
+    schedule = schedules.make(name, meshes=meshes, microbatches=4, **options)
+    step = partial(transformer.train_step, schedule=schedule)
+    arguments = (transformer.state(schedule.stages), transformer.batch(4))
+    check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state, reference=PLAIN)
+
+
+def test_every_schedule_of_whole_backwards_is_tested() -> None:
+    made = (schedules.make(name, meshes=2, microbatches=4) for name in schedules.names())
+    whole = {s.name for s in made if s.slices == 1 and {task.kind for task in s} == {"forward", "backward"}}
+    assert {name for name, _, _ in LIBRARY} | {"chimera", "bitpipe"} == whole
+
+
+def test_all_classes_are_public_names() -> None:
+    for name in schedules.__all__:
+        found = getattr(schedules, name)
+        if isinstance(found, type) and issubclass(found, schedules.LibrarySchedule) and found.published:
+            assert getattr(jaxpp, name) is found
+            assert name in jaxpp.__all__
 
 
 @pytest.mark.parametrize("schedule", [jaxpp.GPipe, jaxpp.Std1F1B])
