@@ -1,0 +1,330 @@
+"""The optimum of small pipelines, proven by CP-SAT (`pip install ortools`): what `S.search` is measured against.
+
+Each stage runs, for each microbatch, a forward F, an input gradient I and a weight gradient W, or F and a fused
+backward B = I + W. F(s) needs F(s - 1); I(s) needs F(s) and I(s + 1); W(s) needs I(s). What goes from mesh to mesh
+takes a hop. A mesh runs one task at a time and keeps no more activations than its limit: with v stages per mesh each F
+makes 1/v of a microbatch at its start, freed at the end of W, of I, or half at either (`Report.peak_activations`).
+
+Two arguments make the problem smaller and lose nothing:
+
+- *Microbatches in order.* Microbatches are alike. In any timetable, call the k-th task of a kind and stage to start the
+  one of microbatch k. When k tasks of a kind have started, the k tasks that these needed have ended, so the first k of
+  those have: all needs still hold. Memory only counts tasks, and no time has changed.
+- *Nobody waits for nothing.* Moving tasks to the left, in the same order on each mesh, ends none of them later. What a
+  mesh keeps depends on its order alone, as a task that frees ends before the next one makes. So a mesh starts as soon
+  as the first microbatch reaches it, and `simulate` takes no longer than the timetable found here.
+"""
+
+# pyright: reportMissingImports=false
+# It comes with the extra "bench", which not everybody has.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from ortools.sat.python import cp_model
+
+from jaxpp import schedules as S
+
+Release: TypeAlias = Literal["W", "B", "half"]
+Objective: TypeAlias = Literal["makespan", "longest_stage"]
+
+_FINEST: Final = 1_000
+"""Times must be multiples of a unit, the common part of fractions with denominators up to this."""
+
+
+class Optimum(NamedTuple):
+    """What is known about the best schedule.
+
+    Attributes:
+        value: of the best schedule found, in the unit of the costs; infinite where none was.
+        bound: nothing is better than this.
+        proven: value and bound are the same; or, with an infinite value, that no schedule fits the memory.
+        schedule: the best one found.
+    """
+
+    value: float
+    bound: float
+    proven: bool
+    schedule: S.Schedule | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A pipeline in whole numbers.
+
+    Attributes:
+        placement: each stage on one mesh.
+        microbatches: how many.
+        kinds: of task, in the order in which a stage runs them for a microbatch.
+        times: of each kind the duration on each stage.
+        hops: from mesh to mesh.
+        frees: what the end of each kind frees, in parts of an activation.
+        parts: how many parts the forward of a stage makes.
+        limit: the parts that a mesh may keep; None: any number.
+        unit: of time.
+    """
+
+    placement: S.Placement
+    microbatches: int
+    kinds: tuple[str, ...]
+    times: dict[str, list[int]]
+    hops: list[list[int]]
+    frees: dict[str, int]
+    parts: int
+    limit: int | None
+    unit: Fraction
+
+    @cached_property
+    def tasks(self) -> list[S.Task]:
+        """Every task, those of a kind and stage in the order in which they run."""
+        return [
+            S.Task(kind, stage, microbatch)
+            for stage in range(self.placement.stages)
+            for kind in self.kinds
+            for microbatch in range(self.microbatches)
+        ]
+
+    def time(self, task: S.Task) -> int:
+        """How long a task takes."""
+        return self.times[task.kind][task.stage]
+
+    def needs(self, task: S.Task) -> Iterable[tuple[S.Task, int]]:
+        """The tasks that this one needs, and how long their results travel."""
+        kind, stage, microbatch = task.kind, task.stage, task.microbatch
+        place = self.kinds.index(kind)
+        if place:
+            yield S.Task(self.kinds[place - 1], stage, microbatch), 0
+        source = {0: stage - 1, 1: stage + 1}.get(place, -1)
+        if 0 <= source < self.placement.stages:
+            yield S.Task(kind, source, microbatch), self.hops[self.placement[source]][self.placement[stage]]
+
+    @cached_property
+    def firsts(self) -> list[int]:
+        """When the first microbatch reaches each mesh, at the earliest."""
+        arrives = 0
+        found = [-1] * self.placement.meshes
+        for stage in range(self.placement.stages):
+            mesh = self.placement[stage]
+            if found[mesh] < 0:
+                found[mesh] = arrives
+            if stage + 1 < self.placement.stages:
+                arrives += self.times["forward"][stage] + self.hops[mesh][self.placement[stage + 1]]
+        return found
+
+    @cached_property
+    def regular(self) -> bool:
+        """Whether the first microbatch reaches every mesh before it comes back to one: then they start at `firsts`."""
+        order = [self.placement[stage] for stage in range(self.placement.meshes)]
+        return len(set(order)) == self.placement.meshes
+
+
+def problem_of(
+    placement: S.Placement,
+    microbatches: int,
+    costs: S.Costs,
+    memory_limit: float = math.inf,
+    released_at: Release = "W",
+    split_backward: bool = True,
+) -> Problem:
+    """The problem in whole numbers.
+
+    Raises:
+        ValueError: a stage is on several meshes, or times have no common unit.
+    """
+    if any(len(homes) > 1 for homes in placement.homes):
+        raise ValueError(f"each stage must be on one mesh, found {placement}")
+    kinds: tuple[str, ...] = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
+    rows = [
+        [S.Task(kind, stage, 0) for kind in kinds for stage in placement.stages_of(mesh)] for mesh in _meshes(placement)
+    ]
+    sample = S.Schedule.of("sample", placement, rows)
+    exact = {kind: [_fraction(time) for time in costs.time(kind, sample)] for kind in kinds}
+    hops = [[_fraction(hop) for hop in row] for row in costs.pair("hop", sample)]
+    for mesh in _meshes(placement):
+        hops[mesh][mesh] = Fraction(0)
+    unit = _common_unit([*(time for times in exact.values() for time in times), *(hop for row in hops for hop in row)])
+    halves = {"W": (0, 2), "B": (2, 0), "half": (1, 1)}[released_at]
+    frees: dict[str, int] = dict(zip(kinds, (0, *halves) if split_backward else (0, 2), strict=True))
+    share = Fraction(placement.meshes, placement.stages) / 2
+    return Problem(
+        placement,
+        microbatches,
+        kinds,
+        {kind: [int(time / unit) for time in times] for kind, times in exact.items()},
+        [[int(hop / unit) for hop in row] for row in hops],
+        frees,
+        2,
+        None if memory_limit == math.inf else math.floor(_fraction(memory_limit) / share),
+        unit,
+    )
+
+
+def optimum(
+    placement: S.Placement,
+    microbatches: int,
+    costs: S.Costs,
+    memory_limit: float = math.inf,
+    released_at: Release = "W",
+    objective: Objective = "makespan",
+    split_backward: bool = True,
+    seconds: float = 60,
+    workers: int = 1,
+    hint: S.Schedule | None = None,
+    bound: float = 0,
+) -> Optimum:
+    """The best schedule, as far as it can be told in the time.
+
+    Args:
+        placement: each stage on one mesh.
+        microbatches: how many.
+        costs: times and hops; they must have a common unit.
+        memory_limit: of each mesh, in microbatches of its full activation.
+        released_at: when activations are freed.
+        objective: the time from the first task to the last of all meshes, or of the mesh where it is longest.
+        split_backward: I and W apart; otherwise they are one task.
+        seconds: after which the search is given up.
+        workers: of CP-SAT.
+        hint: a schedule to start from.
+        bound: a lower bound that is known already.
+
+    Raises:
+        ValueError: a stage is on several meshes, times have no common unit, or the longest stage is asked for where the
+            start of a mesh is not known beforehand.
+    """
+    problem = problem_of(placement, microbatches, costs, memory_limit, released_at, split_backward)
+    if objective == "longest_stage" and not problem.regular:
+        raise ValueError(f"for the longest stage the first stages must be on different meshes, found {placement}")
+    timetable = Timetable(problem, objective)
+    timetable.at_least(math.ceil(_fraction(bound) / problem.unit))
+    if hint is not None:
+        timetable.start_from(hint, costs)
+    return timetable.solve(seconds, workers)
+
+
+class Timetable:
+    """The model: a start for each task."""
+
+    def __init__(self, problem: Problem, objective: Objective) -> None:
+        self.problem, self.objective = problem, objective
+        self.model = cp_model.CpModel()
+        self.horizon = sum(map(problem.time, problem.tasks)) + sum(
+            delay for task in problem.tasks for _, delay in problem.needs(task)
+        )
+        self.starts = {task: self.model.new_int_var(0, self.horizon, str(task)) for task in problem.tasks}
+        self.value = self.model.new_int_var(0, self.horizon, "value")
+        self.add_needs()
+        for mesh in _meshes(problem.placement):
+            self.add_mesh(mesh)
+            self.add_memory(mesh)
+        self.model.minimize(self.value)
+
+    def end(self, task: S.Task) -> cp_model.LinearExprT:
+        """When a task ends."""
+        return self.starts[task] + self.problem.time(task)
+
+    def add_needs(self) -> None:
+        """Tasks run after what they need, and microbatches in order."""
+        for task in self.problem.tasks:
+            for need, delay in self.problem.needs(task):
+                self.model.add(self.starts[task] >= self.end(need) + delay)
+            if task.microbatch:
+                before = S.Task(task.kind, task.stage, task.microbatch - 1)
+                self.model.add(self.starts[task] >= self.end(before))
+
+    def add_mesh(self, mesh: int) -> None:
+        """One task at a time, from when the first microbatch arrives to the end."""
+        problem, model = self.problem, self.model
+        tasks = self.tasks_of(mesh)
+        model.add_no_overlap(
+            model.new_fixed_size_interval_var(self.starts[task], problem.time(task), f"{task} runs") for task in tasks
+        )
+        first = problem.firsts[mesh]
+        if problem.regular:
+            model.add(self.starts[S.Task("forward", problem.placement.stages_of(mesh)[0], 0)] == first)
+        origin = first if self.objective == "longest_stage" else 0
+        for stage in problem.placement.stages_of(mesh):
+            last = S.Task(problem.kinds[-1], stage, problem.microbatches - 1)
+            model.add(self.value >= self.end(last) - origin)
+        model.add(self.value >= first - origin + sum(map(problem.time, tasks)))
+
+    def add_memory(self, mesh: int) -> None:
+        """What the mesh keeps, from the start of a forward to the end of what frees it."""
+        problem, model = self.problem, self.model
+        stages = problem.placement.stages_of(mesh)
+        if problem.limit is None or problem.limit >= problem.parts * len(stages) * problem.microbatches:
+            return
+        alive: list[cp_model.IntervalVar] = []
+        demands: list[int] = []
+        for task in self.tasks_of(mesh):
+            if not problem.frees[task.kind]:
+                continue
+            made = self.starts[S.Task("forward", task.stage, task.microbatch)]
+            length = model.new_int_var(0, self.horizon, f"{task} frees after")
+            alive.append(model.new_interval_var(made, length, self.end(task), f"{task} frees"))
+            demands.append(problem.frees[task.kind])
+        model.add_cumulative(alive, demands, problem.limit)
+
+    def tasks_of(self, mesh: int) -> list[S.Task]:
+        """The tasks of a mesh."""
+        return [task for task in self.problem.tasks if self.problem.placement[task.stage] == mesh]
+
+    def at_least(self, bound: int) -> None:
+        """Nothing is better than this."""
+        self.model.add(self.value >= bound)
+
+    def start_from(self, hint: S.Schedule, costs: S.Costs) -> None:
+        """Begin with a schedule that is known."""
+        report = S.simulate(hint, costs)
+        problem = self.problem
+        times: dict[tuple[str, int], list[float]] = {}
+        for task in hint:
+            kinds = [task.kind] if task.kind in problem.kinds else ["input_grad", "weight_grad"]
+            at = report.times(task)[0]
+            for kind in kinds:
+                times.setdefault((kind, task.stage), []).append(at)
+                at += float(problem.times[kind][task.stage] * problem.unit)
+        for (kind, stage), starts in times.items():
+            for microbatch, at in enumerate(sorted(starts)):
+                self.model.add_hint(self.starts[S.Task(kind, stage, microbatch)], round(at / float(problem.unit)))
+
+    def solve(self, seconds: float, workers: int) -> Optimum:
+        """Look for the best timetable."""
+        solver = cp_model.CpSolver()
+        solver.parameters.max_time_in_seconds = seconds
+        solver.parameters.num_workers = workers
+        solver.parameters.random_seed = 1
+        status = solver.solve(self.model)
+        if status == cp_model.INFEASIBLE:
+            return Optimum(math.inf, math.inf, True, None)
+        bound = float(round(solver.best_objective_bound) * self.problem.unit)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return Optimum(math.inf, bound, False, None)
+        value = float(solver.value(self.value) * self.problem.unit)
+        rows = [
+            sorted(self.tasks_of(mesh), key=lambda t: solver.value(self.starts[t]))
+            for mesh in _meshes(self.problem.placement)
+        ]
+        schedule = S.Schedule.of("optimum", self.problem.placement, rows)
+        return Optimum(value, bound, status == cp_model.OPTIMAL, schedule)
+
+
+def _meshes(placement: S.Placement) -> range:
+    return range(placement.meshes)
+
+
+def _fraction(time: float) -> Fraction:
+    fraction = Fraction(time).limit_denominator(_FINEST)
+    if not math.isclose(fraction, time, rel_tol=1e-12):
+        raise ValueError(f"times must be fractions with a denominator of at most {_FINEST}, found {time!r}")
+    return fraction
+
+
+def _common_unit(times: list[Fraction]) -> Fraction:
+    scale = math.lcm(*(time.denominator for time in times))
+    return Fraction(math.gcd(*(int(time * scale) for time in times)), scale)
