@@ -1,0 +1,50 @@
+"""Pictures of a simulated run: a row per mesh, time to the right, and below it what each mesh keeps in memory.
+
+    S.draw(S.simulate(schedule, costs), "step.svg")
+
+Colours are kinds of tasks, shades and numbers microbatches, `s3` is stage 3; grey is a bubble, a frame a fused group.
+SVG and PNG are drawn by matplotlib; HTML by Bokeh, a page in one file that zooms, pans and tells of each task what it
+waited for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.formats.picture.scene import Scene
+from jaxpp.schedules.report import Report
+
+SUFFIXES = (".svg", ".png", ".html")
+
+
+def draw(report: Report, path: str | Path) -> None:
+    """Write a picture of a simulated run: SVG, PNG or HTML, as the name of the file ends.
+
+    Raises:
+        ScheduleError: the name ends in something else, or matplotlib or Bokeh is not installed.
+        OSError: the file cannot be written.
+    """
+    Path(path).write_bytes(picture(report, path))
+
+
+def picture(report: Report, path: str | Path) -> bytes:
+    """What `draw` writes.
+
+    Raises:
+        ScheduleError: as there.
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in SUFFIXES:
+        raise ScheduleError(f"{path}: a picture's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    try:
+        if suffix == ".html":
+            from jaxpp.schedules.formats.picture.page import page
+
+            return page(Scene(report))
+        from jaxpp.schedules.formats.picture.chart import chart
+
+        return chart(Scene(report), suffix[1:])
+    except ModuleNotFoundError as error:
+        library = str(error.name).partition(".")[0]
+        raise ScheduleError(f"drawing needs {library}: pip install 'jaxpp[plot]'") from None

@@ -1,0 +1,171 @@
+"""A picture on paper, drawn by matplotlib: SVG or PNG."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Final
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, PathPatch
+from matplotlib.path import Path
+
+from jaxpp.schedules.formats.picture.scene import (
+    BUBBLE,
+    FRAME,
+    GAP,
+    MEMORY,
+    MEMORY_LINE,
+    Box,
+    Frame,
+    Scene,
+    number_of,
+    text_colour,
+)
+
+# Inches: around the two plots, between them, and for the rows of each: of all meshes, and at least and at most of one.
+_LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.6, 0.75, 0.75, 0.5, 0.4
+_TASKS: Final = (6.5, 0.2, 0.5)
+_CURVES: Final = (4.2, 0.1, 0.28)
+_POINTS: Final = 72  # per inch
+
+
+def chart(scene: Scene, suffix: str) -> bytes:
+    """The picture, as "svg" or "png"."""
+    file = io.BytesIO()
+    # Text stays text, and the same run gives the same bytes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxpp"}):
+        _figure(scene).savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
+    data = file.getvalue()
+    # A hundredth of a point will do, and makes half of the file.
+    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
+
+
+def _figure(scene: Scene) -> Figure:
+    meshes, makespan = scene.report.schedule.meshes, scene.report.makespan
+    columns = makespan / float(np.median([box.end - box.start for box in scene.boxes]))
+    width = min(max(0.26 * columns, 8), 20)
+    rows, curves = (min(max(inches / meshes, least), most) for inches, least, most in (_TASKS, _CURVES))
+    height = _TOP + rows * meshes + _BETWEEN + curves * meshes + _BOTTOM
+    figure = Figure(figsize=(_LEFT + width + _RIGHT, height))
+    across, upward = 1 / (_LEFT + width + _RIGHT), 1 / height
+    place = _LEFT * across, (_BOTTOM + curves * meshes + _BETWEEN) * upward, width * across, rows * meshes * upward
+    tasks = figure.add_axes(place)
+    memory = figure.add_axes((place[0], _BOTTOM * upward, place[2], curves * meshes * upward), sharex=tasks)
+    _prepare(tasks, meshes, rows * _POINTS)
+    _prepare(memory, meshes, curves * _POINTS)
+    _draw_tasks(scene, tasks, width * _POINTS / makespan, rows * _POINTS)
+    _draw_memory(scene, memory, curves * _POINTS)
+    tasks.tick_params(labelbottom=False)
+    memory.set_xlabel(f"time in {scene.report.costs.unit}")
+    memory.set_xlim(0, makespan)
+    figure.text(place[0], 1 - 0.28 * upward, scene.title, size=11, weight="bold", va="center")
+    return figure
+
+
+def _prepare(axes: Axes, meshes: int, down: float) -> None:
+    """A row per mesh, the first at the top, each `down` points high."""
+    axes.set_ylim(meshes - GAP / 2, -GAP / 2)
+    shown = _labelled(meshes, down)
+    axes.set_yticks([mesh + (1 - GAP) / 2 for mesh in shown], [str(mesh) for mesh in shown], size=_size(down))
+    axes.set_ylabel("mesh", labelpad=6)
+    axes.tick_params(axis="y", length=0)
+    axes.spines[:].set_visible(False)
+
+
+def _labelled(meshes: int, down: float) -> range:
+    """The meshes whose labels have room."""
+    return range(0, meshes, max(1, round(8 / down + 0.4)))
+
+
+def _size(down: float) -> float:
+    return min(9.0, max(6.0, 0.6 * down))
+
+
+def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
+    """The tasks; `across` is points per unit of time, `down` points per row."""
+    wide = [Frame(mesh, 0.0, scene.report.makespan, scene.ground) for mesh in range(scene.report.schedule.meshes)]
+    axes.add_patch(PathPatch(_outlines(wide), facecolor=BUBBLE, linewidth=0))
+    apart = across * min(box.end - box.start for box in scene.boxes) > 4
+    for colour, boxes in groupby(sorted(scene.boxes, key=scene.colour), key=scene.colour):
+        edge = {"edgecolor": "white", "linewidth": 0.6} if apart else {"linewidth": 0.0}
+        axes.add_patch(PathPatch(_outlines(boxes), facecolor=colour, **edge))
+    line = 1.0 if apart else 0.3
+    axes.add_patch(PathPatch(_outlines(scene.frames), fill=False, edgecolor=FRAME, linewidth=line))
+    for box in scene.boxes:
+        _write(scene, axes, box, across * (box.end - box.start), down * (1 - GAP) * (box.top - box.bottom))
+    handles = [Patch(facecolor=colour, label=kind.replace("_", " ")) for kind, colour in scene.kinds.items()]
+    handles.append(Patch(facecolor=BUBBLE, label="bubble"))
+    axes.legend(
+        handles=handles,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(handles),
+        frameon=False,
+        borderpad=0,
+        borderaxespad=0.6,
+        fontsize=9,
+    )
+
+
+def _write(scene: Scene, axes: Axes, box: Box, width: float, height: float) -> None:
+    """The number of a task, and its stage where that is not the mesh's only one, if they fit."""
+    number, stage = number_of(box.task), f"s{box.task.stage}" if scene.has_chunks else ""
+    # Numbers of one digit would otherwise stand alone among those of two.
+    longest = "0" * scene.longest_number
+    size = 8.0 if _fits(longest, 8.0, width) else 6.0
+    if not _fits(longest, size, width) or height < size + 1:
+        return
+    colour, middle = text_colour(scene.colour(box)), (box.start + box.end) / 2
+
+    def write(words: str, size: float, above: float) -> None:
+        at = box.mesh + (1 - GAP) * (1 - box.bottom - above * (box.top - box.bottom))
+        axes.text(middle, at, words, size=size, color=colour, ha="center", va="center_baseline", clip_on=True)
+
+    if stage and height > 2 * size + 4 and _fits(stage, 6.0, width):
+        write(number, size, 0.64)
+        write(stage, 6.0, 0.28)
+    elif stage and _fits(f"{number} {stage}", size, width):
+        write(f"{number} {stage}", size, 0.5)
+    else:
+        write(number, size, 0.5)
+
+
+def _fits(words: str, size: float, width: float) -> bool:
+    return 0.65 * size * len(words) + 2 <= width
+
+
+def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
+    """A curve per mesh, `down` points high."""
+    makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
+    for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
+        base = mesh + 1 - GAP
+        top, edges = base - amounts * (1 - GAP) / scene.highest, np.append(times, makespan)
+        axes.hlines(base, 0, makespan, color=MEMORY_LINE, linewidth=0.4)
+        axes.stairs(top, edges, baseline=base, fill=True, facecolor=MEMORY, linewidth=0)
+        axes.stairs(top, edges, baseline=None, edgecolor=MEMORY_LINE, linewidth=0.6)
+    for mesh in _labelled(meshes, down):
+        axes.annotate(
+            scene.amount(scene.peak(mesh)),
+            (makespan, mesh + (1 - GAP) / 2),
+            (6, 0),
+            textcoords="offset points",
+            annotation_clip=False,
+            size=_size(down),
+            va="center_baseline",
+        )
+    axes.set_title(f"{scene.memory_title}; peaks at the right", size=9, loc="left", pad=4)
+
+
+def _outlines(shapes: Iterable[Box | Frame]) -> Path:
+    """Many rectangles as one path, so that the picture of a long run is a few shapes, not thousands."""
+    corners = np.array([(each.mesh, each.bottom, each.top, each.start, each.end) for each in shapes]).reshape(-1, 5)
+    mesh, bottom, top, start, end = corners.T
+    bottom, top = (mesh + (1 - GAP) * (1 - height) for height in (bottom, top))
+    vertices = np.stack([start, bottom, end, bottom, end, top, start, top], axis=1).reshape(-1, 4, 2)
+    return Path.make_compound_path_from_polys(vertices)

@@ -1,0 +1,235 @@
+"""What a picture shows, whoever draws it: boxes, colours and words.
+
+Times are those of the report. A mesh has a row, in which 0 is the bottom and 1 the top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from jaxpp.schedules.formats.chrome_trace import Memory
+from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.task import Task
+
+BUBBLE: Final = "#e9e9e9"
+FRAME: Final = "#222222"
+MEMORY: Final = "#c3cdd8"
+MEMORY_LINE: Final = "#5d6b7a"
+
+# Those of the tasks that fill a mesh differ for the colour-blind too, in all of their shades.
+_COLOURS: Final = {
+    "forward": "#0072b2",
+    "backward": "#d55e00",
+    "input_grad": "#d9b600",
+    "weight_grad": "#009e73",
+    "offload": "#cc79a7",
+    "reload": "#8c4a9e",
+    "recompute": "#aa3377",
+}
+_OTHERS: Final = ("#44546a", "#8c564b", "#56b4e9", "#999933", "#ee6677")
+_SHADES: Final = (0.0, 0.36, 0.18, 0.5)
+"""How much white each microbatch gets, in turn: the next one differs most."""
+
+GAP: Final = 0.12
+"""Between two rows, as a share of a row."""
+
+_STRIP: Final = 0.22
+"""The part of a row for what runs beside the mesh's own tasks, where there is any."""
+
+
+class Box(NamedTuple):
+    """A task: where, when, what the mesh waited for last before it could start, and on which track ("" is the mesh)."""
+
+    task: Task
+    mesh: int
+    start: float
+    end: float
+    bottom: float
+    top: float
+    waited: str
+    track: str
+
+
+class Frame(NamedTuple):
+    """Around the boxes of tasks that are fused, or around a whole row."""
+
+    mesh: int
+    start: float
+    end: float
+    bottom: float
+    top: float = 1.0
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A report, as it is drawn."""
+
+    report: Report
+
+    @cached_property
+    def boxes(self) -> list[Box]:
+        """All tasks, mesh by mesh."""
+        graph, run, tracks = self.report.schedule.graph, self.report.run, self._tracks
+        found: list[Box] = []
+        for mesh, row in enumerate(graph.rows):
+            for head, waited in _waits(self.report, row):
+                track = graph.tracks.get(head, "")
+                height = _STRIP / len(tracks) if track else 1 - self.ground
+                top = (1 + tracks.index(track)) * height if track else 1.0
+                # Tasks that are fused lie one above the other: they run at the same time.
+                height /= graph.spans[head]
+                for number in range(head, head + graph.spans[head]):
+                    times = run.starts[number], run.ends[number]
+                    found.append(Box(graph.tasks[number], mesh, *times, top - height, top, waited, track))
+                    top -= height
+        return found
+
+    @cached_property
+    def frames(self) -> list[Frame]:
+        """One around each fused group."""
+        graph, run = self.report.schedule.graph, self.report.run
+        return [
+            Frame(mesh, run.starts[number], run.ends[number], self.ground)
+            for mesh, row in enumerate(graph.rows)
+            for number in row
+            if graph.spans[number] > 1
+        ]
+
+    @property
+    def ground(self) -> float:
+        """Where the mesh's own tasks stand: above the strip of the others, if there is one."""
+        return _STRIP if self._tracks else 0.0
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The colour of each kind that the schedule has."""
+        names = [*_COLOURS, *(kind for kind in self.report.schedule.graph.numbers if kind not in _COLOURS)]
+        extra = iter(_OTHERS * len(names))
+        colours = {name: _COLOURS.get(name) or next(extra) for name in names}
+        return {name: colours[name] for name in names if name in self.report.schedule.graph.numbers}
+
+    def colour(self, box: Box) -> str:
+        """The colour of its kind, in the shade of its microbatch."""
+        return self.shades[box.task.kind][box.task.microbatch // self._per_shade % len(_SHADES)]
+
+    @cached_property
+    def shades(self) -> dict[str, list[str]]:
+        """The shades of each kind's colour, for one microbatch after the other."""
+        return {kind: [_lighter(colour, white) for white in _SHADES] for kind, colour in self.kinds.items()}
+
+    @cached_property
+    def longest_number(self) -> int:
+        """The letters of the longest `number_of` a task."""
+        return max(len(number_of(box.task)) for box in self.boxes)
+
+    @cached_property
+    def has_chunks(self) -> bool:
+        """Whether a mesh has several stages, so that a microbatch's number does not tell which task it is."""
+        placement = self.report.schedule.placement
+        return any(len(placement.stages_of(mesh)) > 1 for mesh in range(placement.meshes))
+
+    @property
+    def title(self) -> str:
+        """The schedule, its size, and what it takes."""
+        report, schedule = self.report, self.report.schedule
+        size = f"{_count(schedule.meshes, 'mesh', 'es')}, {_count(schedule.microbatches, 'microbatch', 'es')}"
+        if schedule.stages != schedule.meshes:
+            size += f", {_count(schedule.stages, 'stage', 's')}"
+        times = f"makespan {report.makespan:.6g} {report.costs.unit}, bubble {100 * report.bubble:.1f} %"
+        return f"{schedule.name}: {size}; {times}"
+
+    @property
+    def memory_title(self) -> str:
+        """What the memory curves show."""
+        in_bytes = self.report.memory.unit == "bytes"
+        return "bytes of activations" if in_bytes else "activations, in microbatches"
+
+    @cached_property
+    def highest(self) -> float:
+        """The highest peak of memory, which the curves of all meshes are drawn to the scale of."""
+        return max((self.peak(mesh) for mesh in range(self.report.schedule.meshes)), default=0.0) or 1.0
+
+    def peak(self, mesh: int) -> float:
+        """The highest amount of memory on a mesh."""
+        return float(max(self.report.memory.curves[mesh][1], default=0.0))
+
+    def amount(self, value: float) -> str:
+        """An amount of memory in words."""
+        return amount(value, self.report.memory)
+
+    @cached_property
+    def _per_shade(self) -> int:
+        """How many microbatches in a row have one shade: where there are many, stripes that can be told apart."""
+        microbatches = self.report.schedule.microbatches
+        return 1 if microbatches <= 64 else -(-microbatches // 16)
+
+    @cached_property
+    def _tracks(self) -> list[str]:
+        """The tracks beside the meshes' own."""
+        return sorted(set(self.report.schedule.graph.tracks.values()))
+
+
+def number_of(task: Task) -> str:
+    """The microbatch, and its slice: `3` or `3.1`."""
+    return f"{task.microbatch}.{task.slice}" if task.slice else str(task.microbatch)
+
+
+def text_colour(ground: str) -> str:
+    """Black or white, whichever is easier to read on a colour."""
+    red, green, blue = ((channel / 255) ** 2.2 for channel in _channels(ground))
+    return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
+
+
+def amount(value: float, memory: Memory) -> str:
+    """An amount of memory in words: `3.5`, or `1.2 GB`."""
+    if memory.unit != "bytes":
+        return f"{value:.4g}"
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:.3g} TB"
+
+
+def _count(number: int, what: str, plural: str) -> str:
+    return f"{number} {what}{plural * (number != 1)}"
+
+
+def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
+    """The first task of each cell of a mesh, and what it waited for last."""
+    graph, run = report.schedule.graph, report.run
+    ends = [*run.ends, *run.received]
+    before: dict[str, int] = {}
+    for head in row:
+        if not graph.spans[head]:
+            continue
+        track = graph.tracks.get(head, "")
+        mine = [before[name] for name in dict.fromkeys(("", track)) if name in before]
+        reasons = [(ends[number], f"{graph.tasks[number]} before it") for number in mine]
+        reasons += [(ends[slot], _source(graph, slot)) for slot in graph.waits[head]]
+        end, reason = max(reasons, key=lambda each: each[0], default=(0.0, "nothing"))
+        yield head, reason if run.starts[head] <= end else "the other meshes of its stage"
+        before[track] = head
+
+
+def _source(graph: Graph, slot: int) -> str:
+    """What a cell waits for: a task of its own mesh, or one that arrives from another."""
+    tasks = graph.tasks
+    if slot < len(tasks):
+        return str(tasks[slot])
+    number, _ = graph.transfers[slot - len(tasks)]
+    home = next(mesh for mesh, row in enumerate(graph.rows) if number in row)
+    return f"{tasks[number]} of mesh {home}"
+
+
+def _channels(colour: str) -> tuple[int, int, int]:
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def _lighter(colour: str, white: float) -> str:
+    red, green, blue = (round(each + (255 - each) * white) for each in _channels(colour))
+    return f"#{red:02x}{green:02x}{blue:02x}"

@@ -1,0 +1,207 @@
+"""Pictures: what is where, how large the files are, and that a page needs nothing but itself."""
+
+import html
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from matplotlib.image import imread
+from unit.schedules.library import Made, schedules
+
+from jaxpp import schedules as S
+from jaxpp.schedules.formats.picture import picture
+from jaxpp.schedules.formats.picture.scene import Box, Scene, amount, text_colour
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+def report(name: str = "1f1b", meshes: int = 2, microbatches: int = 3, **options: object) -> S.Report:
+    return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options))
+
+
+def place(box: Box) -> tuple[str, int, float, float, float, float]:
+    return str(box.task), box.mesh, box.start, box.end, box.bottom, box.top
+
+
+def test_a_box_for_each_task_and_what_it_waited_for() -> None:
+    boxes = Scene(report(microbatches=2)).boxes
+    assert [place(box) for box in boxes] == [
+        ("0F0", 0, 0, 1, 0, 1),
+        ("0F1", 0, 1, 2, 0, 1),
+        ("0B0", 0, 4, 6, 0, 1),
+        ("0B1", 0, 7, 9, 0, 1),
+        ("1F0", 1, 1, 2, 0, 1),
+        ("1B0", 1, 2, 4, 0, 1),
+        ("1F1", 1, 4, 5, 0, 1),
+        ("1B1", 1, 5, 7, 0, 1),
+    ]
+    assert [box.waited for box in boxes] == [
+        "nothing",
+        "0F0 before it",
+        "1B0 of mesh 1",
+        "1B1 of mesh 1",
+        "0F0 of mesh 0",
+        "1F0 before it",
+        "1B0 before it",
+        "1F1 before it",
+    ]
+
+
+def test_fused_tasks_share_a_frame_one_above_the_other() -> None:
+    scene = Scene(report("dualpipe-v", 1, 2, fused=True))
+    (frame,) = scene.frames
+    upper, lower = (box for box in scene.boxes if (box.start, box.end) == (frame.start, frame.end))
+    assert (str(upper.task), upper.bottom, upper.top) == ("1F1", 0.5, 1)
+    assert (str(lower.task), lower.bottom, lower.top) == ("0B0", 0, 0.5)
+    assert upper.waited == lower.waited == "1B0 before it"
+
+
+def test_copies_are_a_strip_below_the_tasks() -> None:
+    copied = S.offload(S.make("1f1b", meshes=2, microbatches=4))
+    scene = Scene(S.simulate(copied, S.Costs(kinds={"offload": 0.5, "reload": 0.5})))
+    strips = {(box.track, box.bottom, round(box.top, 6)) for box in scene.boxes if box.track}
+    assert strips == {("copy", 0, 0.22)}
+    assert {round(box.bottom, 6) for box in scene.boxes if not box.track} == {0.22}
+    reload = next(box for box in scene.boxes if box.task.kind == "reload")
+    assert reload.waited == "0offload0 before it"
+    assert list(scene.kinds) == ["forward", "backward", "offload", "reload"]
+
+
+def test_a_spread_stage_waits_for_its_other_meshes() -> None:
+    spread = S.parse("schedule: x\nplacement: 0 1 0*1\nmesh 0: 0F0 2F0 2B0 0B0\nmesh 1: 1F0 2F0 2B0 1B0")
+    waited = {(str(box.task), box.mesh): box.waited for box in Scene(S.simulate(spread)).boxes}
+    assert waited["2F0", 0] == "1F0 of mesh 1"
+    assert waited["2F0", 1] == "1F0 before it"
+    assert waited["2B0", 0] == "2F0 before it"
+
+
+def test_colours_tell_kinds_apart_and_shades_microbatches() -> None:
+    scene = Scene(report("zb-h1", 2, 5))
+    colours = {(box.task.kind, box.task.microbatch): scene.colour(box) for box in scene.boxes}
+    assert len({colours[kind, mb] for kind in scene.kinds for mb in range(4)}) == 12
+    assert colours["forward", 4] == colours["forward", 0] == scene.kinds["forward"]
+    many = Scene(report("gpipe", 1, 256))
+    assert len({many.colour(box) for box in many.boxes if box.task.microbatch < 16}) == 2
+    log = S.insert(S.gpipe(1, 1), S.Operation.parse("log: forward; time 1"), 0, after="forward")
+    assert list(Scene(S.simulate(log)).kinds) == ["forward", "backward", "log"]
+    assert text_colour("#ffffff") == "#000000"
+    assert text_colour("#0072b2") == "#ffffff"
+
+
+def test_titles_and_amounts() -> None:
+    assert Scene(report()).title == "1f1b: 2 meshes, 3 microbatches; makespan 12 ms, bubble 25.0 %"
+    single = S.simulate(S.gpipe(1, 1, chunks=2), S.Costs(unit="s", activation_bytes=1))
+    assert Scene(single).title == "gpipe: 1 mesh, 1 microbatch, 2 stages; makespan 3 s, bubble 0.0 %"
+    assert Scene(single).memory_title == "bytes of activations"
+    bytes_, shares = single.memory, report().memory
+    assert [amount(value, bytes_) for value in (0, 999, 1e3, 1.5e6, 2e9, 5e13)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "1.5 MB",
+        "2 GB",
+        "50 TB",
+    ]
+    assert amount(2 / 3, shares) == "0.6667"
+
+
+@settings(deadline=None, max_examples=60)
+@given(schedules())
+def test_no_two_boxes_of_a_mesh_overlap(made: Made) -> None:
+    scene = Scene(S.simulate(made.schedule))
+    assert Counter(box.task for box in scene.boxes) == Counter(made.schedule)
+    for mesh in range(made.meshes):
+        boxes = sorted((box for box in scene.boxes if box.mesh == mesh), key=lambda box: (box.start, -box.top))
+        for first, second in itertools.pairwise(boxes):
+            assert first.end <= second.start or first.bottom >= second.top
+            assert 0 <= second.bottom < second.top <= 1
+
+
+def test_svg_is_text_and_the_same_every_time(tmp_path: Path) -> None:
+    S.draw(report("zb-v", 4, 8), tmp_path / "a.svg")
+    data = (tmp_path / "a.svg").read_bytes()
+    assert data == picture(report("zb-v", 4, 8), "b.svg")
+    words = [element.text for element in ElementTree.fromstring(data).iter() if element.text and element.text.strip()]
+    assert "zb-v: 4 meshes, 8 microbatches, 8 stages; makespan 25.5 ms, bubble 5.9 %" in words
+    assert {"input grad", "weight grad", "bubble", "time in ms", "7", "s7"} <= set(words)
+    assert words.count("s7") == 3 * 8
+
+
+def test_a_long_run_is_few_shapes() -> None:
+    data = picture(report("zb-h1", 8, 128), "a.svg")
+    assert data.count(b"<path") < 100
+    assert len(data) < 500_000
+
+
+def test_png(tmp_path: Path) -> None:
+    S.draw(S.simulate(S.gpipe(1, 1)), tmp_path / "a.PNG")
+    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def maps(value: object) -> Iterator[dict[str, Any]]:
+    """All maps in Bokeh's JSON."""
+    if isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from maps(each)
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        if found.get("type") == "map":
+            yield dict(found.get("entries", []))
+        for each in found.values():
+            yield from maps(each)
+
+
+def test_a_page_has_all_tasks_and_loads_nothing() -> None:
+    run = S.simulate(S.make("dualpipe", meshes=4, microbatches=8), S.Costs(hop=0.5))
+    text = picture(run, "a.html").decode()
+    assert "<title>dualpipe: 4 meshes" in text
+    assert not re.search(r"<(script|img|iframe)[^>]*\ssrc=|<link\b|@import\s|url\(\s*[\"']?(https?:)?//", text)
+    (found,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', text, re.DOTALL)
+    tasks = [columns for columns in maps(json.loads(html.unescape(found))) if "waited" in columns]
+    assert sum(len(columns["microbatch"]) for columns in tasks) == len(list(run.schedule))
+    assert {word for columns in tasks for word in columns["waited"]} >= {"nothing", "0F0 before it", "0F0 of mesh 0"}
+    assert [len(columns["text"]) for columns in maps(json.loads(html.unescape(found))) if "text" in columns][-1] == len(
+        list(run.schedule)
+    )
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium")
+def test_a_page_in_a_browser(tmp_path: Path) -> None:
+    S.draw(report("zb-v", 4, 8), tmp_path / "a.html")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--virtual-time-budget=10000"]
+    seen = tmp_path / "seen.png"
+    where = [f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,800", f"--screenshot={seen}"]
+    command = [str(BROWSER), *flags, *where, (tmp_path / "a.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    said = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert [line for line in said if "[bokeh" not in line] == []
+    assert any("document idle" in line for line in said)
+    colours = Counter(map(tuple, (imread(seen)[::4, ::4, :3] * 255).round().astype(int).reshape(-1, 3).tolist()))
+    assert min(colours[0, 0x72, 0xB2], colours[0xD9, 0xB6, 0], colours[0, 0x9E, 0x73], colours[0xE9, 0xE9, 0xE9]) > 100
+
+
+def test_a_name_that_is_no_picture() -> None:
+    with pytest.raises(S.ScheduleError, match=r"^a\.pdf: a picture's name must end in \.svg, \.png or \.html$"):
+        S.draw(report(), "a.pdf")
+
+
+@pytest.mark.parametrize(("name", "library"), [("a.svg", "matplotlib"), ("a.html", "bokeh")])
+def test_without_the_libraries(name: str, library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    module = {"matplotlib": "chart", "bokeh": "page"}[library]
+    monkeypatch.delitem(sys.modules, f"jaxpp.schedules.formats.picture.{module}", raising=False)
+    for known in [each for each in sys.modules if each.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, known)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(S.ScheduleError, match=rf"^drawing needs {library}: pip install 'jaxpp\[plot\]'$"):
+        S.draw(report(), tmp_path / name)
+    assert not (tmp_path / name).exists()
