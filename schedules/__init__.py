@@ -18,6 +18,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     check(s)           is it valid, and if not, why
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
+    draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
 
 A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
 `Task`s, or a subclass of `BaseSchedule`. Whatever is wrong with it is a `ScheduleError` that names the mesh, the
@@ -35,6 +36,7 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.library import make, names
@@ -119,6 +121,7 @@ __all__ = [
     "block",
     "by_priority",
     "check",
+    "draw",
     "freeze",
     "from_csv",
     "gpipe",
