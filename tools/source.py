@@ -1,4 +1,4 @@
-"""Read a module from a file or a stream; turn what is wrong with it into `file:line:col: error: ...`."""
+"""A module from bytes; turn what is wrong with it into `file:line:col: error: ...`."""
 
 import contextlib
 import itertools
@@ -7,48 +7,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TextIO
 
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.tools import diagnostics
+from jaxpp.tools.streams import InputError, display_name
 
 BYTECODE_MAGIC = b"ML\xefR"
 _SEPARATOR = re.compile(rb"^// -----[ \t]*\r?$", re.MULTILINE)
 _BRACKETS = bytes.maketrans(b"([{<)]}>", b"\1\1\1\1\2\2\2\2")
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"([{<)]}>"))
 _DEEPEST = 500
-
-
-class InputError(Exception):
-    """The input is not a module; the message is complete: `file:line:col: error: ...`."""
-
-
-def read(path: str, stdin: TextIO) -> bytes:
-    """The bytes of a file, or of `stdin` when the path is `-`.
-
-    Raises:
-        InputError: it can't be read, or is empty.
-    """
-    try:
-        if path == "-":
-            buffer = getattr(stdin, "buffer", None)
-            data = buffer.read() if buffer is not None else stdin.read().encode("utf-8", "surrogatepass")
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise InputError(f"{display_name(path)}: error: cannot read: {reason}") from None
-    if not data.strip():
-        raise InputError(f"{display_name(path)}: error: the input is empty; expected an MLIR module")
-    return data
-
-
-def display_name(path: str) -> str:
-    """What messages call the input."""
-    return "<stdin>" if path == "-" else path
 
 
 def split(data: bytes) -> Iterator[bytes]:
@@ -129,27 +99,3 @@ def _check_text(data: bytes, name: str) -> None:
     depth = max(itertools.accumulate((1 if step == 1 else -1) for step in steps))
     if depth > _DEEPEST:
         raise InputError(f"{name}: error: brackets are nested {depth} deep; more than {_DEEPEST} is not supported")
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Write a file whole or not at all; devices and pipes are written to in place.
-
-    Raises:
-        OSError: it can't be written; what was there before is unchanged.
-    """
-    path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            file.write(data)
-        return
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise

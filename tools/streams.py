@@ -1,0 +1,83 @@
+"""What the command-line tools share: input, output that is written whole or not at all, and how a process ends."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn, TextIO
+
+
+class InputError(Exception):
+    """The input can't be used; the message is complete: `file:line:col: error: ...`."""
+
+
+def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None) -> tuple[TextIO, TextIO, TextIO]:
+    """The given streams, else those of this process, or empty ones where they were closed."""
+    return (
+        stdin or sys.stdin or io.StringIO(),
+        stdout or sys.stdout or io.StringIO(),
+        stderr or sys.stderr or io.StringIO(),
+    )
+
+
+def display_name(path: str) -> str:
+    """What messages call the input."""
+    return "<stdin>" if path == "-" else path
+
+
+def read(path: str, stdin: TextIO, expected: str) -> bytes:
+    """The bytes of a file, or of `stdin` when the path is `-`; `expected` is what they should be, for the message.
+
+    Raises:
+        InputError: it can't be read, or is empty.
+    """
+    try:
+        if path == "-":
+            buffer = getattr(stdin, "buffer", None)
+            data = buffer.read() if buffer is not None else stdin.read().encode("utf-8", "surrogatepass")
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise InputError(f"{display_name(path)}: error: cannot read: {reason}") from None
+    if not data.strip():
+        raise InputError(f"{display_name(path)}: error: the input is empty; expected {expected}")
+    return data
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file whole or not at all; devices and pipes are written to in place.
+
+    Raises:
+        OSError: it can't be written; what was there before is unchanged.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(data)
+        return
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        if os.path.exists(path):
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def finish(main: Callable[[], int]) -> NoReturn:
+    """Run a command and end the process with its code: 130 after Ctrl-C, 1 where nobody reads its output any more."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:  # the reader went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code)
