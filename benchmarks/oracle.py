@@ -64,9 +64,8 @@ class Problem:
         kinds: of task, in the order in which a stage runs them for a microbatch.
         times: of each kind the duration on each stage.
         hops: from mesh to mesh.
-        frees: what the end of each kind frees, in parts of an activation.
-        parts: how many parts the forward of a stage makes.
-        limit: the parts that a mesh may keep; None: any number.
+        frees: what the end of each kind frees, in halves of what a forward makes.
+        limit: what a mesh may keep, in such halves; None: any number.
         unit: of time.
     """
 
@@ -76,7 +75,6 @@ class Problem:
     times: dict[str, list[int]]
     hops: list[list[int]]
     frees: dict[str, int]
-    parts: int
     limit: int | None
     unit: Fraction
 
@@ -151,7 +149,6 @@ def problem_of(
     unit = _common_unit([*(time for times in exact.values() for time in times), *(hop for row in hops for hop in row)])
     halves = {"W": (0, 2), "B": (2, 0), "half": (1, 1)}[released_at]
     frees: dict[str, int] = dict(zip(kinds, (0, *halves) if split_backward else (0, 2), strict=True))
-    share = Fraction(placement.meshes, placement.stages) / 2
     return Problem(
         placement,
         microbatches,
@@ -159,8 +156,7 @@ def problem_of(
         {kind: [int(time / unit) for time in times] for kind, times in exact.items()},
         [[int(hop / unit) for hop in row] for row in hops],
         frees,
-        2,
-        None if memory_limit == math.inf else math.floor(_fraction(memory_limit) / share),
+        None if memory_limit == math.inf else math.floor(2 * memory_limit * placement.stages / placement.meshes + 1e-9),
         unit,
     )
 
@@ -201,7 +197,7 @@ def optimum(
     if objective == "longest_stage" and not problem.regular:
         raise ValueError(f"for the longest stage the first stages must be on different meshes, found {placement}")
     timetable = Timetable(problem, objective)
-    timetable.at_least(math.ceil(_fraction(bound) / problem.unit))
+    timetable.at_least(math.ceil(bound / float(problem.unit) - 1e-6))
     if hint is not None:
         timetable.start_from(hint, costs)
     return timetable.solve(seconds, workers)
@@ -257,7 +253,7 @@ class Timetable:
         """What the mesh keeps, from the start of a forward to the end of what frees it."""
         problem, model = self.problem, self.model
         stages = problem.placement.stages_of(mesh)
-        if problem.limit is None or problem.limit >= problem.parts * len(stages) * problem.microbatches:
+        if problem.limit is None or problem.limit >= 2 * len(stages) * problem.microbatches:
             return
         alive: list[cp_model.IntervalVar] = []
         demands: list[int] = []

@@ -13,6 +13,8 @@ import argparse
 import inspect
 import json
 import math
+import statistics
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, product
@@ -30,6 +32,14 @@ PLACEMENTS: Final[dict[str, Callable[[int], S.Placement]]] = {
     "v": lambda meshes: S.Placement.waves(meshes, 2),
     "looped": lambda meshes: S.Placement.looped(meshes, 2),
 }
+
+LEVELS: Final = ("1", "up to p/2 + 1/2", "below p", "p", "any")
+"""How tight the memory of a mesh is, in microbatches, for p meshes."""
+
+HEADS: Final = (
+    *("placement", "memory", "cases", "library fits", "median gap", "worst", "optimal"),
+    *("search: median gap", "worst", "optimal", "proven by its bound"),
+)
 
 
 @dataclass(frozen=True)
@@ -84,12 +94,11 @@ class Case:
 
     @property
     def level(self) -> str:
-        """How tight the memory is, for the tables."""
+        """The one of `LEVELS` that the memory is at."""
         if self.memory == math.inf:
             return "any"
-        if self.memory == 1:
-            return "1"
-        return "p" if self.memory >= self.meshes else "<= p/2 + 1/2" if self.memory <= self.meshes / 2 + 0.5 else "< p"
+        reached = (1, self.meshes / 2 + 0.5, self.meshes - 0.5, self.meshes)
+        return LEVELS[next(level for level, most in enumerate(reached) if self.memory <= most)]
 
     def value(self, schedule: S.Schedule) -> float:
         """What the schedule takes; infinite where it keeps too much."""
@@ -150,8 +159,9 @@ def library(case: Case) -> Iterator[S.Schedule]:
 
 def best_of_library(case: Case) -> S.Schedule | None:
     """The best published schedule that fits the memory."""
-    made = [schedule for schedule in library(case) if case.value(schedule) < math.inf]
-    return min(made, key=case.value, default=None)
+    made = {case.value(schedule): schedule for schedule in library(case)}
+    least = min(made, default=math.inf)
+    return made[least] if least < math.inf else None
 
 
 def prove(wanted: Sequence[Case], seconds: float) -> None:
@@ -179,7 +189,8 @@ def prove(wanted: Sequence[Case], seconds: float) -> None:
             assert math.isclose(case.value(found.schedule), found.value), f"{case}: not what the simulator says"
         assert hint is None or case.value(hint) >= found.value - 1e-9, f"{case}: {hint and hint.name} is better"
         known[str(case)] = found.value
-        lines = [f"  {json.dumps(key)}: {value!r}" for key, value in known.items()]
+        keys = [key for key in map(str, cases()) if key in known]
+        lines = [f"  {json.dumps(key)}: {known[key]!r}" for key in keys]
         OPTIMA.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -188,14 +199,112 @@ def optima() -> dict[str, float]:
     return json.loads(OPTIMA.read_text(encoding="utf-8")) if OPTIMA.exists() else {}
 
 
+@dataclass(frozen=True)
+class Row:
+    """What became of one case: the optimum, and what the library and the search took; infinite where nothing fits."""
+
+    case: Case
+    optimum: float
+    library: float
+    search: float
+    bound: float
+
+
+def compare(case: Case, optimum: float, seconds: float) -> Row:
+    """Search, and check that what is found fits the memory, and that nothing is better than the optimum."""
+    published = best_of_library(case)
+    found = cast("Any", S).search(
+        case.meshes,
+        case.microbatches,
+        case.times,
+        case.memory,
+        placement=case.where,
+        released_at=case.released_at,
+        objective=case.objective,
+        split_backward=case.split,
+        seconds=seconds,
+    )
+    values = [math.inf if schedule is None else case.value(schedule) for schedule in (published, found)]
+    least = optimum - 1e-9
+    assert values[1] < math.inf, f"{case}: the search keeps too much"
+    assert math.isclose(values[1], found.value), f"{case}: the search says {found.value}, the simulator {values[1]}"
+    assert min(values) >= least, f"{case}: {min(values)} is better than the optimum, {optimum}"
+    assert found.lower_bound <= optimum + 1e-9, f"{case}: the bound {found.lower_bound} is above {optimum}"
+    return Row(case, optimum, values[0], values[1], found.lower_bound)
+
+
+def gaps(rows: Sequence[Row]) -> list[str]:
+    """The cells of some cases, under `HEADS`."""
+    cells = [str(len(rows)), str(sum(row.library < math.inf for row in rows))]
+    for values in ([row.library / row.optimum for row in rows], [row.search / row.optimum for row in rows]):
+        gap = [value - 1 for value in values if value < math.inf]
+        shares = [statistics.median(gap), max(gap), sum(value < 1e-9 for value in gap) / len(gap)] if gap else []
+        cells += [*map(percent, shares), *[""] * 3][:3]
+    return [*cells, percent(sum(row.search <= row.bound + 1e-9 for row in rows) / len(rows))]
+
+
+def percent(share: float) -> str:
+    """`12.3 %`."""
+    return f"{100 * abs(share):.1f} %"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first two columns are words."""
+    lines = ["| " + " | ".join(row) + " |" for row in (heads, *rows)]
+    lines.insert(1, "|" + "|".join(["---"] * 2 + ["---:"] * (len(heads) - 2)) + "|")
+    return "\n".join(lines)
+
+
+def against_optima(quick: bool, seconds: float) -> str:
+    """The gaps, for each placement and memory limit."""
+    known = optima()
+    chosen = [case for case in cases() if str(case) in known][:: 7 if quick else 1]
+    rows = [compare(case, known[str(case)], seconds) for case in tqdm(chosen, desc="gaps", unit="case")]
+    groups = {(row.case.placement, row.case.level): list[Row]() for row in rows}
+    for row in rows:
+        groups[row.case.placement, row.case.level].append(row)
+    shown = sorted(groups, key=lambda group: (list(PLACEMENTS).index(group[0]), LEVELS.index(group[1])))
+    lines = [[*group, *gaps(groups[group])] for group in shown]
+    return table(HEADS, [*lines, ["**all**", "", *gaps(rows)]])
+
+
+def large(quick: bool, seconds: float) -> str:
+    """The values and times of pipelines of real sizes, whose optima are not known."""
+    sizes = [("v", 8, 32), ("looped", 8, 32)] + [("linear", 32, 256)] * (not quick)
+    chosen = [
+        Case(placement, meshes, microbatches, memory, costs=costs, hop=hop)
+        for placement, meshes, microbatches in sizes
+        for costs, hop in (("unit", 0.0), ("skewed", 0.1))
+        for memory in (meshes // 2 + 1, meshes, math.inf)
+    ]
+    lines: list[list[str]] = []
+    for case in tqdm(chosen, desc="large", unit="case"):
+        began = time.perf_counter()
+        found = cast("Any", S).search(
+            case.meshes, case.microbatches, case.times, case.memory, placement=case.where, seconds=seconds
+        )
+        took = time.perf_counter() - began
+        best = best_of_library(case)
+        published = f"{best.name} {case.value(best):.10g}" if best else "none fits"
+        numbers = (published, f"{found.value:.10g}", f"{found.lower_bound:.10g}", f"{took:.1f}")
+        lines.append([case.placement, f"{case.meshes} x {case.microbatches}", case.costs, f"{case.memory:g}", *numbers])
+    return table(("placement", "size", "costs", "memory", "library", "search", "its bound", "seconds"), lines)
+
+
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prove", action="store_true", help="look for optima that the file lacks")
+    parser.add_argument("--quick", action="store_true", help="every seventh case, and nothing of 32 meshes")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each search")
+    parser.add_argument("--prove", action="store_true", help="only look for the optima that the file lacks")
     parser.add_argument("--prove-seconds", type=float, default=60.0, metavar="S", help="for each of them")
     options = parser.parse_args()
     if options.prove:
         prove(list(cases()), options.prove_seconds)
+        return
+    print(against_optima(options.quick, options.seconds))
+    print()
+    print(large(options.quick, options.seconds))
 
 
 if __name__ == "__main__":
