@@ -302,10 +302,8 @@ class Timetable:
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Optimum(math.inf, bound, False, None)
         value = float(solver.value(self.value) * self.problem.unit)
-        rows = [
-            sorted(self.tasks_of(mesh), key=lambda t: solver.value(self.starts[t]))
-            for mesh in _meshes(self.problem.placement)
-        ]
+        at: dict[S.Task, int] = {task: solver.value(start) for task, start in self.starts.items()}
+        rows = [sorted(self.tasks_of(mesh), key=at.__getitem__) for mesh in _meshes(self.problem.placement)]
         schedule = S.Schedule.of("optimum", self.problem.placement, rows)
         return Optimum(value, bound, status == cp_model.OPTIMAL, schedule)
 
