@@ -18,6 +18,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     check(s)           is it valid, and if not, why
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
+    search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
     draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
 
 A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
@@ -69,6 +70,7 @@ from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search import Found, Tuned, search, tune
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
@@ -87,6 +89,7 @@ __all__ = [
     "DualPipeV",
     "Eager1F1B",
     "F",
+    "Found",
     "GPipe",
     "Hanayo",
     "I",
@@ -111,6 +114,7 @@ __all__ = [
     "Task",
     "TaskType",
     "Transfer",
+    "Tuned",
     "VHalf",
     "VMin",
     "W",
@@ -133,8 +137,10 @@ __all__ = [
     "one_f_one_b",
     "parse",
     "recompute",
+    "search",
     "simulate",
     "split_backward",
     "start_times",
+    "tune",
     "unit_cost",
 ]

@@ -6,11 +6,11 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.schedule import Schedule
 
 PerStage: TypeAlias = float | Sequence[float]
@@ -130,6 +130,33 @@ class Costs:
             return [value] * schedule.stages
         return _spread(value, what, schedule)
 
+    @property
+    def stages(self) -> int | None:
+        """The number of stages that these costs are for; None where they have no list of them."""
+        found = [getattr(self, each) for each in (*_KINDS, *_BYTES)] + list(self.kinds.values())
+        return next((len(each) for each in found if isinstance(each, tuple)), None)
+
+    def merged(self, stages: int) -> Costs:
+        """The costs where neighbouring stages are put together, so that there are so many; scalars stay as they are.
+
+        Raises:
+            ScheduleError: so many stages do not come out even.
+        """
+        if self.stages is None or self.stages == stages:
+            return self
+        if self.stages % whole_number(stages, "stages", least=1):
+            raise ScheduleError(f"the costs are for {self.stages} stages, which make no {stages} of equal number")
+        size = self.stages // stages
+
+        def together(value: PerStage | None, last: bool = False) -> PerStage | None:
+            if not isinstance(value, tuple):
+                return value
+            groups = [value[first : first + size] for first in range(0, len(value), size)]
+            return tuple(group[-1] if last else math.fsum(group) for group in groups)
+
+        values = {each: together(getattr(self, each), each == "message_bytes") for each in (*_KINDS, *_BYTES)}
+        return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
+
     def shares(self, schedule: Schedule) -> list[float]:
         """The share of each slice of the schedule in a microbatch.
 
@@ -196,6 +223,15 @@ class Costs:
             lines += ["", "[kinds]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())] * bool(table)
             text = "\n".join(lines)
         Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def positive(value: object, what: str, *, infinite: bool = False) -> float:
+    """`value` as a number above 0.
+
+    Raises:
+        ScheduleError: what was found.
+    """
+    return _number(value, what, positive=True, infinite=infinite)
 
 
 def _number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:

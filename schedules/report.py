@@ -20,7 +20,7 @@ from jaxpp.schedules.task import Task
 Release: TypeAlias = Literal["W", "B", "half"]
 Numbers: TypeAlias = NDArray[np.float64]
 
-_KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
+KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
 _BACKWARD: Final = ("backward", "input_grad", "weight_grad")
 
 
@@ -149,10 +149,10 @@ class Report:
         Raises:
             ScheduleError: the convention is unknown.
         """
-        if released_at not in _KEPT:
-            raise ScheduleError(f"released_at must be one of {', '.join(_KEPT)}, found {released_at!r}")
+        if released_at not in KEPT:
+            raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
         share = self.schedule.meshes / self.schedule.stages
-        kept = share * _KEPT[released_at]
+        kept = share * KEPT[released_at]
         return self._memory(mesh, [share] * self.schedule.stages, [kept] * self.schedule.stages)
 
     def live_bytes(self, mesh: int) -> tuple[Numbers, Numbers]:

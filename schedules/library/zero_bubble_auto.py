@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from jaxpp.schedules.task import Task
 
-_HALF = 0.5
-
 
 @dataclass(frozen=True)
 class Problem:
@@ -20,7 +18,8 @@ class Problem:
         input_grad: time of each stage.
         weight_grad: time of each stage.
         hop: time from a mesh to another, [from][to].
-        memory: activations that a mesh may keep; an input gradient gives back half of one.
+        memory: activations that a mesh may keep.
+        kept: the share of one that is kept from input to weight gradient, above 0.
     """
 
     microbatches: int
@@ -29,6 +28,7 @@ class Problem:
     weight_grad: list[float]
     hop: list[list[float]]
     memory: float
+    kept: float = 0.5
 
 
 def best_orders(problem: Problem) -> list[list[Task]]:
@@ -89,7 +89,8 @@ class _Run:
 
     def put(self, kind: str, mesh: int) -> None:
         """Append the next task of the kind to the mesh's order."""
-        names = {"F": ("forward", 1.0), "I": ("input_grad", -_HALF), "W": ("weight_grad", -_HALF)}
+        kept = self.problem.kept
+        names = {"F": ("forward", 1.0), "I": ("input_grad", kept - 1), "W": ("weight_grad", -kept)}
         name, change = names[kind]
         start = self.clocks[mesh] if kind == "W" else max(self.clocks[mesh], self.ready(kind, mesh))
         if self.count("F", mesh):
@@ -167,7 +168,7 @@ class _Run:
         if self.clocks[mesh] >= gradient:
             return True
         over = self.memory[mesh] + 1 - problem.memory
-        weights = min(max(0, -int(-over // _HALF)), self.owed(mesh))
+        weights = min(max(0, -int(-over // problem.kept)), self.owed(mesh))
         if self.clocks[mesh] + problem.forward[mesh] + weights * problem.weight_grad[mesh] <= gradient:
             return False
         return gradient - self.clocks[mesh] <= max(self.idle) - self.idle[mesh]

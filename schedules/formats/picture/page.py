@@ -27,11 +27,10 @@ from jaxpp.schedules.formats.picture.scene import (
 _TIMES: Final = [("mesh", "@mesh"), ("from", "@left{0.[000]}"), ("to", "@right{0.[000]}")]
 
 _ZOOMED: Final = """
-    const wide = plot.inner_width * shortest > pixels * (time.end - time.start)
-    if (numbers.visible != wide) {
-        numbers.visible = wide
-        for (const each of drawn) each.glyph.line_alpha = {value: wide ? 1 : 0}
-    }
+    const alpha = Number(plot.inner_width * shortest > pixels * (time.end - time.start))
+    if (numbers[0].glyph.text_alpha.value == alpha) return
+    for (const each of tasks) each.glyph.line_alpha = {value: alpha}
+    for (const each of numbers) each.glyph.text_alpha = {value: alpha}
 """
 """In the browser: numbers and white edges are there while the shortest task is wide enough for its number."""
 
@@ -39,7 +38,9 @@ _ZOOMED: Final = """
 def page(scene: Scene) -> bytes:
     """The page; it loads nothing from elsewhere."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
-    time = Range1d(start=0, end=makespan, bounds=(-0.02 * makespan, 1.02 * makespan))
+    shortest = min(box.end - box.start for box in scene.boxes)
+    bounds = (-0.02 * makespan, 1.02 * makespan)
+    time = Range1d(start=0, end=makespan, bounds=bounds, min_interval=min(4 * shortest, makespan))
     tasks = _rows(meshes, time, scene.title, min(max(560 / meshes, 18), 56))
     memory = _rows(
         meshes,
@@ -48,7 +49,7 @@ def page(scene: Scene) -> bytes:
         min(max(300 / meshes, 10), 30),
     )
     memory.xaxis.axis_label = f"time in {scene.report.costs.unit}"
-    _draw_numbers(scene, tasks, _draw_tasks(scene, tasks))
+    _draw_tasks(scene, tasks)
     _draw_memory(scene, memory)
     layout = gridplot([[tasks], [memory]], sizing_mode="stretch_width", merge_tools=True)
     return file_html(layout, INLINE, title=scene.title).encode()
@@ -78,57 +79,62 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
     return plot
 
 
-def _draw_tasks(scene: Scene, plot: figure) -> list[GlyphRenderer[Any]]:
+def _draw_tasks(scene: Scene, plot: figure) -> None:
     """The tasks, kind by kind: a click on its name in the legend hides a kind."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     whole = [Frame(mesh, 0.0, makespan, scene.ground) for mesh in range(meshes)]
     bubbles = plot.quad(source=ColumnDataSource(_corners(whole)), fill_color=BUBBLE, line_color=None)
-    drawn: list[GlyphRenderer[Any]] = []
+    tasks: list[GlyphRenderer[Any]] = []
+    numbers: list[GlyphRenderer[Any]] = []
     items: list[LegendItem] = []
     for kind in scene.kinds:
         # The legend shows the colour of the first.
         boxes = sorted((box for box in scene.boxes if box.task.kind == kind), key=lambda box: box.task.microbatch)
-        data = _corners(boxes)
+        data, name = _corners(boxes), kind.replace("_", " ")
         data["stage"] = np.array([box.task.stage for box in boxes], np.int32)
         data["microbatch"] = [number_of(box.task) for box in boxes]
         data["waited"] = [box.waited for box in boxes]
         data["colour"] = [scene.colour(box) for box in boxes]
-        name, source = kind.replace("_", " "), ColumnDataSource(data)
-        drawn.append(plot.quad(source=source, name=name, fill_color="colour", line_color="white", line_alpha=0))
-        items.append(LegendItem(label=name, renderers=drawn[-1:], index=0))
+        source = ColumnDataSource(data)
+        tasks.append(plot.quad(source=source, name=name, fill_color="colour", line_color="white", line_alpha=0))
+        numbers.append(_draw_numbers(scene, plot, boxes))
+        items.append(LegendItem(label=name, renderers=[tasks[-1], numbers[-1]], index=0))
     plot.quad(source=ColumnDataSource(_corners(scene.frames)), fill_color=None, line_color=FRAME, line_width=1.5)
     about = [("task", "$name of stage @stage, microbatch @microbatch"), *_TIMES, ("waited for", "@waited")]
-    plot.add_tools(HoverTool(renderers=[*drawn], tooltips=about))
+    plot.add_tools(HoverTool(renderers=[*tasks], tooltips=about))
     items.append(LegendItem(label="bubble", renderers=list[Any]([bubbles])))
     legend = Legend(items=items, click_policy="hide", orientation="horizontal", location="left")
     legend.border_line_color = None
     legend.margin = 0
     plot.add_layout(legend, "above")
-    return drawn
+    _watch_zoom(scene, plot, tasks, numbers)
 
 
-def _draw_numbers(scene: Scene, plot: figure, drawn: list[GlyphRenderer[Any]]) -> None:
-    boxes = [box for box in scene.boxes if not box.track]
-    texts = [_label(scene, box) for box in boxes]
+def _draw_numbers(scene: Scene, plot: figure, boxes: Sequence[Box]) -> GlyphRenderer[Any]:
+    written = [box for box in boxes if not box.track]
     data: dict[str, Any] = {
-        "x": np.array([(box.start + box.end) / 2 for box in boxes]),
-        "y": np.array([box.mesh + (1 - GAP) * (1 - (box.bottom + box.top) / 2) for box in boxes]),
-        "text": texts,
-        "colour": [text_colour(scene.colour(box)) for box in boxes],
+        "x": np.array([(box.start + box.end) / 2 for box in written]),
+        "y": np.array([box.mesh + (1 - GAP) * (1 - (box.bottom + box.top) / 2) for box in written]),
+        "text": [_label(scene, box) for box in written],
+        "colour": [text_colour(scene.colour(box)) for box in written],
     }
-    numbers = plot.text(
+    return plot.text(
         source=ColumnDataSource(data),
         text_color="colour",
+        text_alpha=0,
         text_font_size="11px",
         text_line_height=1.1,
         text_align="center",
         text_baseline="middle",
-        visible=False,
     )
+
+
+def _watch_zoom(scene: Scene, plot: figure, tasks: list[GlyphRenderer[Any]], numbers: list[GlyphRenderer[Any]]) -> None:
+    boxes = [box for box in scene.boxes if not box.track]
+    letters = max(len(line) for box in boxes for line in _label(scene, box).split("\n"))
+    known = {"plot": plot, "time": plot.x_range, "tasks": tasks, "numbers": numbers, "pixels": 6.5 * letters + 3}
     shortest = min(box.end - box.start for box in boxes)
-    pixels = 3 + 6.5 * max(len(line) for text in texts for line in text.split("\n"))
-    known = {"plot": plot, "time": plot.x_range, "numbers": numbers, "drawn": drawn}
-    change = CustomJS(args={**known, "shortest": shortest, "pixels": pixels}, code=_ZOOMED)
+    change = CustomJS(args={**known, "shortest": shortest}, code=_ZOOMED)
     plot.x_range.js_on_change("start", change)
     plot.x_range.js_on_change("end", change)
     plot.js_on_change("inner_width", change)

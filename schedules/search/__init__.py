@@ -1,0 +1,8 @@
+"""The search for schedules within a memory limit, and the comparison of all there are."""
+
+from __future__ import annotations
+
+from jaxpp.schedules.search.search import Found, search
+from jaxpp.schedules.search.tune import Row, Tuned, tune
+
+__all__ = ["Found", "Row", "Tuned", "search", "tune"]

@@ -1,0 +1,56 @@
+"""What no schedule can beat."""
+
+from __future__ import annotations
+
+import math
+
+from jaxpp.schedules.search.problem import Problem
+
+
+def lower_bound(problem: Problem) -> float:
+    """The largest of some bounds on the objective; no schedule within the memory limits is better.
+
+    - a microbatch takes its way through the pipeline, for the makespan before and after the work of each mesh;
+    - a mesh works off all its tasks;
+    - an activation lives at least from its forward to its backward on the shortest way, and all of them together fill
+      no more than the memory of the mesh for the time that it takes.
+    """
+    makespan = problem.objective == "makespan"
+    tails = _tails(problem)
+    ends = [head + time for head, time in zip(problem.heads, problem.times, strict=True)]
+    bounds = [max(ends)] if makespan else []
+    for mesh, types in enumerate(problem.types_of):
+        before = min(problem.heads[each] for each in types)
+        after = min(tails[each] for each in types)
+        filled = _filled(problem, mesh)
+        if makespan:
+            bounds += [before + problem.loads[mesh] + after, before + filled]
+        else:
+            bounds += [problem.loads[mesh], filled, max(ends[each] for each in types) - before]
+    return max(bounds)
+
+
+def least_memory(problem: Problem) -> list[float]:
+    """For each mesh the least that it keeps: all of one microbatch, as it runs every forward before any backward."""
+    return [math.fsum(problem.memory[each] for each in types if each < problem.stages) for types in problem.types_of]
+
+
+def _tails(problem: Problem) -> list[float]:
+    """For each type the least time from its end to the end of the microbatch."""
+    tails = [0.0] * problem.types
+    for each in reversed(problem.chain):
+        users = problem.users[each]
+        tails[each] = max((problem.delays[user] + problem.times[user] + tails[user] for user in users), default=0.0)
+    return tails
+
+
+def _filled(problem: Problem, mesh: int) -> float:
+    """The time for which the activations of a mesh fill its memory."""
+    area = 0.0
+    for each in problem.types_of[mesh]:
+        if each >= problem.stages:
+            # What a backward gives back was there from the start of the forward to its own end.
+            forward = each % problem.stages
+            life = problem.heads[each] + problem.times[each] - problem.heads[forward]
+            area -= problem.memory[each] * life
+    return problem.microbatches * area / problem.limits[mesh] if problem.limits[mesh] else 0.0

@@ -1,0 +1,105 @@
+"""What there is to choose from: placements, and published schedules to begin with."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Final
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement
+
+_USUAL: Final = {
+    "linear": (("looped", 1),),
+    "v": (("waves", 2),),
+    "looped": (("looped", 2), ("looped", 3), ("looped", 4)),
+    "waves": (("waves", 2), ("waves", 4)),
+    "any": (("looped", 1), ("waves", 2), ("looped", 2), ("looped", 3), ("looped", 4), ("waves", 4)),
+}
+"""For each word the placements that it stands for, with their stages per mesh."""
+
+
+def placements(meshes: int, placement: str | Placement, chunks: int | None, costs: Costs) -> list[Placement]:
+    """The placements that are meant.
+
+    Args:
+        meshes: number of meshes.
+        placement: one itself, or "linear", "v", "looped", "waves", or "any" of these; where the costs differ from stage
+            to stage, "any" is also the one that shares them out most evenly.
+        chunks: stages per mesh; None: whatever is usual.
+        costs: where they are lists, only numbers of stages that divide theirs are possible.
+
+    Raises:
+        ScheduleError: the placement is unknown, or none goes with the meshes, the chunks and the costs.
+    """
+    if isinstance(placement, Placement):
+        if placement.meshes != meshes or chunks not in (None, placement.stages // meshes):
+            beside = "" if chunks is None else f" and chunks={chunks}"
+            raise ScheduleError(f"placement is on {placement.meshes} meshes, found meshes={meshes}{beside}")
+        return [placement]
+    if placement not in _USUAL:
+        known = ", ".join(_USUAL)
+        raise ScheduleError(f"placement must be one of {known}, or a Placement, found {placement!r}")
+    usual = _USUAL[placement]
+    if chunks is not None:
+        chunks = whole_number(chunks, "chunks", least=1)
+        if placement in ("linear", "v") and chunks != usual[0][1]:
+            raise ScheduleError(f"a {placement} placement has {usual[0][1]} per mesh, found chunks={chunks}")
+        usual = [(shape, chunks) for shape in dict(usual)]
+    shapes = {"looped": Placement.looped, "waves": Placement.waves}
+    found = [
+        shapes[shape](meshes, each) for shape, each in usual if not costs.stages or not costs.stages % (meshes * each)
+    ]
+    if not found:
+        raise ScheduleError(f"no {placement} placement on {meshes} meshes has the {costs.stages} stages of the costs")
+    if placement == "any" and costs.stages and costs.stages > meshes:
+        found.append(_even(found[-1], costs))
+    return list(dict.fromkeys(found))
+
+
+def _even(placement: Placement, costs: Costs) -> Placement:
+    """The placement with stages exchanged between meshes, for as long as that lowers the highest load."""
+    homes = [mesh for mesh, *_ in placement.homes]
+    empty = Schedule("even", placement, ((),) * placement.meshes)
+    times = [sum(each) for each in zip(costs.time("forward", empty), costs.time("backward", empty), strict=True)]
+
+    def worst(chosen: list[int]) -> list[float]:
+        loads = [0.0] * placement.meshes
+        for mesh, time in zip(chosen, times, strict=True):
+            loads[mesh] += time
+        return sorted(loads, reverse=True)
+
+    while True:
+        swaps = [_swapped(homes, *pair) for pair in combinations(range(len(homes)), 2)]
+        better = min(swaps, key=worst)
+        if worst(better) >= worst(homes):
+            return Placement.of(*homes)
+        homes = better
+
+
+def _swapped(homes: list[int], one: int, other: int) -> list[int]:
+    swapped = list(homes)
+    swapped[one], swapped[other] = homes[other], homes[one]
+    return swapped
+
+
+def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator[tuple[str, Schedule | ScheduleError]]:
+    """The schedules of the library on a placement, by name.
+
+    Where one exists, but not for these numbers, there is the error that says why.
+    """
+    meshes, chunks = placement.meshes, placement.stages // placement.meshes
+    offered: dict[str, object] = {"chunks": chunks, "costs": costs}
+    for name, function in LIBRARY.items():
+        options = {each: offered[each] for each in inspect.signature(function).parameters if each in offered}
+        try:
+            made = make(name, meshes=meshes, microbatches=microbatches, **options)
+        except ScheduleError as error:
+            yield name, error
+            continue
+        if made.placement == placement:
+            yield name, made

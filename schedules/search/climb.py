@@ -1,0 +1,77 @@
+"""Hill climbing over the rules of `dispatch`: what a mesh prefers, and how far ahead each stage may run."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from jaxpp.schedules.search.dispatch import dispatch
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.problem import Orders, Problem
+
+_UNITS = 50
+"""What it costs to dispatch a task."""
+
+
+@dataclass(frozen=True)
+class _Rules:
+    ranks: tuple[float, ...]
+    caps: tuple[int, ...]
+
+
+class Climb:
+    """The best rules so far, and the orders that they lead to."""
+
+    def __init__(self, problem: Problem, effort: Effort, rng: np.random.Generator) -> None:
+        self.problem, self.effort, self.rng = problem, effort, rng
+        self.value, self.orders = math.inf, problem.one_by_one
+        self.rules = _Rules((), ())
+        self.begin()
+
+    def begin(self) -> None:
+        """Simple rules: kinds in any order, later stages first, with memory as the only limit or like 1F1B."""
+        stages, microbatches = self.problem.stages, self.problem.microbatches
+        for kinds in permutations(range(len(self.problem.kinds))):
+            later = [kind - (stage + 1) / (stages + 1) for kind in kinds for stage in range(stages)]
+            for caps in ([microbatches] * stages, [stages - stage for stage in range(stages)]):
+                self.attempt(_Rules(tuple(later), tuple(caps)))
+
+    def attempt(self, rules: _Rules) -> bool:
+        """Take these rules if they are no worse; whether there was effort left to find out."""
+        problem = self.problem
+        if not self.effort.spend(problem.types * problem.microbatches * _UNITS):
+            return False
+        orders = dispatch(problem, rules.ranks, rules.caps)
+        value = problem.value(orders)
+        if value <= self.value:
+            self.rules, self.value, self.orders = rules, value, orders
+        return True
+
+    def climb(self, seconds: float) -> Orders:
+        """Change the rules for so long, and give the best orders."""
+        until = self.effort.spent + seconds
+        while self.effort.spent < until and self.attempt(self.changed()):
+            pass
+        return self.orders
+
+    def changed(self) -> _Rules:
+        """The rules with one thing changed."""
+        rng, problem = self.rng, self.problem
+        ranks, caps = list(self.rules.ranks), list(self.rules.caps)
+        most = problem.microbatches
+        choice = rng.random()
+        if choice < 0.4:
+            stage = int(rng.integers(problem.stages))
+            caps[stage] = int(np.clip(caps[stage] + rng.choice([-2, -1, 1, 2]), 1, most))
+        elif choice < 0.6:
+            # A line from the first stage to the last, as deep in the pipeline less has to be in flight.
+            first, last = sorted(rng.integers(1, min(most, 3 * problem.stages) + 1, 2))
+            caps = [int(each) for each in np.linspace(last, first, problem.stages).round()]
+        else:
+            mesh = int(rng.integers(problem.meshes))
+            one, other = rng.choice(problem.types_of[mesh], 2)
+            ranks[one], ranks[other] = ranks[other], ranks[one]
+        return _Rules(tuple(ranks), tuple(caps))

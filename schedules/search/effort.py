@@ -1,0 +1,43 @@
+"""What a search may cost: counted, not timed, so that a seed gives the same schedule on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_PER_SECOND: Final = 2e7
+"""Units that an average core gets through in a second; a unit is one type of task of one state of a beam."""
+
+_PER_STEP: Final = 12_000
+"""Units that a step costs beside those that it is asked for."""
+
+
+def seconds_of(steps: int, units: float) -> float:
+    """What so many steps of so many units each cost."""
+    return steps * (units + _PER_STEP) / _PER_SECOND
+
+
+class Effort:
+    """A budget.
+
+    Attributes:
+        seconds: of an average core, that may be spent.
+        spent: so far.
+        watch: called whenever something is spent.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.spent = seconds, 0.0
+        self.watch: Callable[[], None] | None = None
+
+    def spend(self, units: float) -> bool:
+        """Spend a step of so many units; whether there was enough left."""
+        self.spent += seconds_of(1, units)
+        if self.watch:
+            self.watch()
+        return self.spent <= self.seconds
+
+    @property
+    def left(self) -> float:
+        """What has not been spent."""
+        return max(0.0, self.seconds - self.spent)

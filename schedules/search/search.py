@@ -1,0 +1,291 @@
+"""The search for a schedule: published ones to begin with, then beams of many tastes, until time is up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, cast
+
+import numpy as np
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.collector import collector_paused
+from jaxpp.schedules.costs import Costs, positive
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.library.zero_bubble_auto import Problem as Automatic
+from jaxpp.schedules.library.zero_bubble_auto import best_orders
+from jaxpp.schedules.report import KEPT, Release
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.beam import Beam, Taste, affordable
+from jaxpp.schedules.search.bounds import least_memory, lower_bound
+from jaxpp.schedules.search.candidates import placements, published
+from jaxpp.schedules.search.climb import Climb
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.problem import (
+    OBJECTIVES,
+    TOLERANCE,
+    Memory,
+    Objective,
+    Orders,
+    Problem,
+    make_problem,
+)
+from jaxpp.schedules.search.repeat import repeat
+from jaxpp.schedules.task import Placement
+
+Progress = Callable[[float, float, float], None]
+
+_TASTES: Final = (
+    Taste(30),
+    Taste(30, memory=-0.05, depth=-0.05),
+    Taste(60, memory=-0.05, alike=1),
+    Taste(60, alike=1),
+    Taste(60, depth=-0.05),
+    Taste(100, memory=-0.05, depth=-0.05),
+)
+"""Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem."""
+
+_NARROW: Final = 8
+"""A beam that cannot be afforded at this width is not worth a try."""
+
+_PUBLISHED: Final = 100
+"""What it costs to make a task of a published schedule, in units of effort."""
+
+
+@dataclass(frozen=True)
+class Found(Schedule):
+    """The best schedule that a search has found.
+
+    Attributes:
+        value: of the objective, in the unit of the costs.
+        lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
+    """
+
+    value: float = math.inf
+    lower_bound: float = 0.0
+
+    @property
+    def gap(self) -> float:
+        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
+        return max(0.0, self.value / self.lower_bound - 1)
+
+
+def search(
+    meshes: int,
+    microbatches: int,
+    costs: Costs | None = None,
+    memory_limit: float | Sequence[float] = math.inf,
+    *,
+    placement: str | Placement = "linear",
+    chunks: int | None = None,
+    released_at: Release = "W",
+    memory_bytes: float | Sequence[float] = math.inf,
+    objective: Objective = "makespan",
+    split_backward: bool = True,
+    seconds: float = 10.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Found:
+    """Look for the best schedule within a memory limit.
+
+    It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble; then it builds
+    schedules with beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches and repeated, until
+    its time is up or the lower bound is reached.
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        costs: of tasks and hops; by default a forward, an input gradient and a weight gradient of a mesh take 1 each.
+            Contention of links is not looked at. Of lists for more stages than a placement has, neighbours are added.
+        memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
+        placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for
+            each stage.
+        chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
+        released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
+        memory_bytes: a limit in the bytes of the costs as well; a number, or one per mesh.
+        objective: "makespan" or "longest_stage", see `Report`.
+        split_backward: whether input and weight gradients are tasks of their own.
+        seconds: what to spend: the work of an average core in that time, counted, so that the same arguments find the
+            same schedule on every machine.
+        seed: of the random choices.
+        progress: called now and then with the share of the time that is spent, the best value and the lower bound.
+
+    Raises:
+        ScheduleError: an argument is wrong, or no schedule fits the memory; it says what the least is.
+    """
+    meshes = whole_number(meshes, "meshes", least=1)
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    rng = np.random.default_rng(whole_number(seed, "seed", least=0))
+    if objective not in OBJECTIVES:
+        raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
+    costs, seconds = costs or Costs(), positive(seconds, "seconds")
+    memory = _memory(meshes, memory_limit, memory_bytes, released_at)
+    tries: list[_Try] = []
+    for shape in placements(meshes, placement, chunks, costs):
+        merged = costs.merged(shape.stages)
+        problem = make_problem(shape, microbatches, merged, memory, objective, split_backward)
+        _check_memory(problem, memory)
+        tries.append(_Try(problem, merged))
+    best = _Search(tries, Effort(seconds), rng, progress).run()
+    placed, rows = best.problem.placement, best.problem.tasks(best.orders)
+    bound = min(each.bound for each in tries)
+    found = Found("search", placed, tuple(map(tuple, rows)), value=best.value, lower_bound=min(bound, best.value))
+    check(found)
+    return found
+
+
+def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) -> Memory:
+    """The limits, one per mesh.
+
+    Raises:
+        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
+    """
+    if released_at not in KEPT:
+        raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
+    if limit != math.inf and in_bytes != math.inf:
+        raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
+    what, given = ("memory_limit", limit) if in_bytes == math.inf else ("memory_bytes", in_bytes)
+    each = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given] * meshes
+    if len(each) != meshes:
+        raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
+    limits = tuple(positive(number, what, infinite=True) for number in each)
+    return Memory(limits, released_at if what == "memory_limit" else None)
+
+
+def _check_memory(problem: Problem, memory: Memory) -> None:
+    """Find out whether any schedule fits.
+
+    Raises:
+        ScheduleError: none does: the mesh, and the least that it keeps.
+    """
+    unit = "bytes" if memory.released_at is None else "microbatches"
+    for mesh, (least, limit) in enumerate(zip(least_memory(problem), problem.limits, strict=True)):
+        if least > limit * (1 + TOLERANCE):
+            needs = f"mesh {mesh} keeps at least {least:g} {unit}, all of one microbatch"
+            raise ScheduleError(f"no schedule fits the memory: {needs}, and may keep {limit:g}")
+
+
+class _Try:
+    """A placement, and the best schedule on it so far."""
+
+    def __init__(self, problem: Problem, costs: Costs) -> None:
+        self.problem, self.costs = problem, costs
+        self.bound = lower_bound(problem)
+        self.climb: Climb | None = None
+        self.orders: Orders = problem.one_by_one
+        self.value = problem.value(self.orders)
+
+    @property
+    def tasks(self) -> int:
+        """How many there are."""
+        return self.problem.types * self.problem.microbatches
+
+    def take(self, orders: Orders | None) -> None:
+        """Keep these if they are better."""
+        if orders and self.problem.fits(orders):
+            value = self.problem.value(orders)
+            if value < self.value * (1 - TOLERANCE):
+                self.orders, self.value = orders, value
+
+    def beats(self, value: float) -> bool:
+        """Whether there may be anything better than this value, and than what is here already."""
+        return self.bound < min(value, self.value) * (1 - TOLERANCE)
+
+
+class _Search:
+    """One search: what is tried, and what may still be spent on it."""
+
+    def __init__(self, tries: list[_Try], effort: Effort, rng: np.random.Generator, progress: Progress | None) -> None:
+        self.tries, self.effort, self.rng = tries, effort, rng
+        if progress:
+            effort.watch = lambda: progress(1 - effort.left / effort.seconds, self.best.value, self.bound)
+
+    @property
+    def best(self) -> _Try:
+        """The try with the best value."""
+        return min(self.tries, key=lambda each: each.value)
+
+    @property
+    def bound(self) -> float:
+        """No schedule of any try is better."""
+        return min(min(each.bound for each in self.tries), self.best.value)
+
+    def run(self) -> _Try:
+        """Search until nothing can be better, or all is spent."""
+        with collector_paused():
+            for each in self.tries:
+                self.begin(each)
+            for number, taste in enumerate(self.tastes()):
+                rest = [each for each in self.tries if each.beats(self.best.value)]
+                # Whenever all fixed tastes have been tried, the worse half of the placements is dropped.
+                rest.sort(key=lambda each: each.value)
+                left = len(rest) >> (number // len(_TASTES))
+                if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
+                    break
+        return self.best
+
+    def tastes(self) -> Iterator[Taste]:
+        """The fixed ones, then random ones, wider and wider."""
+        yield from _TASTES
+        rng, widest = self.rng, 100.0
+        while True:
+            widest *= 1.1
+            memory, depth = rng.choice([0.0, -0.02, -0.05, -0.2]), rng.choice([0.0, -0.02, -0.05, -0.1])
+            width = math.exp(rng.uniform(math.log(_TASTES[0].width), math.log(widest)))
+            yield Taste(int(width), float(memory), float(depth), int(rng.choice([0, 1, 3])))
+
+    def begin(self, each: _Try) -> None:
+        """Take what is known: the automatic scheduler of Zero Bubble, and the library."""
+        problem = each.problem
+        if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
+            self.effort.spend(each.tasks * _PUBLISHED * 8)
+            each.take(_automatic(problem))
+        for _, made in published(problem.placement, problem.microbatches, each.costs):
+            if not each.beats(self.best.value) or not self.effort.spend(each.tasks * _PUBLISHED):
+                return
+            if isinstance(made, Schedule):
+                each.take(problem.orders(made))
+        each.climb = Climb(problem, self.effort, self.rng)
+        each.take(each.climb.orders)
+
+    def grow(self, each: _Try, taste: Taste, number: int) -> bool:
+        """Search with one beam, and climb for as long; whether anything is left.
+
+        Where there are many microbatches, every other time only a few are scheduled, and their steady state repeated.
+        """
+        problem, microbatches, before = each.problem, each.problem.microbatches, self.effort.spent
+        few = problem.meshes + 2 + int(self.rng.integers(problem.meshes + 3))
+        width = affordable(problem, self.effort.left / 2, taste.width)
+        short = few < microbatches and (number % 2 == 0 or width < _NARROW)
+        if short:
+            problem = problem.with_microbatches(few)
+            width = affordable(problem, self.effort.left / 2, taste.width)
+        if width >= _NARROW:
+            found = Beam(problem, replace(taste, width=width), self.effort, math.inf if short else each.value).run()
+            each.take(repeat(problem, found, microbatches, self.effort) if found and short else found)
+        if each.climb:
+            each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)))
+        return self.effort.left > 0
+
+
+def _automatic(problem: Problem) -> Orders:
+    """What Zero Bubble's scheduler makes of it, with activations as its unit of memory."""
+    stages = problem.stages
+    forward, input_grad, weight_grad = (problem.times[first:][:stages] for first in range(0, problem.types, stages))
+    hops = [[0.0] * stages for _ in range(stages)]
+    for stage in range(1, stages):
+        hops[stage - 1][stage], hops[stage][stage - 1] = problem.delays[stage], problem.delays[2 * stages - stage]
+    size, kept = problem.memory[0], -problem.memory[-1]
+    made = best_orders(
+        Automatic(
+            problem.microbatches,
+            forward,
+            input_grad,
+            weight_grad,
+            hops,
+            min(problem.limits) / size,
+            max(kept / size, 1e-6),
+        )
+    )
+    return problem.orders(Schedule.of("automatic", problem.placement, made)) or problem.one_by_one

@@ -1,0 +1,169 @@
+"""All schedules there are, on given costs: the library's and what a search finds, side by side."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.report import Release, Report
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.problem import Objective
+from jaxpp.schedules.search.search import Progress, search
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Placement
+
+
+@dataclass(frozen=True)
+class Row:
+    """A schedule on the costs.
+
+    Attributes:
+        name: of the schedule, with what was chosen for it: `hanayo chunks=4`.
+        schedule: None where it does not exist for these numbers.
+        report: of its simulation.
+        value: of the objective; infinite where there is no report.
+        peak: the most that any mesh keeps, in microbatches.
+        fits: whether that is within the memory limit on every mesh.
+        why: there is no report.
+    """
+
+    name: str
+    schedule: Schedule | None = None
+    report: Report | None = None
+    value: float = math.inf
+    peak: float = math.inf
+    fits: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Rows, the best first: those that fit the memory by their value, then those that don't, then those that lack.
+
+    Attributes:
+        rows: one for each schedule.
+        objective: by which they are ranked.
+    """
+
+    rows: tuple[Row, ...]
+    objective: Objective
+
+    @property
+    def best(self) -> Row:
+        """The best that fits: the search always finds one."""
+        return self.rows[0]
+
+    def __str__(self) -> str:
+        """A table in plain text."""
+        titles = ("", "schedule", "makespan", "longest stage", "bubble", "peak", "")
+        lines = [titles, *(_cells(rank, row) for rank, row in enumerate(self.rows, 1))]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        left = {1, len(titles) - 1}
+        return "\n".join(
+            "  ".join(
+                cell.ljust(width) if column in left else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in lines
+        )
+
+
+def tune(
+    costs: Costs,
+    *,
+    meshes: int,
+    microbatches: int,
+    memory_limit: float | Sequence[float] = math.inf,
+    released_at: Release = "W",
+    objective: Objective = "makespan",
+    seconds: float = 5.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Tuned:
+    """Compare every schedule of the library, and the best one that a search finds on any placement.
+
+    Args:
+        costs: of tasks and hops. Where they are lists for more stages than a schedule has, neighbours are added up.
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
+        released_at: when they are released: "W", "B" or "half".
+        objective: "makespan" or "longest_stage".
+        seconds: of the search.
+        seed: of the search.
+        progress: of the search.
+
+    Raises:
+        ScheduleError: an argument is wrong, or no schedule fits the memory.
+    """
+    found = search(
+        meshes,
+        microbatches,
+        costs,
+        memory_limit,
+        placement="any",
+        released_at=released_at,
+        objective=objective,
+        seconds=seconds,
+        seed=seed,
+        progress=progress,
+    )
+    limits = list(memory_limit) if isinstance(memory_limit, Sequence) else [memory_limit] * meshes
+
+    def row(name: str, made: Schedule | ScheduleError) -> Row:
+        if isinstance(made, ScheduleError):
+            return Row(name, why=str(made))
+        try:
+            report = simulate(made, costs.merged(made.stages))
+        except ScheduleError as error:
+            return Row(name, made, why=str(error))
+        peaks = report.peak_activations(released_at)
+        fits = all(peak <= limit + 1e-9 for peak, limit in zip(peaks, limits, strict=True))
+        return Row(name, made, report, getattr(report, objective), max(peaks), fits)
+
+    rows = [row(f"search: {_shape(found)}", found)]
+    rows += [row(name, made) for name, made in _library(meshes, microbatches, costs)]
+    rows.sort(key=lambda each: (not each.fits, each.value))
+    return Tuned(tuple(rows), objective)
+
+
+def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str, Schedule | ScheduleError]]:
+    """Each schedule of the library, those with several stages per mesh with each number that is usual."""
+    stages = costs.stages or 4 * meshes
+    for name, function in LIBRARY.items():
+        parameters = inspect.signature(function).parameters
+        options: dict[str, object] = {"costs": costs.merged(meshes)} if "costs" in parameters else {}
+        usual = parameters["chunks"].default if "chunks" in parameters else 1
+        several = [each for each in (2, 3, 4) if stages % (each * meshes) == 0] or [usual]
+        for chunks in [1] if usual == 1 else several:
+            label = name if usual == 1 else f"{name} chunks={chunks}"
+            if usual != 1:
+                options["chunks"] = chunks
+            try:
+                yield label, make(name, meshes=meshes, microbatches=microbatches, **options)
+            except ScheduleError as error:
+                yield label, error
+
+
+def _shape(found: Schedule) -> str:
+    """The stages of each mesh, in a word where there is one."""
+    placement, meshes = found.placement, found.meshes
+    chunks = found.stages // meshes
+    if placement == Placement.looped(meshes, chunks):
+        return "linear" if chunks == 1 else f"looped chunks={chunks}"
+    if placement == Placement.waves(meshes, chunks):
+        return "v" if chunks == 2 else f"waves chunks={chunks}"
+    return f"placement {placement}"
+
+
+def _cells(rank: int, row: Row) -> tuple[str, ...]:
+    if row.report is None:
+        return ("", row.name, "", "", "", "", row.why)
+    report = row.report
+    times = (f"{report.makespan:.6g}", f"{report.longest_stage:.6g}", f"{report.bubble:.1%}", f"{row.peak:.3g}")
+    return (str(rank) if row.fits else "", row.name, *times, "" if row.fits else "does not fit the memory")
