@@ -167,7 +167,8 @@ def shown(path: Path) -> str:
 
 
 def lit_files() -> list[Path]:
-    return sorted(path for path in LIT.glob("**/*.mlir") if path.parent.name != "Inputs")
+    found = (path for suffix in ("mlir", "test") for path in LIT.glob(f"**/*.{suffix}"))
+    return sorted(path for path in found if path.parent.name != "Inputs")
 
 
 def python_files(folder: str) -> list[Path]:

@@ -1,0 +1,231 @@
+"""`jaxpp-schedule`: list, show, simulate, compare, find, convert and draw schedules.
+
+The result goes to stdout (or `-o FILE`), everything else to stderr. Exit codes: 0; 1 for bad input, with one message
+and nothing on stdout; 2 for bad usage; 70 for a bug. `jaxpp-schedule COMMAND --help` has an example of each command.
+"""
+
+import argparse
+import contextlib
+import json
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TextIO
+
+from rich.console import RenderableType
+from tqdm import tqdm
+
+from jaxpp import schedules as S
+from jaxpp.schedules.formats.picture import picture
+from jaxpp.tools import schedule_tables as tables
+from jaxpp.tools import streams
+from jaxpp.tools.schedule_arguments import make_parser
+from jaxpp.tools.schedule_input import UsageError, check_options, load_costs, load_schedule
+
+OK, BAD_INPUT, BAD_USAGE, INTERNAL_ERROR = 0, 1, 2, 70
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One invocation: its arguments, and the streams that a command may read and report to."""
+
+    options: argparse.Namespace
+    stdin: TextIO
+    stderr: TextIO
+
+    def schedule(self, name: str) -> S.Schedule:
+        return load_schedule(name, self.options, self.stdin)
+
+    def report(self, name: str) -> S.Report:
+        return S.simulate(self.schedule(name), load_costs(self.options))
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    *,
+    stdin: TextIO | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+) -> int:
+    """Run the tool, in this process, and return its exit code.
+
+    Args:
+        argv: the arguments behind the program's name; None: those of this process.
+        stdin: read for the file `-`.
+        stdout: where the result goes.
+        stderr: where messages and progress go.
+    """
+    stdin, stdout, stderr = streams.standard(stdin, stdout, stderr)
+    parser = make_parser(__doc__ or "", _COMMANDS)
+    try:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            options = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+        return stop.code if isinstance(stop.code, int) else BAD_USAGE
+    try:
+        check_options(options)
+        result = options.command(_Call(options, stdin, stderr))
+        _write(result, getattr(options, "output", "-"), stdout)
+    except UsageError as error:
+        print(f"{options.usage.format_usage()}{options.usage.prog}: error: {error}", file=stderr)
+        return BAD_USAGE
+    except streams.InputError as error:
+        print(error, file=stderr)
+        return BAD_INPUT
+    except S.ScheduleError as error:
+        print(f"jaxpp-schedule: error: {error}", file=stderr)
+        return BAD_INPUT
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # the boundary of the tool: no traceback reaches its user
+        print(f"jaxpp-schedule: error: internal error: {type(error).__name__}: {error}", file=stderr)
+        return INTERNAL_ERROR
+    return OK
+
+
+def _list(call: _Call) -> RenderableType:
+    """List the schedules of the library, with their papers and options.
+
+    example: jaxpp-schedule list
+    """
+    return tables.library()
+
+
+def _show(call: _Call) -> RenderableType:
+    """Print the grid of a schedule, in colour on a terminal.
+
+    example: jaxpp-schedule show interleaved-1f1b --meshes 4 --microbatches 8 --chunks 2
+    """
+    return tables.grid(call.schedule(call.options.name))
+
+
+def _simulate(call: _Call) -> RenderableType | str:
+    """Print how long a schedule takes, its bubbles, and the memory of each mesh.
+
+    example: jaxpp-schedule simulate zb-h1 --meshes 4 --microbatches 8 --weight-grad 0.7 --hop 0.1
+    """
+    report = call.report(call.options.name)
+    return f"{json.dumps(tables.numbers(report), indent=2)}\n" if call.options.json else tables.summary(report)
+
+
+def _compare(call: _Call) -> RenderableType:
+    """Compare schedules, the shortest makespan first.
+
+    example: jaxpp-schedule compare 1f1b zb-v gis{chunks=4} mine.txt --meshes 4 --microbatches 8 --costs costs.toml
+    """
+    costs = load_costs(call.options)
+    rows: list[tuple[str, S.Report | S.ScheduleError]] = []
+    for name in call.options.names:
+        try:
+            made = call.schedule(name)
+            # Costs of more stages than a schedule has are those of parts of its stages.
+            rows.append((name, S.simulate(made, costs.merged(made.stages))))
+        except S.ScheduleError as error:
+            if name.partition("{")[0] not in S.names():
+                raise
+            rows.append((name, error))
+    return tables.comparison(rows)
+
+
+def _search(call: _Call) -> RenderableType:
+    """Find a schedule that is short for given costs and within given memory, and print its grid.
+
+    example: jaxpp-schedule search --meshes 4 --microbatches 8 --placement v --memory-limit 4 --seconds 5 -o best.txt
+    """
+    options = call.options
+    costs = load_costs(options)
+    with _progress(call.stderr) as progress:
+        found = S.search(
+            **_wanted(options),
+            costs=costs,
+            placement=options.placement,
+            chunks=options.chunks,
+            split_backward=options.split_backward,
+            progress=progress,
+        )
+    print(tables.found(found, options.objective, costs.unit), file=call.stderr)
+    return tables.grid(found)
+
+
+def _tune(call: _Call) -> str:
+    """Rank all schedules of the library and what a search finds, for given costs and within given memory.
+
+    example: jaxpp-schedule tune --meshes 4 --microbatches 8 --costs costs.toml --memory-limit 4
+    """
+    costs = load_costs(call.options)
+    with _progress(call.stderr) as progress:
+        return f"{S.tune(costs, **_wanted(call.options), progress=progress)}\n"
+
+
+def _convert(call: _Call) -> str:
+    """Print a schedule as a grid, as one of PyTorch's tables, or simulated as a trace for Perfetto.
+
+    example: jaxpp-schedule convert 1f1b --meshes 4 --microbatches 8 --to csv -o 1f1b.csv
+    """
+    name, form = call.options.name, call.options.to
+    if form == "trace":
+        return call.report(name).to_chrome_trace()
+    schedule = call.schedule(name)
+    return schedule.to_csv(call.options.communicate) if form == "csv" else f"{schedule}\n"
+
+
+def _plot(call: _Call) -> bytes:
+    """Draw a simulated schedule: SVG, PNG, or an HTML page that zooms.
+
+    example: jaxpp-schedule plot zb-v --meshes 4 --microbatches 8 -o zb-v.html
+    """
+    return picture(call.report(call.options.name), call.options.output)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[_Call], RenderableType | str | bytes]]] = {
+    "list": _list,
+    "show": _show,
+    "simulate": _simulate,
+    "compare": _compare,
+    "search": _search,
+    "tune": _tune,
+    "convert": _convert,
+    "plot": _plot,
+}
+
+
+def _wanted(options: argparse.Namespace) -> dict[str, Any]:
+    """What `search` and `tune` both take; where nothing is said about the time, each has its own."""
+    names = ("meshes", "microbatches", "memory_limit", "released_at", "objective", "seconds", "seed")
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+@contextlib.contextmanager
+def _progress(stderr: TextIO) -> Generator[Callable[[float, float, float], None] | None]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not stderr.isatty():
+        yield None
+        return
+    with tqdm(total=100, file=stderr, leave=False, bar_format="{percentage:3.0f} %|{bar}| {postfix}") as bar:
+
+        def tell(fraction: float, value: float, bound: float) -> None:
+            bar.set_postfix_str(f"{value:.6g}, at least {bound:.6g}", refresh=False)
+            bar.n = round(100 * min(fraction, 1.0))
+            bar.refresh()
+
+        yield tell
+
+
+def _write(result: RenderableType | str | bytes, path: str, stdout: TextIO) -> None:
+    try:
+        if path != "-" or isinstance(result, bytes):
+            streams.write_file(path, result if isinstance(result, bytes) else str(result).encode())
+        else:
+            stdout.write(result if isinstance(result, str) else tables.render(result, stdout))
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise streams.InputError(f"{path}: error: cannot write: {error.strerror}") from None
+
+
+def cli() -> None:
+    """The command `jaxpp-schedule`."""
+    streams.finish(main)
+
+
+if __name__ == "__main__":
+    cli()

@@ -1,0 +1,131 @@
+"""What `jaxpp-schedule` prints: coloured grids and tables on a terminal, plain text in a pipe."""
+
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from jaxpp import schedules as S
+from jaxpp.schedules.library import LIBRARY
+from jaxpp.schedules.report import Release
+
+_RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")
+_COLOURS: Final = {"F": "bright_blue", "B": "red", "I": "yellow", "W": "green", "[a-z_]+": "magenta"}
+_PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?arXiv [^()]*|[^()]*; [^()]*)\)")
+
+
+def render(content: RenderableType, stdout: TextIO) -> str:
+    """The text that `stdout` gets: with colours, and as wide as the window, if it is a terminal."""
+    console = Console(file=stdout, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 10_000
+    with console.capture() as capture:
+        is_grid = isinstance(content, Text)
+        console.print(content, soft_wrap=is_grid, end="" if is_grid else "\n")
+    text = capture.get()
+    if not console.is_terminal:
+        text = "\n".join(map(str.rstrip, text.split("\n")))
+    # What the stream's encoding lacks, as the name of a file may, is escaped.
+    encoding = getattr(stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def grid(schedule: S.Schedule) -> Text:
+    """The schedule's text, a colour for each kind of task."""
+    text = Text(f"{schedule}\n")
+    for kind, colour in _COLOURS.items():
+        text.highlight_regex(rf"(?<![^\s+])\d+{kind}\d+(\.\d+)?(?![^\s+])", colour)
+    text.highlight_regex(r"(?<=\s)\.(?=\s)", "dim")
+    return text
+
+
+def library() -> Table:
+    """Every schedule of the library: what it is, where it comes from, what it takes."""
+    table = _table("name", "what", "from", "options")
+    for name, function in LIBRARY.items():
+        summary = (inspect.getdoc(function) or "").partition("\n")[0].removesuffix(".")
+        paper = _PAPER.search(summary)
+        options = [
+            f"{parameter.name}={parameter.default}" if parameter.default is not None else parameter.name
+            for parameter in list(inspect.signature(function).parameters.values())[2:]
+        ]
+        table.add_row(name, _PAPER.sub("", summary), paper["paper"] if paper else "", " ".join(options).lower())
+    return table
+
+
+def summary(report: S.Report) -> RenderableType:
+    """The times of a run, and the memory of each mesh."""
+    schedule, unit = report.schedule, report.costs.unit
+    times = _table("", "time", "bubble")
+    times.add_row("makespan", _time(report.makespan, unit), _share(report.bubble))
+    times.add_row("longest stage", _time(report.longest_stage, unit), _share(report.bubble_of_longest_stage))
+    peaks = {release: report.peak_activations(release) for release in _RELEASES}
+    in_bytes = report.peak_bytes() if report.memory.unit == "bytes" else []
+    memory = _table("mesh", *(f"released at {release}" for release in _RELEASES), *["peak bytes"] * bool(in_bytes))
+    for mesh in range(schedule.meshes):
+        row = [f"{peaks[release][mesh]:.6g}" for release in _RELEASES]
+        memory.add_row(str(mesh), *row, *(f"{each:.6g}" for each in in_bytes[mesh : mesh + 1]))
+    size = f"{schedule.meshes} meshes, {schedule.stages} stages, {schedule.microbatches} microbatches"
+    return Group(
+        Text(f"{schedule.name}: {size}\n"), times, Text("\npeak activations, in microbatches of a mesh\n"), memory
+    )
+
+
+def numbers(report: S.Report) -> Mapping[str, object]:
+    """The same for scripts."""
+    schedule = report.schedule
+    return {
+        "schedule": schedule.name,
+        "meshes": schedule.meshes,
+        "stages": schedule.stages,
+        "microbatches": schedule.microbatches,
+        "unit": report.costs.unit,
+        "makespan": report.makespan,
+        "longest_stage": report.longest_stage,
+        "bubble": report.bubble,
+        "bubble_of_longest_stage": report.bubble_of_longest_stage,
+        "peak_activations": {release: report.peak_activations(release) for release in _RELEASES},
+        "peak_bytes": report.peak_bytes() if report.memory.unit == "bytes" else None,
+    }
+
+
+def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
+    """A row per schedule, the shortest makespan first; for those that do not exist, why."""
+    reports = [(name, found) for name, found in rows if isinstance(found, S.Report)]
+    errors = [(name, found) for name, found in rows if isinstance(found, S.ScheduleError)]
+    in_bytes = any(report.memory.unit == "bytes" for _, report in reports)
+    columns = ["makespan", "longest stage", "bubble", "peak activations", *["peak bytes"] * in_bytes]
+    table = _table("schedule", *columns, *["why not"] * bool(errors))
+    for name, report in sorted(reports, key=lambda row: row[1].makespan):
+        cells = [_time(time, report.costs.unit) for time in (report.makespan, report.longest_stage)]
+        cells += [_share(report.bubble), f"{max(report.peak_activations()):.6g}"]
+        cells += [f"{max(report.peak_bytes()):.6g}"] * in_bytes
+        table.add_row(name, *cells)
+    for name, error in errors:
+        table.add_row(name, *["-"] * len(columns), str(error))
+    return table
+
+
+def found(schedule: S.Found, objective: str, unit: str) -> str:
+    """How good the schedule of a search is, in one line."""
+    words = f"{objective.replace('_', ' ')} {_time(schedule.value, unit)}"
+    return f"{words}; at least {_time(schedule.lower_bound, unit)}, gap {_share(schedule.gap)}"
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    return table
+
+
+def _time(time: float, unit: str) -> str:
+    return f"{time:.6g} {unit}"
+
+
+def _share(share: float) -> str:
+    return f"{100 * share:.1f} %"
