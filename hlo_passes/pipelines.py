@@ -13,6 +13,7 @@ from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
+from jaxpp.hlo_passes.stages.split_accumulators import SplitAccumulators
 
 
 def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
@@ -25,6 +26,7 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
+        SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         UnrollMicrobatches(),  # the schedule's order

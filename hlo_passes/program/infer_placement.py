@@ -129,23 +129,21 @@ class _Regroup:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
         placement = self._placement
         uses = [
-            (task, number, value)
-            for task in placement.tasks
+            (task, mesh, number, value)
+            for task, mesh in placement.tasks.items()
             for number, value in enumerate(task.operands)
             if value in placement.producers
         ]
-        slots = Counter((callee(task), number, value) for task, number, value in uses)
-        for task, number, value in uses:
+        slots = Counter((callee(task), mesh, number, value) for task, mesh, number, value in uses)
+        for task, mesh, number, value in uses:
             producer = placement.producers[value]
-            if producer.name == "stablehlo.constant" and (
-                slots[callee(task), number, value] > 1 or not ir.RankedTensorType(value.type).rank
-            ):
+            once = slots[callee(task), mesh, number, value] == 1
+            if producer.name == "stablehlo.constant" and not (once and ir.RankedTensorType(value.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
-            mesh = placement.tasks[task]
             key = self._key.get(producer) or ("before", (mesh,), self._level(producer, mesh, "before"))
             group = self._group(key)
             # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
-            own = producer not in self._key and slots[callee(task), number, value] == 1
+            own = once and producer not in self._key
             group.uses.append((task, number, group.result(value, own=own)))
 
     def _connect_returns(self) -> None:

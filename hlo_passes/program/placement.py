@@ -129,7 +129,8 @@ def _fix(placement: Placement, op: ir.Operation) -> None:
         if mesh is not None:
             bytes_at[mesh] = bytes_at.get(mesh, 0) + byte_size(value.type)
     if bytes_at and not (is_cheap(op) and _expands(op)):
-        placement.home[op] = min(bytes_at, key=lambda mesh: (-bytes_at[mesh], mesh))
+        # Of equals the first operand's: a sum of accumulators names the home of its stage first.
+        placement.home[op] = max(bytes_at, key=bytes_at.__getitem__)
 
 
 def _expands(op: ir.Operation) -> bool:

@@ -13,6 +13,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.program.accumulators import Accumulator, find_accumulators
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,10 @@ class UnrollMicrobatches(Pass):
     The call is cloned, never the body of the task. Each call carries `jaxpp.stage`, `jaxpp.microbatch` and
     `jaxpp.mesh`; the microbatch index is a constant. What the loop carries is threaded through the calls in the order
     of the microbatches. `@main` still runs under plain XLA.
+
+    Sums, maxima and stacks over the microbatches (`Add`, `Max`, `Concat`) are threaded through the calls of each mesh
+    alone, in the order of the schedule, and put together after the last call: a stage may be on several meshes, a
+    weight may be used by several stages, and only one value per mesh crosses.
 
     Preconditions: `outline-stages` ran; the schedule has the tasks that the loop has.
 
@@ -41,7 +46,7 @@ class UnrollMicrobatches(Pass):
             schedule = schedules.parse(loop.schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.op.location) from error
-        unrolled = _Unrolled(module, loop)
+        unrolled = _Unrolled(module, loop, schedule.placement)
         order = schedules.merged_order(schedule)
         unrolled.check(task for _, task in order)
         for mesh, task in order:
@@ -59,13 +64,16 @@ class _Template:
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
+    accumulators: Sequence[tuple[Accumulator, int]]
+    """those that the task updates, with the number of the result"""
 
 
 class _Unrolled:
     """The straight line that grows in front of the loop."""
 
-    def __init__(self, module: ir.Module, loop: MicrobatchLoop) -> None:
+    def __init__(self, module: ir.Module, loop: MicrobatchLoop, placement: schedules.Placement) -> None:
         self._loop = loop
+        self._placement = placement
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
         self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
@@ -77,13 +85,20 @@ class _Unrolled:
         self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
         self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
         by_name = functions(module)
+        self._accumulators = find_accumulators(loop, by_name)
+        self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
                 key = kind_and_stage(by_name[callee(op)])
                 results = list(op.results)
                 self._templates[key] = _Template(
-                    callee(op), list(op.operands), [r.type for r in results], op.location, at.i64(key[1])
+                    callee(op),
+                    list(op.operands),
+                    [r.type for r in results],
+                    op.location,
+                    at.i64(key[1]),
+                    [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
 
@@ -112,9 +127,16 @@ class _Unrolled:
             at.MICROBATCH: self._numbers[task.microbatch],
             at.MESH: self._meshes[mesh],
         }
-        operands = [self._value(value, task.microbatch, task) for value in template.operands]
+        operands = [self._operand(value, mesh, task) for value in template.operands]
         made = call(template.callee, template.results, operands, attributes, self._ip, template.location)
-        self._done[key, task.microbatch] = list(made.results)
+        results = self._done[key, task.microbatch] = list(made.results)
+        for accumulator, number in template.accumulators:
+            accumulator.update(mesh, task.microbatch, results[number])
+
+    def _operand(self, value: ir.Value, mesh: int, task: schedules.Task) -> ir.Value:
+        """What a call of `task` on `mesh` takes for `value` of the loop body."""
+        accumulator = self._stands_for.get(value)
+        return self._value(value, task.microbatch, task) if accumulator is None else accumulator.part(mesh, self._ip)
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""
@@ -135,7 +157,8 @@ class _Unrolled:
             raise PassError(
                 f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",
                 location=self._loop.op.location,
-                hint="a stage must run the microbatches in ascending order, since one hands a value on to the next"
+                hint="a stage must run the microbatches in ascending order, since one hands a value on to the next; "
+                "only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"
                 if same
                 else "what one microbatch hands on to the next must be made and used by one stage",
             )
@@ -162,6 +185,9 @@ class _Unrolled:
         for position, result in enumerate(self._loop.op.results):
             if position in self._loop.indices:
                 result.replace_all_uses_with(self._index(position, self._loop.length))
+            elif position in self._accumulators:
+                total = self._accumulators[position].total(self._placement.homes, self._ip)
+                result.replace_all_uses_with(total)
             else:
                 final = self._value(self._yielded[position], self._loop.length - 1, None)
                 result.replace_all_uses_with(final)

@@ -237,6 +237,41 @@ def test_no_schedule_and_a_wrong_one() -> None:
     assert at(text, sgd_step, "jaxpp.treduce(") == "the loop runs 4 microbatches, its schedule has 5"
 
 
+def test_schedules_that_do_not_run_yet() -> None:
+    text = message(partial(sgd_step, schedule=jaxpp.Seq1F1B(3)))
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "the schedule seq1f1b cuts each microbatch into 2 slices of its sequence\n  that needs a model that hands keys "
+        "and values from slice to slice; take a schedule without slices"
+    )
+    text = message(partial(sgd_step, schedule=jaxpp.ZeroBubble(3)))
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "the loop has a backward of stage 2, the schedule runs it 0 times for 4 microbatches\n"
+        "  the schedule has: forward, input_grad, weight_grad"
+    )
+
+
+def test_a_reduction_that_has_an_order_on_two_meshes() -> None:
+    class Latest(jaxpp.Op):
+        """Mostly the last microbatch."""
+
+        def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+            return jnp.zeros(a.shape, a.dtype)
+
+        def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+            return 0.9 * state + 0.1 * update
+
+    def step(params: Any, batch: Any) -> Any:
+        one = partial(jax.value_and_grad(loss), params)
+        return jaxpp.treduce(one, batch, schedule=jaxpp.Chimera(2), operation=(Latest, jaxpp.Add))
+
+    text = message(step, weights(2), batch(4), mesh=make_mesh(2))
+    assert at(text, step, "jaxpp.treduce(") == (
+        "the backward of stage 1 for microbatch 1 needs a value of the backward of stage 1 for microbatch 0, which the "
+        "schedule runs later\n  a stage must run the microbatches in ascending order, since one hands a value on to "
+        "the next; only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"
+    )
+
+
 def test_value_handed_to_an_earlier_stage_of_the_next_microbatch() -> None:
     def step(params: Any, batch: Any) -> Any:
         def one(carry: Any, microbatch: Any) -> Any:

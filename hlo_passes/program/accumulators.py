@@ -1,0 +1,190 @@
+"""What the loop carries that its microbatches may add to in any order, and on several meshes at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, callee, kind_and_stage
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.loop.counted import constant_integer
+
+ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
+
+
+class Rows(NamedTuple):
+    """Microbatch m writes row `start + step * m` along `dimension`."""
+
+    dimension: int
+    start: int
+    step: int
+
+
+@dataclass(eq=False)
+class Accumulator:
+    """A carried value that is a sum or a maximum over the microbatches, or has a row of each.
+
+    Attributes:
+        operator: the operation that combines it with what a microbatch makes.
+        rows: of which microbatch each row is, when it has rows.
+        values: what it is in the loop body: the argument, and what each task makes of it.
+        stages: the stages of the tasks that update it, in their order.
+        parts: what it is so far in the unrolled program, on each mesh that updates it.
+        microbatches: those that each mesh has added.
+    """
+
+    initial: ir.Value
+    sharding: ir.Attribute | None
+    operator: str = ""
+    rows: Rows | None = None
+    values: list[ir.Value] = field(default_factory=list)
+    stages: list[int] = field(default_factory=list)
+    parts: dict[int, ir.Value] = field(default_factory=dict)
+    microbatches: dict[int, list[int]] = field(default_factory=dict)
+
+    def part(self, mesh: int, ip: ir.InsertionPoint) -> ir.Value:
+        """The accumulator of `mesh`; the first is the loop's own, the others of a sum start from zero."""
+        if mesh not in self.parts:
+            zero = bool(self.parts) and self.operator == ADD
+            self.parts[mesh] = self._zeros(ip) if zero else self.initial
+        return self.parts[mesh]
+
+    def update(self, mesh: int, microbatch: int, value: ir.Value) -> None:
+        """A task of `microbatch` on `mesh` made `value` of that mesh's accumulator."""
+        self.parts[mesh] = value
+        self.microbatches.setdefault(mesh, []).append(microbatch)
+
+    def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
+        """All parts in one: first those of the meshes where the last stage that updates it is at home."""
+        order = dict.fromkeys(mesh for stage in reversed(self.stages) for mesh in homes[stage] if mesh in self.parts)
+        first, *others = order
+        total = self.parts[first]
+        written = list(self.microbatches[first])
+        for mesh in others:
+            operands = [total, self.parts[mesh]]
+            if self.rows is not None:
+                operands.insert(0, self._mask(self.rows, written, ip))
+                written += self.microbatches[mesh]
+            name = "stablehlo.select" if self.rows is not None else self.operator
+            total = self._create(name, operands, total.type, ip)
+        return total
+
+    def _create(
+        self, name: str, operands: Sequence[ir.Value], type_: ir.Type, ip: ir.InsertionPoint, **attributes: ir.Attribute
+    ) -> ir.Value:
+        if self.sharding is not None:
+            attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding])
+        made = ir.Operation.create(
+            name, results=[type_], operands=operands, attributes=attributes, ip=ip, loc=ir.Location.unknown()
+        )
+        return made.results[0]
+
+    def _zeros(self, ip: ir.InsertionPoint) -> ir.Value:
+        element = ir.RankedTensorType(self.initial.type).element_type
+        zero = "(0.0, 0.0)" if isinstance(element, ir.ComplexType) else "0.0" if _is_float(element) else "0"
+        made = ir.Operation.parse(f"%0 = stablehlo.constant dense<{zero}> : {self.initial.type}").operation
+        if self.sharding is not None:
+            made.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding])
+        ip.insert(made)
+        return made.results[0]
+
+    def _mask(self, rows: Rows, microbatches: Sequence[int], ip: ir.InsertionPoint) -> ir.Value:
+        """True in the rows of `microbatches`."""
+        type_ = ir.RankedTensorType(self.initial.type)
+        size = type_.shape[rows.dimension]
+        written = {rows.start + rows.step * microbatch for microbatch in microbatches}
+        flags = ", ".join("true" if row in written else "false" for row in range(size))
+        value = ir.Attribute.parse(f"dense<[{flags}]> : tensor<{size}xi1>")
+        line = ir.Operation.create(
+            "stablehlo.constant", results=[value.type], attributes={"value": value}, ip=ip, loc=ir.Location.unknown()
+        )
+        mask = ir.RankedTensorType.get(type_.shape, ir.IntegerType.get_signless(1))
+        dimensions = at.i64s([rows.dimension])
+        return self._create("stablehlo.broadcast_in_dim", [line.results[0]], mask, ip, broadcast_dimensions=dimensions)
+
+
+def _is_float(element: ir.Type) -> bool:
+    return isinstance(element, ir.FloatType)
+
+
+def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation]) -> dict[int, Accumulator]:
+    """The accumulators of an outlined loop, by their position among what it carries."""
+    found: dict[int, Accumulator] = {}
+    for position, initial in enumerate(loop.op.operands):
+        if position not in loop.indices:
+            argument = loop.body.arguments[position]
+            accumulator = Accumulator(initial, at.value_sharding(loop.op.results[position]), values=[argument])
+            if _follow(loop, functions, position, accumulator):
+                found[position] = accumulator
+    return found
+
+
+def _follow(
+    loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
+) -> bool:
+    """Follow the accumulator from task to task; whether each only updates it, and the last one's is handed on."""
+    while True:
+        use = _only_use(accumulator.values[-1])
+        if use is None:
+            return False
+        op = use.owner.operation
+        if op.name == "stablehlo.return":
+            return use.operand_number == position and bool(accumulator.stages)
+        if op.name != "func.call":
+            return False
+        function = functions[callee(op)]
+        number = _through(loop, op, body_of(function).arguments[use.operand_number], accumulator)
+        if number is None:
+            return False
+        accumulator.values.append(op.results[number])
+        accumulator.stages.append(kind_and_stage(function)[1])
+
+
+def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumulator: Accumulator) -> int | None:
+    """The result number of what a task makes of the accumulator `value`, if it only updates it."""
+    while (use := _only_use(value)) is not None:
+        op = use.owner.operation
+        if op.name == "func.return":
+            return use.operand_number
+        if op.name != "sdy.sharding_constraint":
+            # Two rows may be the same one: then the later write counts.
+            if (
+                op.name not in (ADD, MAXIMUM, INSERT)
+                or (accumulator.operator or op.name) != op.name
+                or accumulator.rows
+            ):
+                return None
+            accumulator.operator = op.name
+            if op.name == INSERT:
+                accumulator.rows = _rows(loop, call, op) if use.operand_number == 0 else None
+                if accumulator.rows is None:
+                    return None
+        value = op.results[0]
+    return None
+
+
+def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> Rows | None:
+    """Which row a microbatch writes; None unless `op` writes one whole row, at the microbatch's index."""
+    whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
+    moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
+    if len(moving) != 1:
+        return None
+    (dimension,) = moving
+    start = op.operands[2 + dimension]
+    if written != [*whole[:dimension], 1, *whole[dimension + 1 :]] or not isinstance(start, ir.BlockArgument):
+        return None
+    indices = {loop.body.arguments[position]: number for number, position in enumerate(loop.indices)}
+    index = indices.get(call.operands[start.arg_number])
+    if index is None:
+        return None
+    rows = Rows(dimension, loop.starts[index], loop.steps[index])
+    ends = (rows.start, rows.start + rows.step * (loop.length - 1))
+    return rows if rows.step and min(ends) >= 0 and max(ends) < whole[dimension] else None
+
+
+def _only_use(value: ir.Value) -> ir.OpOperand | None:
+    uses = list(value.uses)
+    return uses[0] if len(uses) == 1 else None
