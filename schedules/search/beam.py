@@ -13,21 +13,15 @@ All states are rows of arrays, so that a thousand cost little more than ten.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, Final, TypeAlias
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from jaxpp.schedules.search.bounds import least_memory
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.problem import TOLERANCE, Problem
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-Flags: TypeAlias = NDArray[np.bool_]
-
-_FAR: Final = 1e7
-"""Longer than any schedule, in average tasks; small enough that sums of it stay exact to `TOLERANCE`."""
+from jaxpp.schedules.search.states import Flags, Floats, Ints, Outlook, States
 
 
 @dataclass(frozen=True)
@@ -62,34 +56,6 @@ _IDLE: Final = 0.01
 """What time that a mesh has lost counts, for a tie: less than a later end."""
 
 
-@dataclass(slots=True)
-class _States:
-    """Runs that have the same number of tasks; a row of each array is a run.
-
-    Attributes:
-        counts: tasks of each type so far.
-        clocks: when each mesh is free.
-        started: when each mesh started its first task; infinite before.
-        kept: memory of each mesh.
-        loads: work that each mesh has left.
-        arrivals: for each type when the input of its next task is there; infinite as long as nobody knows.
-        held: types that are held back until their mesh has run something else.
-        blocked: those, and those that do not fit the memory.
-    """
-
-    counts: Ints
-    clocks: Floats
-    started: Floats
-    kept: Floats
-    loads: Floats
-    arrivals: Floats
-    held: Flags
-    blocked: Flags
-
-    def __getitem__(self, rows: Ints) -> _States:
-        return _States(*(getattr(self, each.name)[rows] for each in fields(self)))
-
-
 class Beam:
     """A beam search on one problem.
 
@@ -102,25 +68,20 @@ class Beam:
 
     def __init__(self, problem: Problem, taste: Taste, effort: Effort, below: float = math.inf) -> None:
         self.problem, self.taste, self.effort, self.below = problem, taste, effort, below
-        stages, count = problem.stages, problem.types
-        self.mesh_of, self.times = np.array(problem.mesh_of), np.array(problem.times)
-        self.needs, self.delays = np.array(problem.needs), np.array(problem.delays)
-        self.memory, self.limits = np.array(problem.memory), np.array(problem.limits)
-        self.sizes, self.homes = self.memory[:stages], self.mesh_of[:stages]
-        self.unit = float(self.times.mean())
+        self.outlook = outlook = Outlook(problem)
+        self.mesh_of, self.times, self.delays, self.unit = outlook.mesh_of, outlook.times, outlook.delays, outlook.unit
+        self.needs, self.memory = np.array(problem.needs), np.array(problem.memory)
+        count = problem.types
         self.users = np.full((count, 2), -1)
         for each, users in enumerate(problem.users):
             self.users[each, : len(users)] = users
         self.competitors = np.full((problem.meshes, max(map(len, problem.types_of))), -1)
         for mesh, types in enumerate(problem.types_of):
             self.competitors[mesh, : len(types)] = types
-        self.by_mesh, self.by_home = _Groups(self.mesh_of), _Groups(self.homes)
-        self.chain = np.array(problem.chain)
-        self.chain_times = np.concatenate([[0.0], np.cumsum(self.times[self.chain][:-1] + self.delays[self.chain][1:])])
-        self.tails = _tails(problem)
         # Random numbers tell states apart, as a hash would.
         self.marks = np.random.default_rng(0).normal(size=(3, count))
-        self.depths = np.arange(stages) / stages
+        self.depths = np.arange(problem.stages) / problem.stages
+        self.whole = np.array(least_memory(problem)) + TOLERANCE
 
     def run(self) -> list[list[int]] | None:
         """The best orders found; None where none is below the bound, or the effort is used up."""
@@ -143,7 +104,7 @@ class Beam:
             steps.append((parents, types))
         return self._trace(states, steps)
 
-    def _start(self) -> _States:
+    def _start(self) -> States:
         problem = self.problem
         types, meshes = (1, problem.types), (1, problem.meshes)
         arrivals = np.full(types, np.inf)
@@ -151,11 +112,11 @@ class Beam:
         nothing = np.zeros(types, bool)
         loads = np.array([problem.loads])
         unknown = np.full(meshes, np.inf)
-        return _States(
+        return States(
             np.zeros(types, np.int64), np.zeros(meshes), unknown, np.zeros(meshes), loads, arrivals, nothing, nothing
         )
 
-    def _branches(self, states: _States) -> tuple[Ints, Ints, Floats, Flags]:
+    def _branches(self, states: States) -> tuple[Ints, Ints, Floats, Flags]:
         """For each next state: the row of the one before it, the type that it runs, when, and what is held then."""
         able = np.isfinite(states.arrivals) & ~states.blocked
         earliest = np.where(able, np.maximum(states.clocks[:, self.mesh_of], states.arrivals), np.inf)
@@ -176,13 +137,8 @@ class Beam:
             held[np.arange(len(first)), first] = True
         if not found:
             return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), np.zeros((0, 0), bool)
-        parts = list(zip(*found, strict=True))
-        return (
-            np.concatenate(parts[0]),
-            np.concatenate(parts[1]),
-            np.concatenate(parts[2]),
-            np.concatenate(parts[3]),
-        )
+        parents, types, starts, held = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return parents, types, starts, held
 
     def _competing(self, starts: Floats, first: Ints, soonest: Floats, arrivals: Floats) -> tuple[Ints, Ints]:
         """(row, type) for each type that could start on the mesh of `first` before that one ends."""
@@ -199,8 +155,8 @@ class Beam:
         return rows, types[rows, columns]
 
     def _children(
-        self, states: _States, ends: Floats, parents: Ints, types: Ints, starts: Floats, held: Flags
-    ) -> _States:
+        self, states: States, ends: Floats, parents: Ints, types: Ints, starts: Floats, held: Flags
+    ) -> States:
         """The states behind one more task."""
         problem, rows = self.problem, np.arange(len(parents))
         found, meshes, done = states[parents], self.mesh_of[types], starts + self.times[types]
@@ -218,27 +174,14 @@ class Beam:
             found.arrivals[rows[waits], users[waits]] = done[waits] + self.delays[users[waits]]
         found.held = held
         found.blocked = held.copy()
-        found.blocked[:, : problem.stages] |= ~self._fits(found)
+        found.blocked[:, : problem.stages] |= ~self.outlook.fits(found)
         return found
 
-    def _fits(self, states: _States) -> Flags:
-        """Whether another forward of each stage fits, and leaves room for the oldest microbatch to get through.
-
-        That one needs all its forwards on a mesh before any of the mesh's microbatches behind it gives memory back.
-        """
-        forwards = states.counts[:, : self.problem.stages]
-        oldest = self.by_home.least(forwards)[:, self.homes]
-        younger = self.by_home.sum((forwards - oldest) * self.sizes)[:, self.homes]
-        lacking = self.by_home.sum((forwards == oldest) * self.sizes)[:, self.homes]
-        limits = self.limits[self.homes] + TOLERANCE
-        safe = (forwards == oldest) | (younger + lacking + self.sizes <= limits)
-        return safe & (states.kept[:, self.homes] + self.sizes <= limits)
-
-    def _best(self, states: _States) -> Ints:
+    def _best(self, states: States) -> Ints:
         """The rows to keep, the best first."""
-        starts, value, lost = self._bound(states)
+        starts, value, lost = self.outlook.bound(states)
         taste = self.taste
-        score = (value + _IDLE * lost) / self.unit + taste.memory * states.kept.sum(1)
+        score = (value + _IDLE * lost) / self.unit + taste.memory * (states.kept / self.whole).sum(1)
         score += taste.depth * (states.counts[:, : self.problem.stages] @ self.depths)
         good = value < self.below - TOLERANCE * self.unit
         order = np.argsort(score, kind="stable")
@@ -251,52 +194,7 @@ class Beam:
             order = order[_first(np.round(alike[order], 6), taste.alike)]
         return order[: taste.width]
 
-    def _bound(self, states: _States) -> tuple[Floats, Floats, Floats]:
-        """For each state: bounds on the next start of each type, on the objective, and the times of all meshes."""
-        done = states.counts >= self.problem.microbatches
-        known = np.isfinite(states.arrivals) | done
-        free = states.clocks[:, self.mesh_of]
-        arrivals = np.where(done | ~known, 0.0, states.arrivals)
-        after = np.where(states.blocked, np.inf, free)
-        starts = self._earliest(known, arrivals, after)
-        if states.blocked.any():
-            # What is blocked waits at least for the end of another task of its mesh; that may be blocked elsewhere.
-            for _ in range(2):
-                others = np.where(states.blocked | done, np.inf, starts) + self.times
-                after = np.where(states.blocked, np.maximum(free, self.by_mesh.least(others)[:, self.mesh_of]), free)
-                starts = self._earliest(known, arrivals, after)
-        starts[done] = np.inf
-        first = self.by_mesh.least(starts)
-        ends = np.where(states.loads > TOLERANCE * self.unit, first + states.loads, states.clocks)
-        if self.problem.objective == "makespan":
-            path = (np.where(done, 0.0, starts) + self.times + self.tails.max(1)).max(1)
-            return starts, np.maximum(ends.max(1), path), ends.sum(1)
-        began = np.where(np.isfinite(states.started), states.started, first)
-        path = ((np.where(done, -_FAR * self.unit, starts) + self.times)[:, :, None] + self.tails).max(1)
-        return starts, (np.maximum(ends, path) - began).max(1), ends.sum(1)
-
-    def _earliest(self, known: Flags, arrivals: Floats, after: Floats) -> Floats:
-        """For each type the earliest start of its next task, where it is not before `after`.
-
-        Where the arrival is not known, the next task of the type before it in the chain has not run, and is the one
-        that it waits for. So times pass along the chain, up to the next known arrival: a running maximum.
-        """
-        chain, stages = self.chain, self.problem.stages
-        least = np.maximum(arrivals, after)
-        parts = np.cumsum(known[:, chain], axis=1) * (_FAR * self.unit)
-        along = np.maximum.accumulate(
-            np.minimum(least[:, chain], _FAR / 2 * self.unit) - self.chain_times + parts, axis=1
-        )
-        along += self.chain_times - parts
-        starts = np.empty_like(least)
-        starts[:, chain] = np.where(along > _FAR / 4 * self.unit, np.inf, along)
-        weights = slice(2 * stages, self.problem.types)
-        own = starts[:, stages : 2 * stages] + self.times[stages : 2 * stages]
-        if self.problem.types > 2 * stages:
-            starts[:, weights] = np.maximum(np.where(known[:, weights], arrivals[:, weights], own), after[:, weights])
-        return starts
-
-    def _trace(self, states: _States, steps: list[tuple[Ints, Ints]]) -> list[list[int]]:
+    def _trace(self, states: States, steps: list[tuple[Ints, Ints]]) -> list[list[int]]:
         """The orders of the best state at the end."""
         spans = states.clocks if self.problem.objective == "makespan" else states.clocks - states.started
         row = int(spans.max(1).argmin())
@@ -307,22 +205,6 @@ class Beam:
         return [order[::-1] for order in orders]
 
 
-class _Groups:
-    """Columns put together by a number that each has."""
-
-    def __init__(self, numbers: Ints) -> None:
-        self.columns = np.argsort(numbers, kind="stable")
-        self.heads = np.searchsorted(numbers[self.columns], np.arange(numbers.max() + 1))
-
-    def least(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The least of each group, row by row."""
-        return np.minimum.reduceat(values[:, self.columns], self.heads, axis=1)
-
-    def sum(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The sum of each group, row by row."""
-        return np.add.reduceat(values[:, self.columns], self.heads, axis=1)
-
-
 def _first(keys: Floats, most: int) -> Ints:
     """The positions of the first `most` of each key, in order."""
     order = np.argsort(keys, kind="stable")
@@ -330,13 +212,3 @@ def _first(keys: Floats, most: int) -> Ints:
     positions = np.arange(len(keys))
     rank = positions - np.maximum.accumulate(np.where(fresh, positions, 0))
     return np.sort(order[rank < most])
-
-
-def _tails(problem: Problem) -> Floats:
-    """For each type and mesh: the least time from its end to the end of what needs it there, or minus infinity."""
-    tails = np.full((problem.types, problem.meshes), -np.inf)
-    for each in [*range(2 * problem.stages, problem.types), *reversed(problem.chain)]:
-        tails[each, problem.mesh_of[each]] = 0.0
-        for user in problem.users[each]:
-            tails[each] = np.maximum(tails[each], problem.delays[user] + problem.times[user] + tails[user])
-    return tails

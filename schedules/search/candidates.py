@@ -48,14 +48,16 @@ def placements(meshes: int, placement: str | Placement, chunks: int | None, cost
     if chunks is not None:
         chunks = whole_number(chunks, "chunks", least=1)
         if placement in ("linear", "v") and chunks != usual[0][1]:
-            raise ScheduleError(f"a {placement} placement has {usual[0][1]} per mesh, found chunks={chunks}")
+            each = f"{usual[0][1]} stage{'s' * (usual[0][1] > 1)} per mesh"
+            raise ScheduleError(f"a {placement} placement has {each}, found chunks={chunks}")
         usual = [(shape, chunks) for shape in dict(usual)]
     shapes = {"looped": Placement.looped, "waves": Placement.waves}
     found = [
         shapes[shape](meshes, each) for shape, each in usual if not costs.stages or not costs.stages % (meshes * each)
     ]
     if not found:
-        raise ScheduleError(f"no {placement} placement on {meshes} meshes has the {costs.stages} stages of the costs")
+        has = f"has the {costs.stages} stages of the costs, or a divisor of them"
+        raise ScheduleError(f"no {placement} placement on {meshes} meshes {has}")
     if placement == "any" and costs.stages and costs.stages > meshes:
         found.append(_even(found[-1], costs))
     return list(dict.fromkeys(found))

@@ -73,7 +73,7 @@ class _Run:
     def fits(self, mesh: int, forward: int) -> bool:
         """Whether this forward fits, and leaves room for the oldest microbatch, as in a beam."""
         problem, counts = self.problem, self.counts
-        size, limit = problem.memory[forward], problem.limits[mesh] + TOLERANCE
+        size, limit = problem.memory[forward], problem.rooms[mesh]
         last = forward + problem.types - problem.stages
         if self.kept[mesh] + size > limit or counts[forward] - counts[last] >= self.caps[forward]:
             return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-_PER_SECOND: Final = 2e7
+_PER_SECOND: Final = 1.6e7
 """Units that an average core gets through in a second; a unit is one type of task of one state of a beam."""
 
 _PER_STEP: Final = 12_000

@@ -116,6 +116,11 @@ class Problem:
         """For each mesh the time that its tasks take."""
         return [self.microbatches * math.fsum(self.times[each] for each in types) for types in self.types_of]
 
+    @cached_property
+    def rooms(self) -> list[float]:
+        """The limits, and what sums of the same bytes in another order may differ by."""
+        return [limit * (1 + TOLERANCE) + TOLERANCE for limit in self.limits]
+
     def with_microbatches(self, microbatches: int) -> Problem:
         """The same for another number of microbatches."""
         return replace(self, microbatches=microbatches)
@@ -160,11 +165,11 @@ class Problem:
 
     def fits(self, orders: Orders) -> bool:
         """Whether no mesh ever keeps more than its limit."""
-        for order, limit in zip(orders, self.limits, strict=True):
+        for order, room in zip(orders, self.rooms, strict=True):
             kept = 0.0
             for each in order:
                 kept += self.memory[each]
-                if kept > limit + TOLERANCE:
+                if kept > room:
                     return False
         return True
 

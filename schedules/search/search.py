@@ -159,11 +159,11 @@ def _check_memory(problem: Problem, memory: Memory) -> None:
     Raises:
         ScheduleError: none does: the mesh, and the least that it keeps.
     """
-    unit = "bytes" if memory.released_at is None else "microbatches"
     for mesh, (least, limit) in enumerate(zip(least_memory(problem), problem.limits, strict=True)):
         if least > limit * (1 + TOLERANCE):
-            needs = f"mesh {mesh} keeps at least {least:g} {unit}, all of one microbatch"
-            raise ScheduleError(f"no schedule fits the memory: {needs}, and may keep {limit:g}")
+            keeps = "1 microbatch" if memory.released_at else f"{least:g} bytes: one microbatch"
+            least_is = f"mesh {mesh} keeps at least {keeps}"
+            raise ScheduleError(f"no schedule fits the memory: {least_is}; its limit is {limit:g}")
 
 
 class _Try:
@@ -284,7 +284,7 @@ def _automatic(problem: Problem) -> Orders:
             input_grad,
             weight_grad,
             hops,
-            min(problem.limits) / size,
+            min(min(problem.limits) / size, problem.microbatches),
             max(kept / size, 1e-6),
         )
     )

@@ -90,13 +90,14 @@ def _size(down: float) -> float:
 def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
     """The tasks; `across` is points per unit of time, `down` points per row."""
     wide = [Frame(mesh, 0.0, scene.report.makespan, scene.ground) for mesh in range(scene.report.schedule.meshes)]
-    axes.add_patch(PathPatch(_outlines(wide), facecolor=BUBBLE, linewidth=0))
+    # `add_patch` would look at every corner for the limits of the axes, which are known.
+    axes.add_artist(PathPatch(_outlines(wide), facecolor=BUBBLE, linewidth=0))
     apart = across * min(box.end - box.start for box in scene.boxes) > 4
     for colour, boxes in groupby(sorted(scene.boxes, key=scene.colour), key=scene.colour):
         edge = {"edgecolor": "white", "linewidth": 0.6} if apart else {"linewidth": 0.0}
-        axes.add_patch(PathPatch(_outlines(boxes), facecolor=colour, **edge))
+        axes.add_artist(PathPatch(_outlines(boxes), facecolor=colour, **edge))
     line = 1.0 if apart else 0.3
-    axes.add_patch(PathPatch(_outlines(scene.frames), fill=False, edgecolor=FRAME, linewidth=line))
+    axes.add_artist(PathPatch(_outlines(scene.frames), fill=False, edgecolor=FRAME, linewidth=line))
     for box in scene.boxes:
         _write(scene, axes, box, across * (box.end - box.start), down * (1 - GAP) * (box.top - box.bottom))
     handles = [Patch(facecolor=colour, label=kind.replace("_", " ")) for kind, colour in scene.kinds.items()]

@@ -1,0 +1,264 @@
+"""The search: what it finds is valid, fits the memory, is never worse than what is published, and is reproducible."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpp import schedules as S
+from jaxpp.schedules.search.beam import Beam, Taste
+from jaxpp.schedules.search.bounds import least_memory, lower_bound
+from jaxpp.schedules.search.climb import Climb
+from jaxpp.schedules.search.dispatch import dispatch
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.problem import Memory, Problem, make_problem
+from jaxpp.schedules.search.repeat import repeat
+
+SHAPES = {
+    "linear": S.Placement.linear,
+    "v": lambda meshes: S.Placement.waves(meshes, 2),
+    "looped": lambda meshes: S.Placement.looped(meshes, 2),
+    "waves": lambda meshes: S.Placement.waves(meshes, 3),
+}
+TIMES = st.floats(0.1, 3.0)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Problem, S.Costs]:
+    """Any placement, uneven costs, hops, a memory limit per mesh, fused or split."""
+    meshes = draw(st.integers(1, 4))
+    placement = SHAPES[draw(st.sampled_from(sorted(SHAPES)))](meshes)
+    times = st.lists(TIMES, min_size=placement.stages, max_size=placement.stages)
+    costs = S.Costs(draw(times), draw(times), draw(times), hop=draw(st.sampled_from([0.0, 0.3])))
+    limits = draw(st.lists(st.sampled_from([1.0, 1.5, 2.5, math.inf]), min_size=meshes, max_size=meshes))
+    memory = Memory(tuple(limits), draw(st.sampled_from(["W", "B", "half"])))
+    objective = draw(st.sampled_from(["makespan", "longest_stage"]))
+    return make_problem(placement, draw(st.integers(1, 5)), costs, memory, objective, draw(st.booleans())), costs
+
+
+def check_orders(problem: Problem, costs: S.Costs, orders: Any) -> None:
+    """They are a valid schedule with the value that the simulator gives, within the limits, above the bound."""
+    rows = problem.tasks(orders)
+    schedule = S.Schedule.of("made", problem.placement, rows)
+    S.check(schedule)
+    report = S.simulate(schedule, costs)
+    assert problem.value(orders) == pytest.approx(getattr(report, problem.objective), rel=1e-9)
+    assert problem.value(orders) >= lower_bound(problem) * (1 - 1e-9)
+    assert problem.fits(orders)
+    assert problem.orders(schedule) == [list(order) for order in orders]
+
+
+@given(problems())
+@settings(deadline=None, max_examples=60)
+def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
+    problem, costs = made
+    check_orders(problem, costs, problem.one_by_one)
+    check_orders(problem, costs, dispatch(problem, range(problem.types), [problem.microbatches] * problem.stages))
+    check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.1))
+    orders = Beam(problem, Taste(8, -0.05, -0.05, 1), Effort(math.inf)).run()
+    if orders is not None:
+        check_orders(problem, costs, orders)
+        longer = problem.with_microbatches(problem.microbatches + 4)
+        repeated = repeat(problem, orders, longer.microbatches, Effort(math.inf))
+        if repeated is not None and longer.value(repeated) < math.inf:
+            check_orders(longer, costs, repeated)
+
+
+@given(problems())
+@settings(deadline=None, max_examples=40)
+def test_a_beam_only_looks_below_its_bound(made: tuple[Problem, S.Costs]) -> None:
+    problem, _ = made
+    best = Beam(problem, Taste(20), Effort(math.inf)).run()
+    if best is not None:
+        better = Beam(problem, Taste(20), Effort(math.inf), below=problem.value(best)).run()
+        assert better is None or problem.value(better) < problem.value(best)
+        assert Beam(problem, Taste(20), Effort(math.inf), below=lower_bound(problem)).run() is None
+
+
+# Optima proven by an exact solver (benchmarks/search.py): placement, microbatches, limit, release, value.
+PROVEN = [
+    ("v", 4, 8, 3.0, "W", 26.5),
+    ("v", 4, 8, 2.5, "W", 28.0),
+    ("v", 4, 8, 4.0, "W", 25.5),
+    ("looped", 4, 8, 1.5, "W", 41.5),
+    ("looped", 4, 8, 2.5, "W", 28.5),
+    ("looped", 4, 8, 4.0, "W", 25.5),
+    ("linear", 4, 8, 2.5, "W", 41.0),
+    ("v", 4, 8, 2.5, "half", 28.0),
+]
+
+
+def _chunks(shape: str) -> dict[str, Any]:
+    return {} if shape == "linear" else {"chunks": 2}
+
+
+@pytest.mark.parametrize(("shape", "meshes", "microbatches", "limit", "release", "optimum"), PROVEN)
+def test_small_pipelines_are_optimal(
+    shape: str, meshes: int, microbatches: int, limit: float, release: Any, optimum: float
+) -> None:
+    found = S.search(
+        meshes, microbatches, memory_limit=limit, placement=shape, released_at=release, seconds=3, **_chunks(shape)
+    )
+    assert found.value == pytest.approx(optimum)
+    report = S.simulate(found)
+    assert report.makespan == pytest.approx(found.value)
+    assert max(report.peak_activations(release)) <= limit
+    assert found.lower_bound <= found.value
+
+
+def test_v_half_and_v_min_are_beaten_or_met_in_their_memory() -> None:
+    for name, limit in (("v-min", 2.0), ("v-half", 3.0), ("zb-v", 4.0)):
+        published = S.simulate(S.make(name, meshes=4, microbatches=12)).makespan
+        found = S.search(4, 12, memory_limit=limit, placement="v", seconds=1)
+        assert found.value <= published
+
+
+def test_linear_with_the_memory_of_1f1b_is_zero_bubble() -> None:
+    found = S.search(8, 32, memory_limit=8.0, seconds=5)
+    assert (found.value, found.lower_bound, found.gap) == (103.0, 103.0, 0.0)
+
+
+@given(problems(), st.integers(0, 3))
+@settings(deadline=None, max_examples=25)
+def test_a_search_is_reproducible_and_no_worse_than_the_library(made: tuple[Problem, S.Costs], seed: int) -> None:
+    problem, costs = made
+    split = len(problem.kinds) > 2
+    arguments: dict[str, Any] = {
+        "costs": costs,
+        "memory_limit": problem.limits,
+        "placement": problem.placement,
+        "objective": problem.objective,
+        "split_backward": split,
+        "seed": seed,
+        "seconds": 0.3,
+    }
+    found = S.search(problem.meshes, problem.microbatches, **arguments)
+    assert found == S.search(problem.meshes, problem.microbatches, **arguments)
+    S.check(found)
+    assert S.parse(str(found)).orders == found.orders
+    report = S.simulate(found, costs)
+    assert getattr(report, problem.objective) == pytest.approx(found.value)
+    peaks = zip(report.peak_activations("W"), problem.limits, strict=True)
+    assert all(peak <= limit for peak, limit in peaks)
+    for name in ("1f1b", "gpipe", "zb-h1", "zb-v", "v-half"):
+        other = S.make(name, meshes=problem.meshes, microbatches=problem.microbatches)
+        kinds = {task.kind for task in other}
+        if other.placement == problem.placement and (split or kinds == {"forward", "backward"}):
+            rival = S.simulate(other, costs)
+            peaks = zip(rival.peak_activations("W"), problem.limits, strict=True)
+            if all(peak <= limit for peak, limit in peaks):
+                assert found.value <= getattr(rival, problem.objective) * (1 + 1e-9)
+
+
+def test_the_search_chooses_the_placement() -> None:
+    heavy = [3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0]
+    costs = S.Costs(heavy, heavy, heavy)
+    found = S.search(4, 8, costs, placement="any", seconds=3)
+    # Neither V nor loop parts the two heavy stages well from the light ones; linear puts each with a neighbour.
+    loads = [sum(heavy[stage] for stage in found.placement.stages_of(mesh)) for mesh in range(4)]
+    assert found.stages == 4 or max(loads) == 4.0
+    assert found.value <= S.search(4, 8, costs, placement="v", seconds=1).value
+
+
+def test_scalars_leave_the_number_of_chunks_open() -> None:
+    found = S.search(2, 4, placement="looped", seconds=1)
+    assert found.stages // 2 in (2, 3, 4)
+    assert found.value < S.search(2, 4, placement="linear", seconds=1).value
+
+
+def test_memory_in_bytes() -> None:
+    costs = S.Costs(activation_bytes=[100.0, 400.0], weight_grad_bytes=[10.0, 40.0])
+    found = S.search(2, 6, costs, memory_bytes=[300.0, 800.0], seconds=1)
+    peaks = S.simulate(found, costs).peak_bytes()
+    assert peaks[0] <= 300.0
+    assert peaks[1] <= 800.0
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[float, float, float]] = []
+    found = S.search(3, 6, memory_limit=1.5, placement="v", seconds=0.5, progress=lambda *now: seen.append(now))
+    shares = [share for share, _, _ in seen]
+    assert shares == sorted(shares)
+    assert shares[-1] > 0.5
+    assert seen[-1][1:] == (found.value, found.lower_bound)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"meshes": 0}, "meshes must be a whole number of at least 1, found 0"),
+        ({"microbatches": 1.5}, "microbatches must be a whole number of at least 1, found 1.5"),
+        (
+            {"memory_limit": 0.5},
+            "no schedule fits the memory: mesh 0 keeps at least 1 microbatch; its limit is 0.5",
+        ),
+        ({"memory_limit": math.nan}, "memory_limit must be a positive number, found nan"),
+        ({"memory_limit": [2.0]}, "memory_limit must be a number, or one for each of 2 meshes, found 1"),
+        (
+            {"memory_limit": 2.0, "memory_bytes": 5.0},
+            "memory_limit and memory_bytes are two ways to say one thing: give one of them",
+        ),
+        ({"released_at": "X"}, "released_at must be one of W, B, half, found 'X'"),
+        ({"objective": "bubble"}, "objective must be one of makespan, longest_stage, found 'bubble'"),
+        (
+            {"placement": "u"},
+            "placement must be one of linear, v, looped, waves, any, or a Placement, found 'u'",
+        ),
+        ({"placement": "v", "chunks": 3}, "a v placement has 2 stages per mesh, found chunks=3"),
+        ({"placement": S.Placement.linear(3)}, "placement is on 3 meshes, found meshes=2"),
+        ({"placement": S.Placement.of((0, 1), 1)}, "search: each stage must be on one mesh, found stage 0 on 2"),
+        ({"seconds": 0}, "seconds must be a positive number, found 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
+        (
+            {"costs": S.Costs(forward=[1.0, 1.0, 1.0])},
+            "no linear placement on 2 meshes has the 3 stages of the costs, or a divisor of them",
+        ),
+        (
+            {"costs": S.Costs(activation_bytes=100.0), "memory_bytes": 60.0},
+            "no schedule fits the memory: mesh 0 keeps at least 100 bytes: one microbatch; its limit is 60",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    given = {"meshes": 2, "microbatches": 4, "seconds": 0.1, **arguments}
+    with pytest.raises(S.ScheduleError) as error:
+        S.search(**given)
+    assert str(error.value) == message
+
+
+def test_the_least_memory_is_enough() -> None:
+    problem = make_problem(S.Placement.waves(3, 2), 4, S.Costs(), Memory((1.0,) * 3, "W"), "makespan", True)
+    assert least_memory(problem) == [1.0] * 3
+    found = S.search(3, 4, memory_limit=1.0, placement="v", seconds=0.5)
+    assert max(S.simulate(found).peak_activations()) == 1.0
+
+
+def test_tune_ranks_everything() -> None:
+    tuned = S.tune(S.Costs(hop=0.1), meshes=4, microbatches=8, memory_limit=4, seconds=0.5)
+    fitting = [row for row in tuned.rows if row.fits]
+    assert [row.value for row in fitting] == sorted(row.value for row in fitting)
+    assert tuned.best.value <= min(row.value for row in fitting)
+    assert {row.name.split()[0].rstrip(":") for row in tuned.rows} == {"search", *S.names()}
+    gpipe = next(row for row in tuned.rows if row.name == "gpipe")
+    assert not gpipe.fits
+    lines = str(tuned).splitlines()
+    assert lines[0].split() == ["schedule", "makespan", "longest", "stage", "bubble", "peak"]
+    assert lines[1].split()[0] == "1"
+    assert next(line for line in lines if " gpipe " in line).endswith("does not fit the memory")
+
+
+def test_tune_says_why_a_schedule_is_not_there() -> None:
+    tuned = S.tune(S.Costs(), meshes=3, microbatches=4, seconds=0.2)
+    chimera = next(row for row in tuned.rows if row.name == "chimera")
+    assert chimera.report is None
+    assert "chimera" in chimera.why
+
+
+def test_tune_adds_the_costs_of_neighbours() -> None:
+    costs = S.Costs(forward=[1.0, 1.0, 2.0, 2.0], input_grad=1.0, weight_grad=1.0)
+    linear = next(row for row in S.tune(costs, meshes=2, microbatches=2, seconds=0.2).rows if row.name == "gpipe")
+    assert linear.report is not None
+    assert linear.report.costs.forward == (2.0, 4.0)
