@@ -223,7 +223,7 @@ def test_progress_is_told() -> None:
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
-    given = {"meshes": 2, "microbatches": 4, "seconds": 0.1, **arguments}
+    given: dict[str, Any] = {"meshes": 2, "microbatches": 4, "seconds": 0.1, **arguments}
     with pytest.raises(S.ScheduleError) as error:
         S.search(**given)
     assert str(error.value) == message
