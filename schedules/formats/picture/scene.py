@@ -140,7 +140,8 @@ class Scene:
         if schedule.stages != schedule.meshes:
             size += f", {_count(schedule.stages, 'stage', 's')}"
         times = f"makespan {report.makespan:.6g} {report.costs.unit}, bubble {100 * report.bubble:.1f} %"
-        return f"{schedule.name}: {size}; {times}"
+        shades = f"; {self._per_shade} microbatches per shade" if self._per_shade > 1 else ""
+        return f"{schedule.name}: {size}; {times}{shades}"
 
     @property
     def memory_title(self) -> str:

@@ -92,6 +92,7 @@ def test_colours_tell_kinds_apart_and_shades_microbatches() -> None:
     assert colours["forward", 4] == colours["forward", 0] == scene.kinds["forward"]
     many = Scene(report("gpipe", 1, 256))
     assert len({many.colour(box) for box in many.boxes if box.task.microbatch < 16}) == 2
+    assert many.title.endswith("; 16 microbatches per shade")
     log = S.insert(S.gpipe(1, 1), S.Operation.parse("log: forward; time 1"), 0, after="forward")
     assert list(Scene(S.simulate(log)).kinds) == ["forward", "backward", "log"]
     assert text_colour("#ffffff") == "#000000"
