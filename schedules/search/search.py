@@ -89,9 +89,10 @@ def search(
 ) -> Found:
     """Look for the best schedule within a memory limit.
 
-    It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble; then it builds
-    schedules with beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches and repeated, until
-    its time is up or the lower bound is reached.
+    It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. Until its time is
+    up or the lower bound is reached, it then builds schedules by beam searches (`jaxpp.schedules.search.beam`),
+    directly or for few microbatches to repeat, and by hill climbing over what a mesh prefers
+    (`jaxpp.schedules.search.climb`).
 
     Args:
         meshes: number of meshes, at least 1.
@@ -103,7 +104,7 @@ def search(
             each stage.
         chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
         released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
-        memory_bytes: a limit in the bytes of the costs as well; a number, or one per mesh.
+        memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         objective: "makespan" or "longest_stage", see `Report`.
         split_backward: whether input and weight gradients are tasks of their own.
         seconds: what to spend: the work of an average core in that time, counted, so that the same arguments find the
@@ -146,7 +147,7 @@ def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) 
     if limit != math.inf and in_bytes != math.inf:
         raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
     what, given = ("memory_limit", limit) if in_bytes == math.inf else ("memory_bytes", in_bytes)
-    each = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given] * meshes
+    each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
     limits = tuple(positive(number, what, infinite=True) for number in each)
