@@ -312,6 +312,16 @@ def test_the_command(grid: Path) -> None:
     assert b"gr\\xe4d.txt" in command("compare", other, env=ascii_only).stdout
 
 
+def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(schedule, "main", interrupted)
+    with pytest.raises(SystemExit) as stop:
+        schedule.cli()
+    assert stop.value.code == 130
+
+
 def test_a_reader_that_goes_away() -> None:
     line = f"{sys.executable} -c 'from jaxpp.tools.schedule import cli; cli()' list | true"
     done = subprocess.run(line, shell=True, capture_output=True, timeout=120, check=False)
