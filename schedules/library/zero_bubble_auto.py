@@ -107,6 +107,7 @@ class _Run:
         extra = self.extra_forwards()
         for mesh in range(1, self.meshes):
             # A mesh cannot be ahead of the one that feeds it.
+            extra[mesh] = min(extra[mesh], extra[mesh - 1])
             while (
                 0 < extra[mesh] >= extra[mesh - 1] and self.count("F", mesh) + extra[mesh] < self.problem.microbatches
             ):

@@ -213,3 +213,15 @@ def test_a_users_mistake_is_named(rows: object, message: str) -> None:
     with pytest.raises(S.ScheduleError) as error:
         broken(num_stages=1).build(2)
     assert message in str(error.value)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=80)
+def test_the_automatic_scheduler_takes_any_costs(data: st.DataObject) -> None:
+    meshes, microbatches = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 9))
+    times = st.lists(st.sampled_from([0.1, 0.5, 1.0, 2.0, 5.0]), min_size=meshes, max_size=meshes)
+    costs = S.Costs(
+        data.draw(times), data.draw(times), data.draw(times), hop=data.draw(st.sampled_from([0.0, 0.3, 2.0]))
+    )
+    for name in ("zb-1p", "zb-2p"):
+        S.check(S.make(name, meshes=meshes, microbatches=microbatches, costs=costs))
