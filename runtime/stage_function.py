@@ -88,6 +88,8 @@ def _reachable(op: ir.Operation, tops: Mapping[str, ir.Operation]) -> list[ir.Op
     pending = [op]
 
     def visit(inner: ir.Operation) -> ir.WalkResult:
+        if inner.name == "stablehlo.constant":  # refers to nothing, and jaxlib can't read complex ones
+            return ir.WalkResult.ADVANCE
         for attribute in inner.attributes.values():
             for name in _symbols(attribute):
                 if name in tops and tops[name].name == "func.func" and name not in found:

@@ -67,6 +67,8 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     work = [name]
     while work:
         for op in nested(by_name[work.pop()]):
+            if op.name == "stablehlo.constant":  # refers to nothing, and jaxlib can't read complex ones
+                continue
             for symbol in (symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)):
                 if symbol in by_name and symbol not in found:
                     found[symbol] = None

@@ -12,11 +12,10 @@ def constant_integer(value: ir.Value) -> int | None:
     op = defining_op(value)
     if op is None or op.name not in ("stablehlo.constant", "sdy.constant"):
         return None
-    elements = op.attributes["value"]
     type_ = ir.RankedTensorType(value.type)
     if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
         return None
-    return int(ir.DenseIntElementsAttr(elements)[0])
+    return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
 
 
 def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:

@@ -44,7 +44,7 @@ class PropagateShardings(Pass):
             if ruled and _RULE in op.attributes:
                 del op.attributes[_RULE]
             if op.name == "sdy.constant":
-                _replace(op, "stablehlo.constant", {"value": op.attributes["value"]})
+                _replace_constant(op)
             elif op.name in ("sdy.reshard", "sdy.sharding_constraint"):
                 if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
                     op.results[0].replace_all_uses_with(op.operands[0])
@@ -70,6 +70,18 @@ def _give_rules(module: ir.Module) -> bool:
                 op.attributes[_RULE] = ir.Attribute.parse(rule)
                 found = True
     return found
+
+
+def _replace_constant(op: ir.Operation) -> None:
+    if not isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+        _replace(op, "stablehlo.constant", {"value": op.attributes["value"]})
+        return
+    # jaxlib can't read the attribute of a complex one, only print it.
+    text = str(op.get_asm(print_generic_op_form=True, use_local_scope=True))
+    new = ir.Operation.parse(text.replace("sdy.constant", "stablehlo.constant", 1)).operation
+    ir.InsertionPoint(op).insert(new)
+    op.results[0].replace_all_uses_with(new.results[0])
+    op.erase()
 
 
 def _replace(op: ir.Operation, name: str, attributes: dict[str, ir.Attribute]) -> None:

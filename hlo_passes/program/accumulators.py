@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import sdy
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, callee, kind_and_stage
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.loop.counted import constant_integer
 
 ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
@@ -167,22 +168,36 @@ def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumula
 
 
 def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> Rows | None:
-    """Which row a microbatch writes; None unless `op` writes one whole row, at the microbatch's index."""
+    """Which row a microbatch writes; None unless `op` writes one whole row, another one for each microbatch."""
     whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
     moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
-    if len(moving) != 1:
+    if len(moving) != 1 or written != [*whole[: moving[0]], 1, *whole[moving[0] + 1 :]]:
         return None
-    (dimension,) = moving
-    start = op.operands[2 + dimension]
-    if written != [*whole[:dimension], 1, *whole[dimension + 1 :]] or not isinstance(start, ir.BlockArgument):
+    line = _line(loop, call, op.operands[2 + moving[0]])
+    if line is None:
         return None
-    indices = {loop.body.arguments[position]: number for number, position in enumerate(loop.indices)}
-    index = indices.get(call.operands[start.arg_number])
-    if index is None:
-        return None
-    rows = Rows(dimension, loop.starts[index], loop.steps[index])
+    rows = Rows(moving[0], *line)
     ends = (rows.start, rows.start + rows.step * (loop.length - 1))
-    return rows if rows.step and min(ends) >= 0 and max(ends) < whole[dimension] else None
+    return rows if rows.step and min(ends) >= 0 and max(ends) < whole[rows.dimension] else None
+
+
+def _line(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value) -> tuple[int, int] | None:
+    """(start, step) of an index that is `start + step * microbatch`: the loop's own, and constants added to it."""
+    start, sign = 0, 1
+    while (op := defining_op(value)) is not None:
+        if op.name not in ("stablehlo.add", "stablehlo.subtract"):
+            return None
+        left, right = (constant_integer(operand) for operand in op.operands)
+        minus = -1 if op.name == "stablehlo.subtract" else 1
+        if right is not None:
+            start, value = start + sign * minus * right, op.operands[0]
+        elif left is not None:
+            start, sign, value = start + sign * left, sign * minus, op.operands[1]
+        else:
+            return None
+    indices = {loop.body.arguments[position]: number for number, position in enumerate(loop.indices)}
+    number = indices.get(call.operands[ir.BlockArgument(value).arg_number])
+    return None if number is None else (start + sign * loop.starts[number], sign * loop.steps[number])
 
 
 def _only_use(value: ir.Value) -> ir.OpOperand | None:

@@ -24,6 +24,8 @@ class InferPlacement(Pass):
     - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
       computed wherever it is used.
     - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
+    - A weight of several meshes is updated on one of them and then sent: as few bytes as when each sends its gradient
+      to the others, and the work and the state of the optimizer only once.
 
     The operations of one mesh are one function before the tasks (what the tasks need) and one after them, or several
     where values cross meshes in between (a global norm). The first value of an accumulator gets a buffer of its own.

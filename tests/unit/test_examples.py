@@ -30,6 +30,7 @@ TINY = (
         ("--optimizer", "sgd"),
         ("--schedule", "gpipe", "--data", "1", "--model", "2"),
         ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
+        ("--schedule", "chimera", "--optimizer", "sgd"),
         ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
     ],
     ids=" ".join,

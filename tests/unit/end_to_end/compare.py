@@ -88,7 +88,8 @@ def assert_same(found: Any, expected: Any, *, exact: bool = False, tolerance: fl
         if exact or one.dtype.kind in "biu":
             np.testing.assert_array_equal(one, other, err_msg=path)
         else:
-            one, other = one.astype(np.float64), other.astype(np.float64)
+            wide = np.complex128 if one.dtype.kind == "c" else np.float64
+            one, other = one.astype(wide), other.astype(wide)
             assert np.isfinite(other).all(), path
             scale = np.abs(other).max(initial=0.0)
             worst = np.abs(one - other).max(initial=0.0)
