@@ -45,13 +45,10 @@ class SplitAccumulators(Pass):
         if not found:
             return
         assignment = Assignment(loop.body, loop.stages, loop.indices)
-        last = 2 * loop.stages  # what every task can have goes with the last one
         # All of it before the first edit: the hash of an operation is made of its operands, and would change.
-        tasks = {total: [assignment.task_of(term.value) for term in total.terms] for total in found}
-        for total, numbers in tasks.items():
-            if len({number for number in numbers if number is not None}) > 1:
-                order = [last if number is None else number for number in numbers]
-                total.rewrite(loop.body, [total.terms[i] for i in sorted(range(len(order)), key=order.__getitem__)])
+        for total, groups in [(total, _by_stage(assignment, total.terms)) for total in found]:
+            if groups:
+                total.rewrite(loop.body, groups)
 
 
 # Operations that a value is sent through, innermost first, each with the number of the operand that it is.
@@ -64,6 +61,15 @@ class _Term:
 
     value: ir.Value
     through: Through
+
+    def copied(self, ip: ir.InsertionPoint) -> ir.Value:
+        """What it is, made at `ip`."""
+        value = self.value
+        for op, number in self.through:
+            copy = op.clone(ip).operation
+            copy.operands[number] = value
+            value = copy.results[0]
+        return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,25 +84,46 @@ class _Total:
     terms: list[_Term]
     ops: list[ir.Operation]
 
-    def rewrite(self, body: ir.Block, terms: Sequence[_Term]) -> None:
-        """Combine the accumulator with the terms one after the other, in this order."""
+    def rewrite(self, body: ir.Block, groups: Sequence[Sequence[_Term]]) -> None:
+        """Combine the accumulator with one group of terms after the other, in this order."""
         end = terminator(body)
         ip = ir.InsertionPoint(end)
         value: ir.Value = body.arguments[self.position]
-        for term in terms:
-            operand = term.value
-            for op, number in term.through:
-                copy = op.clone(ip).operation
-                copy.operands[number] = operand
-                operand = copy.results[0]
-            location = self.ops[0].location
-            made = ir.Operation.create(
-                self.operator, results=[value.type], operands=[value, operand], ip=ip, loc=location
-            )
-            value = made.results[0]
+        for group in groups:
+            value = self._combine([value, self._combine([term.copied(ip) for term in group], ip)], ip)
         end.operands[self.position] = value
         for op in self.ops:
             op.erase()
+
+    def _combine(self, values: Sequence[ir.Value], ip: ir.InsertionPoint) -> ir.Value:
+        value, *others = values
+        for other in others:
+            made = ir.Operation.create(
+                self.operator, results=[value.type], operands=[value, other], ip=ip, loc=self.ops[0].location
+            )
+            value = made.results[0]
+        return value
+
+
+def _by_stage(assignment: Assignment, terms: Sequence[_Term]) -> list[list[_Term]]:
+    """The terms of each stage, in the order in which stages have all of theirs; none when they are of a single task.
+
+    A stage adds what its forward makes together with what its backward makes: the accumulator is in one task of a stage
+    at most. What every task can have is added last.
+    """
+    latest: dict[int, int] = {}
+    groups: dict[int, list[_Term]] = {}
+    tasks = [assignment.task_of(term.value) for term in terms]
+    for term, task in zip(terms, tasks, strict=True):
+        if task is not None:
+            _, stage = assignment.tasks.kind_and_stage(task)
+            latest[stage] = max(task, latest.get(stage, 0))
+            groups.setdefault(stage, []).append(term)
+    ordered = [groups[stage] for stage in sorted(groups, key=latest.__getitem__)]
+    if len({task for task in tasks if task is not None}) < 2:
+        return []
+    ordered[-1].extend(term for term, task in zip(terms, tasks, strict=True) if task is None)
+    return ordered
 
 
 def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
@@ -109,7 +136,8 @@ def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
     _collect(value, loop.body, total)
     accumulator = loop.body.arguments[position]
     own = [term for term in total.terms if term.value == accumulator]
-    if len(total.terms) < 3 or len(own) != 1 or own[0].through:
+    # An accumulator that something else reads too would have to come from the task that adds to it last.
+    if len(total.terms) < 3 or len(own) != 1 or own[0].through or len(list(accumulator.uses)) != 1:
         return None
     total.terms.remove(own[0])
     return total

@@ -129,6 +129,50 @@ func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
+// A stage adds in its backward what its forward makes: the accumulator is in one task of each stage.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[F0:.*]] = stablehlo.cosine
+// CHECK:           %[[G1:.*]] = stablehlo.sine
+// CHECK:           phase = "backward"
+// CHECK:           %[[G0:.*]] = stablehlo.multiply
+// CHECK-NEXT:      %{{.*}} = stablehlo.constant dense<1>
+// CHECK-NEXT:      %[[NEXT:.*]] = stablehlo.add
+// CHECK-NEXT:      %[[S1:.*]] = stablehlo.add %[[SUM]], %[[G1]]
+// CHECK-NEXT:      %[[S0:.*]] = stablehlo.add %[[F0]], %[[G0]]
+// CHECK-NEXT:      %[[R:.*]] = stablehlo.add %[[S1]], %[[S0]]
+// CHECK-NEXT:      stablehlo.return %[[NEXT]], %[[R]]
+func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %a = stablehlo.multiply %x, %w : tensor<4xf32>
+    %f = stablehlo.cosine %a : tensor<4xf32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %a : tensor<4xf32>
+    %g1 = stablehlo.sine %m : tensor<4xf32>
+    %d = stablehlo.multiply %m, %w : tensor<4xf32>
+    %e = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "backward", name = ""}} %d : tensor<4xf32>
+    %g0 = stablehlo.multiply %e, %x : tensor<4xf32>
+    %s = stablehlo.add %sum, %f : tensor<4xf32>
+    %g = stablehlo.add %g1, %g0 : tensor<4xf32>
+    %r = stablehlo.add %s, %g : tensor<4xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %r : tensor<i32>, tensor<4xf32>
+  }
+  return %0#1 : tensor<4xf32>
+}
+
+// -----
+
 // What no stage makes (the decay of the weight) goes last.
 
 // CHECK-LABEL: func.func public @main(
@@ -140,8 +184,8 @@ func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
 // CHECK-NEXT:      %{{.*}} = stablehlo.constant dense<1>
 // CHECK-NEXT:      %[[NEXT:.*]] = stablehlo.add
 // CHECK-NEXT:      %[[S1:.*]] = stablehlo.add %[[SUM]], %[[G1]]
-// CHECK-NEXT:      %[[S0:.*]] = stablehlo.add %[[S1]], %[[G0]]
-// CHECK-NEXT:      %[[R:.*]] = stablehlo.add %[[S0]], %[[DECAY]]
+// CHECK-NEXT:      %[[S0:.*]] = stablehlo.add %[[G0]], %[[DECAY]]
+// CHECK-NEXT:      %[[R:.*]] = stablehlo.add %[[S1]], %[[S0]]
 // CHECK-NEXT:      stablehlo.return %[[NEXT]], %[[R]]
 func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
   %first = stablehlo.constant dense<0> : tensor<i32>

@@ -271,6 +271,45 @@ func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
 
 // -----
 
+// Something else reads the accumulator.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[G1:.*]] = stablehlo.sine
+// CHECK:           phase = "backward"
+// CHECK:           %[[G0:.*]] = stablehlo.multiply
+// CHECK-NEXT:      %[[Q:.*]] = stablehlo.multiply %[[SUM]], %[[G0]]
+// CHECK-NEXT:      %[[H:.*]] = stablehlo.add %[[G1]], %[[Q]]
+// CHECK-NEXT:      %[[R:.*]] = stablehlo.add %[[SUM]], %[[H]]
+func.func public @main(%w: tensor<4xf32>, %x: tensor<4xf32>) -> tensor<4xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<4xf32>
+  %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %a = stablehlo.multiply %x, %w : tensor<4xf32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %a : tensor<4xf32>
+    %g1 = stablehlo.sine %m : tensor<4xf32>
+    %d = stablehlo.multiply %m, %w : tensor<4xf32>
+    %e = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "backward", name = ""}} %d : tensor<4xf32>
+    %g0 = stablehlo.multiply %e, %x : tensor<4xf32>
+    %q = stablehlo.multiply %sum, %g0 : tensor<4xf32>
+    %h = stablehlo.add %g1, %q : tensor<4xf32>
+    %r = stablehlo.add %sum, %h : tensor<4xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %r : tensor<i32>, tensor<4xf32>
+  }
+  return %0#1 : tensor<4xf32>
+}
+
+// -----
+
 // The accumulator is in the sum twice.
 
 // CHECK-LABEL: func.func public @main(

@@ -82,6 +82,27 @@ def test_sums_that_start_from_an_argument() -> None:
     check(step, (weights(2), weights(2), batch(4)), make_mesh(2), schedule=CHIMERA)
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "chimera"])
+def test_the_forward_and_the_backward_of_a_stage_add_to_one_sum(schedule: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        hidden = jnp.tanh(microbatch["x"] @ params[0])
+        x = layers(params[1:], jaxpp.mark_stage_end(hidden))
+        return jnp.mean((x - microbatch["y"]) ** 2), hidden
+
+    def step(params: Any, batch: Any) -> Any:
+        def accumulate(carry: Any, microbatch: Any) -> Any:
+            (value, hidden), gradients = jax.value_and_grad(of_one, has_aux=True)(params, microbatch)
+            total, both, largest = carry
+            both = (both + hidden.sum(0)) + gradients[0].sum(0)
+            largest = jnp.maximum(jnp.maximum(largest, jnp.exp(hidden).max(0)), gradients[0].max(0))
+            return (jax.tree.map(jnp.add, total, gradients), both, largest), value
+
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(accumulate, (zeros, jnp.zeros(8), jnp.zeros(8)), batch)
+
+    check(step, (weights(2), batch(4)), make_mesh(2), schedule=schedule)
+
+
 def test_optimizer_state_is_on_the_first_home() -> None:
     optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-3))
 
