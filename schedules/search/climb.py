@@ -28,7 +28,7 @@ class Climb:
     def __init__(self, problem: Problem, effort: Effort, rng: np.random.Generator) -> None:
         self.problem, self.effort, self.rng = problem, effort, rng
         self.value, self.orders = math.inf, problem.one_by_one
-        self.rules = _Rules((), ())
+        self.rules = _Rules((0.0,) * problem.types, (problem.microbatches,) * problem.stages)
         self.begin()
 
     def begin(self) -> None:

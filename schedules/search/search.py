@@ -237,18 +237,20 @@ class _Search:
             yield Taste(int(width), float(memory), float(depth), int(rng.choice([0, 1, 3])))
 
     def begin(self, each: _Try) -> None:
-        """Take what is known: the automatic scheduler of Zero Bubble, and the library."""
+        """Take what is simple, what the automatic scheduler of Zero Bubble finds, and the library."""
         problem = each.problem
+        each.climb = Climb(problem, self.effort, self.rng)
+        each.take(each.climb.orders)
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
             each.take(_automatic(problem))
         for _, made in published(problem.placement, problem.microbatches, each.costs):
-            if not each.beats(self.best.value) or not self.effort.spend(each.tasks * _PUBLISHED):
-                return
             if isinstance(made, Schedule):
                 each.take(problem.orders(made))
-        each.climb = Climb(problem, self.effort, self.rng)
-        each.take(each.climb.orders)
+            # Large schedules cost; half of everything at most is for them.
+            self.effort.spend(each.tasks * _PUBLISHED)
+            if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:
+                return
 
     def grow(self, each: _Try, taste: Taste, number: int) -> bool:
         """Search with one beam, and climb for as long; whether anything is left.

@@ -267,3 +267,9 @@ def test_tune_adds_the_costs_of_neighbours() -> None:
     linear = next(row for row in S.tune(costs, meshes=2, microbatches=2, seconds=0.2).rows if row.name == "gpipe")
     assert linear.report is not None
     assert linear.report.costs.forward == (2.0, 4.0)
+
+
+def test_no_time_at_all_still_gives_a_schedule() -> None:
+    for seconds in (1e-6, 0.001, 0.02):
+        found = S.search(4, 16, memory_limit=1.5, placement="v", seconds=seconds)
+        assert max(S.simulate(found).peak_activations()) <= 1.5
