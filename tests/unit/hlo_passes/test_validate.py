@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -10,6 +11,7 @@ from jaxlib.mlir import ir
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes.base import Pass, PassError, run_passes
 from jaxpp.hlo_passes.ir.functions import functions, nested
+from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.validate import Validate, ValidationError
 
 MAIN = """
@@ -175,6 +177,17 @@ def test_wrong_passes_are_caught(wrong: Callable[[ir.Module], None]) -> None:
         "pass 'edit' changed what the module computes: result 0 (['w']) differs by "
     ), error.value.message
     assert "; allowed " in error.value.message
+
+
+def test_a_part_of_a_sum_that_is_lost_between_two_homes() -> None:
+    path = Path(__file__).parents[2] / "lit" / "unroll_microbatches" / "accumulators.mlir"
+    text, *_ = path.read_text(encoding="utf-8").split("// -----")
+    with make_context() as context:
+        validation = Validate()
+        module = ir.Module.parse(text, context)
+        run_passes(module, [UnrollMicrobatches()], [validation])
+        with pytest.raises(ValidationError, match=r"^error: pass 'edit' changed what the module computes: result 0 "):
+            run_passes(module, [Edit(drop_add)], [validation])
 
 
 def test_integers_agree_exactly() -> None:
