@@ -25,6 +25,9 @@ send; `live[m]` maps each register of mesh m that holds a value to its array.
 Operands that die with the instruction are still there, deleted if they were donated to it.
 """
 
+OnStart = Callable[[Sequence[Mapping[int, jax.Array]]], None]
+"""Called as (live) before the first instruction: constants and arguments, which may still be on their way."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Exit:
@@ -96,7 +99,9 @@ class Executable:
                 raise
             return self._leave(registers, arguments)
 
-    def run(self, arguments: Sequence[Any], on_instruction: OnInstruction) -> list[jax.Array]:
+    def run(
+        self, arguments: Sequence[Any], on_instruction: OnInstruction, on_start: OnStart | None = None
+    ) -> list[jax.Array]:
         """Run one step slowly, instruction by instruction, each followed by `on_instruction`; for tests and traces."""
         with self._lock:
             registers = self._enter(arguments)
@@ -106,6 +111,8 @@ class Executable:
                 if registers[number] is not None:
                     live[mesh][register] = registers[number]
             in_flight: dict[int, jax.Array] = {}
+            if on_start is not None:
+                on_start(live)
             for mesh, instruction in self._order:
                 try:
                     made = self._run_one(mesh, instruction, live[mesh], in_flight)

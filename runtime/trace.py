@@ -1,25 +1,37 @@
-"""Where the time of a step goes: every task and copy of one step, measured alone."""
+"""Where the time and the memory of a step go: every task and copy of one step, measured alone."""
 
 import dataclasses
-import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from jaxpp.runtime.execute import Executable
-from jaxpp.runtime.program import Call, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.values import TensorSpec
+from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Event:
     """A task, or a copy to another mesh (kind "send"), of one step.
 
-    seconds: how long it took with nothing else running.
-    start, end: where it stands, in seconds, when each mesh runs its tasks in order, each as soon as its operands are
-    there, and copies take no time of a mesh.
+    Attributes:
+        mesh: where it runs, or from which mesh it goes.
+        kind: of the task: "forward", "backward", ...
+        stage: of the task, or of the one that made what is sent; None outside the microbatch loop.
+        microbatch: likewise.
+        start: where it stands, in seconds, when each mesh runs its tasks in order, each as soon as its operands are
+            there, and copies take no time of a mesh.
+        end: likewise.
+        seconds: how long it took with nothing else running.
+        target: of a send, the mesh that receives.
+        made: bytes that come to be on its mesh (of a send: on `target`) at its start. Whole values, as all devices of
+            the mesh together hold them once; a result that takes the buffer of an operand is none.
+        freed: bytes on its mesh that nobody needs any more at its end, of what the step made.
     """
 
     mesh: int
@@ -29,10 +41,18 @@ class Event:
     start: float
     end: float
     seconds: float
+    target: int | None = None
+    made: int = 0
+    freed: int = 0
+
+    @property
+    def label(self) -> Label:
+        """What it is called in a trace."""
+        return Label(self.kind, self.stage, self.microbatch)
 
     def __str__(self) -> str:
-        numbers = [str(number) for number in (self.stage, self.microbatch) if number is not None]
-        return f"{self.kind} {', '.join(numbers)}".strip()
+        """`forward 0, 3`: stage 0, microbatch 3."""
+        return str(self.label)
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
@@ -40,56 +60,107 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
 
     The results are the step's own, and donated arguments are gone: this is a step of the training, only slower.
     """
-    events: list[Event] = []
-    clocks = [0.0] * executable.program.meshes
-    ready: dict[tuple[int, int], float] = {}
-    makers: dict[tuple[int, int], Call] = {}
-    arrivals: dict[int, float] = {}
-    last = time.perf_counter()
-
-    def on_instruction(mesh: int, instruction: Call | Send | Receive, made: Sequence[jax.Array], _: object) -> None:
-        nonlocal last
-        jax.block_until_ready(made)
-        seconds = time.perf_counter() - last
-        if isinstance(instruction, Receive):
-            ready[mesh, instruction.result] = arrivals[instruction.channel]
-        elif isinstance(instruction, Send):
-            place = (mesh, instruction.operand)
-            start = ready.get(place, 0.0)
-            arrivals[instruction.channel] = start + seconds
-            task = makers.get(place)
-            stage, microbatch = (task.stage, task.microbatch) if task else (None, None)
-            events.append(Event(mesh, "send", stage, microbatch, start, start + seconds, seconds))
-        else:
-            start = max([clocks[mesh], *(ready.get((mesh, register), 0.0) for register in instruction.operands)])
-            clocks[mesh] = start + seconds
-            for register in instruction.results:
-                ready[mesh, register], makers[mesh, register] = clocks[mesh], instruction
-            stage, microbatch = instruction.stage, instruction.microbatch
-            events.append(Event(mesh, instruction.kind, stage, microbatch, start, clocks[mesh], seconds))
-        last = time.perf_counter()
-
-    return executable.run(arguments, on_instruction), events
+    tracer = _Tracer(executable.program)
+    return executable.run(arguments, tracer.on_instruction, tracer.on_start), tracer.events
 
 
 def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
-    """Write the events for chrome://tracing or Perfetto: two rows per mesh (tasks, sends), microseconds."""
-    rows = [
-        {
-            "name": str(event),
-            "cat": event.kind,
-            "ph": "X",
-            "pid": 0,
-            "tid": 2 * event.mesh + (event.kind == "send"),
-            "ts": event.start * 1e6,
-            "dur": (event.end - event.start) * 1e6,
-            "args": {"stage": event.stage, "microbatch": event.microbatch, "seconds": event.seconds},
-        }
-        for event in events
+    """Write the events for Perfetto or chrome://tracing, in the shape that `Report.to_chrome_trace` has too.
+
+    The counter of live bytes leaves out the arguments of the step.
+    """
+    bars = (Bar(each.mesh, COMPUTE, [each.label], each.start, each.end) for each in events if each.target is None)
+    arrows = [
+        Arrow(each.label, each.mesh, each.target, each.start, each.end) for each in events if each.target is not None
     ]
-    names = [
-        {"name": "thread_name", "ph": "M", "pid": 0, "tid": 2 * mesh + sends, "args": {"name": f"mesh {mesh}{row}"}}
-        for mesh in sorted({event.mesh for event in events})
-        for sends, row in enumerate(("", ", sends"))
-    ]
-    Path(path).write_text(json.dumps({"traceEvents": names + rows, "displayTimeUnit": "ms"}))
+    Path(path).write_text(print_chrome_trace(bars, arrows, _memory(events), seconds=1.0), encoding="utf-8")
+
+
+def byte_size(spec: TensorSpec) -> int:
+    """Bytes of the whole value, as if it were on one device."""
+    return math.prod(spec.shape) * spec.dtype.itemsize
+
+
+def _memory(events: Sequence[Event]) -> Memory:
+    """The bytes of what the step made, on each mesh."""
+    meshes = 1 + max((mesh for each in events for mesh in (each.mesh, each.target or 0)), default=-1)
+    changes: list[list[tuple[float, int]]] = [[] for _ in range(meshes)]
+    for each in events:
+        if each.made:
+            changes[each.mesh if each.target is None else each.target].append((each.start, each.made))
+        if each.freed:
+            changes[each.mesh].append((each.end, -each.freed))
+    lines = [([time for time, _ in line], [change for _, change in line]) for line in changes]
+    return Memory("bytes", [curve(*in_order(*line)) for line in lines])
+
+
+class _Tracer:
+    """Times the instructions of a step as they run, and places them as if each mesh had its own processors."""
+
+    def __init__(self, program: Program) -> None:
+        self.events: list[Event] = []
+        self.program = program
+        self.last = math.nan
+        self.clocks = [0.0] * program.meshes
+        self.ready: dict[tuple[int, int], float] = {}
+        self.makers: dict[tuple[int, int], Call] = {}
+        self.arrivals: dict[int, float] = {}
+        self.bytes: dict[tuple[int, int], int] = {}
+        """What each register holds beyond the arguments."""
+
+    def on_start(self, live: Sequence[Mapping[int, jax.Array]]) -> None:
+        """The arguments are on their way: start the clock when they have arrived."""
+        jax.block_until_ready([list(registers.values()) for registers in live])
+        self.last = time.perf_counter()
+
+    def on_instruction(
+        self, mesh: int, instruction: Call | Send | Receive, made: Sequence[jax.Array], _: object
+    ) -> None:
+        """One instruction was dispatched."""
+        jax.block_until_ready(made)
+        seconds = time.perf_counter() - self.last
+        if isinstance(instruction, Receive):
+            place = (mesh, instruction.result)
+            self.ready[place] = self.arrivals[instruction.channel]
+            self.bytes[place] = byte_size(self.program.registers[mesh][instruction.result])
+        elif isinstance(instruction, Send):
+            self.send(mesh, instruction, seconds)
+        else:
+            self.call(mesh, instruction, seconds)
+        self.last = time.perf_counter()
+
+    def send(self, mesh: int, send: Send, seconds: float) -> None:
+        place = (mesh, send.operand)
+        start = self.ready.get(place, 0.0)
+        end = self.arrivals[send.channel] = start + seconds
+        maker = self.makers.get(place)
+        stage, microbatch = (maker.stage, maker.microbatch) if maker else (None, None)
+        made, freed = byte_size(self.program.registers[mesh][send.operand]), self.free(mesh, send.frees)
+        self.events.append(Event(mesh, "send", stage, microbatch, start, end, seconds, send.destination, made, freed))
+
+    def call(self, mesh: int, call: Call, seconds: float) -> None:
+        start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])
+        end = self.clocks[mesh] = start + seconds
+        made = self.make(mesh, call)
+        freed = self.free(mesh, call.frees)
+        self.events.append(Event(mesh, call.kind, call.stage, call.microbatch, start, end, seconds, None, made, freed))
+        for register in call.results:
+            self.ready[mesh, register], self.makers[mesh, register] = end, call
+
+    def make(self, mesh: int, call: Call) -> int:
+        """The bytes of the results that take no operand's buffer; the others take over what it counts."""
+        function = self.program.functions[call.function]
+        donated = [(function.arguments[number], (mesh, call.operands[number])) for number in function.donates]
+        made = 0
+        for register, spec in zip(call.results, function.results, strict=True):
+            given = next((pair for pair in donated if pair[0] == spec), None)
+            if given is None:
+                self.bytes[mesh, register] = byte_size(spec)
+                made += byte_size(spec)
+            else:
+                donated.remove(given)
+                self.bytes[mesh, register] = self.bytes.pop(given[1], 0)
+        return made
+
+    def free(self, mesh: int, registers: Sequence[int]) -> int:
+        return sum(self.bytes.pop((mesh, register), 0) for register in registers)

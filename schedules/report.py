@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.formats.chrome_trace import Memory, print_chrome_trace
+from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import Run
 from jaxpp.schedules.task import Task
@@ -21,7 +21,7 @@ Release: TypeAlias = Literal["W", "B", "half"]
 Numbers: TypeAlias = NDArray[np.float64]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
-_BACKWARD: Final = ("backward", "input_grad", "weight_grad")
+_TRACKS: Final = {"copy": "offload"}
 
 
 class Bubble(NamedTuple):
@@ -164,15 +164,26 @@ class Report:
     def memory(self) -> Memory:
         """What is alive on each mesh: bytes, or activations in microbatches where the costs know no bytes."""
         if any(self.costs.bytes("activation_bytes", self.schedule)):
-            return Memory("bytes", [_curve(*self.live_bytes(mesh)) for mesh in self._meshes])
-        return Memory("microbatches", [_curve(*self.activations(mesh)) for mesh in self._meshes])
+            return Memory("bytes", [curve(*self.live_bytes(mesh)) for mesh in self._meshes])
+        return Memory("microbatches", [curve(*self.activations(mesh)) for mesh in self._meshes])
 
     def to_chrome_trace(self) -> str:
         """The run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
 
         The costs' `unit` says how long a unit of time is.
         """
-        return print_chrome_trace(self.schedule.graph, self.run, self.memory, UNITS[self.costs.unit])
+        arrows = (Arrow(_label(task), source, target, *times) for task, source, target, *times in self.transfers)
+        return print_chrome_trace(self._bars(), arrows, self.memory, UNITS[self.costs.unit])
+
+    def _bars(self) -> Iterator[Bar]:
+        """The cells, each on its track."""
+        graph, run = self.schedule.graph, self.run
+        for mesh, row in enumerate(graph.rows):
+            for number in row:
+                if span := graph.spans[number]:
+                    labels = [_label(task) for task in graph.tasks[number : number + span]]
+                    track = graph.tracks.get(number, COMPUTE)
+                    yield Bar(mesh, _TRACKS.get(track, track), labels, run.starts[number], run.ends[number])
 
     @property
     def _meshes(self) -> range:
@@ -210,21 +221,15 @@ class Report:
             if freed:
                 times.append(run.ends[number])
                 deltas.append(freed * shares[task.slice])
-        at, change = np.array(times), np.array(deltas)
-        # At one time what is freed goes before what is made.
-        order = np.lexsort((change, at))
-        return at[order], change[order]
+        return in_order(times, deltas)
 
 
 def _peak(deltas: Numbers) -> float:
     return float(max(deltas.cumsum(), default=0.0))
 
 
-def _curve(times: Numbers, deltas: Numbers) -> tuple[Numbers, Numbers]:
-    """The amount from each time on, where there are several changes at a time after the last of them."""
-    last = np.append(times[1:] != times[:-1], True)[: len(times)]
-    # Sums of shares differ from 0 in their last digits.
-    return times[last], np.maximum(deltas.cumsum(), 0.0).round(9)[last]
+def _label(task: Task) -> Label:
+    return Label(task.kind, task.stage, task.microbatch, task.slice)
 
 
 def _effects(schedule: Schedule, sizes: list[float], kept: list[float]) -> Callable[[Task], tuple[float, float]]:

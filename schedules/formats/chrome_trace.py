@@ -1,9 +1,11 @@
-"""Chrome's trace format, which Perfetto opens: a simulated step as it would be measured.
+"""Chrome's trace format, which Perfetto opens: a simulated step and a measured one in the same shape.
 
 One process per mesh, in it a track for its tasks, one for what it sends and one for what it receives (more where these
 overlap), one for copies to and from the host, and a counter of live bytes. Arrows lead from each send to its receipt.
-Times are microseconds. Names and arguments are those of `jaxpp.runtime.trace`: `forward 0, 3` is the forward of stage 0
-for microbatch 3, with its stage, microbatch and seconds.
+Times are microseconds. `forward 0, 3` is the forward of stage 0 for microbatch 3, `send 0, 3` sends what it made; the
+stage, the microbatch and the seconds are arguments of both.
+
+`Report.to_chrome_trace` writes what was simulated, `jaxpp.runtime.write_chrome_trace` what was measured.
 """
 
 from __future__ import annotations
@@ -15,13 +17,45 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.sweep import Run
-from jaxpp.schedules.task import Task
-
 Event: TypeAlias = dict[str, object]
+Numbers: TypeAlias = NDArray[np.float64]
 
-_NAMES: Final = {"": "compute", "copy": "offload"}
+COMPUTE: Final = "compute"
+"""The track of a mesh's own tasks."""
+
+
+class Label(NamedTuple):
+    """What a bar is called after: a kind of task, a stage, a microbatch (None: it belongs to none), a slice of it."""
+
+    kind: str
+    stage: int | None
+    microbatch: int | None
+    slice: int = 0
+
+    def __str__(self) -> str:
+        """`forward 0, 3`, of a later slice `forward 0, 3, 1`; of what has no stage the kind alone."""
+        numbers = [str(number) for number in (self.stage, self.microbatch, self.slice or None) if number is not None]
+        return f"{self.kind} {', '.join(numbers)}".rstrip()
+
+
+class Bar(NamedTuple):
+    """A task, or several that are fused, on a track of a mesh."""
+
+    mesh: int
+    track: str
+    labels: Sequence[Label]
+    start: float
+    end: float
+
+
+class Arrow(NamedTuple):
+    """What the task `label` made goes from one mesh to another."""
+
+    label: Label
+    source: int
+    target: int
+    start: float
+    end: float
 
 
 class Memory(NamedTuple):
@@ -33,16 +67,36 @@ class Memory(NamedTuple):
     """
 
     unit: str
-    curves: list[tuple[NDArray[np.float64], NDArray[np.float64]]]
+    curves: list[tuple[Numbers, Numbers]]
 
 
-def print_chrome_trace(graph: Graph, run: Run, memory: Memory, seconds: float) -> str:
-    """The trace of a run, as JSON; `seconds` is the unit of its times."""
-    tracks = _Tracks(1e6 * seconds, len(graph.rows))
-    for mesh in range(len(graph.rows)):
-        tracks.tid(mesh, "compute")
-    _add_tasks(tracks, graph, run)
-    _add_transfers(tracks, graph, run)
+def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Numbers, Numbers]:
+    """Changes of a memory by their times; at one time what is freed goes before what is made."""
+    at, change = np.array(times, np.float64), np.array(changes, np.float64)
+    order = np.lexsort((change, at))
+    return at[order], change[order]
+
+
+def curve(times: Numbers, changes: Numbers) -> tuple[Numbers, Numbers]:
+    """The amount from each time on, where there are several changes at a time after the last of them."""
+    last = np.append(times[1:] != times[:-1], True)[: len(times)]
+    # Sums of shares differ from 0 in their last digits.
+    return times[last], np.maximum(changes.cumsum(), 0.0).round(9)[last]
+
+
+def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Memory, seconds: float) -> str:
+    """The trace as JSON, of as many meshes as the memory has curves.
+
+    Args:
+        bars: those of one track do not overlap.
+        arrows: those that overlap get tracks of their own.
+        memory: for the counters.
+        seconds: the unit of all times.
+    """
+    tracks = _Tracks(1e6 * seconds, len(memory.curves))
+    for bar in bars:
+        tracks.add(bar.mesh, bar.track, bar.labels, bar.start, bar.end)
+    _add_transfers(tracks, arrows)
     _add_memory(tracks, memory)
     found = {"traceEvents": [*tracks.names(), *tracks.events], "displayTimeUnit": "ms"}
     return json.dumps(found, allow_nan=False)
@@ -54,11 +108,8 @@ class _Tracks:
     def __init__(self, scale: float, meshes: int) -> None:
         self.scale = scale
         self.events: list[Event] = []
-        self._tids: list[dict[str, int]] = [{} for _ in range(meshes)]
+        self._tids: list[dict[str, int]] = [{COMPUTE: 0} for _ in range(meshes)]
         self._ends: dict[tuple[int, str], list[float]] = {}
-
-    def tid(self, mesh: int, track: str) -> int:
-        return self._tids[mesh].setdefault(track, len(self._tids[mesh]))
 
     def lane(self, mesh: int, track: str, start: float, end: float) -> str:
         """A track on which nothing overlaps: `send`, or `send 2` while that is busy. Called in order of start."""
@@ -67,17 +118,18 @@ class _Tracks:
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
-    def add(self, mesh: int, track: str, tasks: Sequence[Task], kind: str, start: float, end: float) -> Event:
-        """A slice of a track, for one task or several that are fused."""
-        args: Event = {name: _one([getattr(task, name) for task in tasks]) for name in ("stage", "microbatch")}
-        if any(task.slice for task in tasks):
-            args["slice"] = _one([task.slice for task in tasks])
+    def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> Event:
+        """A bar on a track, for one task or several that are fused."""
+        args: Event = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
+        if any(label.slice for label in labels):
+            args["slice"] = _one([label.slice for label in labels])
+        tids = self._tids[mesh]
         event: Event = {
-            "name": " + ".join(_name(task, kind) for task in tasks),
-            "cat": kind or "+".join(task.kind for task in tasks),
+            "name": " + ".join(map(str, labels)),
+            "cat": "+".join(label.kind for label in labels),
             "ph": "X",
             "pid": mesh,
-            "tid": self.tid(mesh, track),
+            "tid": tids.setdefault(track, len(tids)),
             "ts": start * self.scale,
             "dur": (end - start) * self.scale,
             "args": args | {"seconds": (end - start) * self.scale / 1e6},
@@ -94,33 +146,17 @@ class _Tracks:
                 yield {"name": "thread_sort_index", "ph": "M", "pid": mesh, "tid": tid, "args": {"sort_index": tid}}
 
 
-def _name(task: Task, kind: str) -> str:
-    part = f", {task.slice}" if task.slice else ""
-    return f"{kind or task.kind} {task.stage}, {task.microbatch}{part}"
-
-
-def _one(values: list[int]) -> object:
+def _one(values: list[object]) -> object:
     return values[0] if len(values) == 1 else values
 
 
-def _add_tasks(tracks: _Tracks, graph: Graph, run: Run) -> None:
-    for mesh, row in enumerate(graph.rows):
-        for number in row:
-            if graph.spans[number]:
-                track = graph.tracks.get(number, "")
-                cell = graph.tasks[number : number + graph.spans[number]]
-                tracks.add(mesh, _NAMES.get(track, track), cell, "", run.starts[number], run.ends[number])
-
-
-def _add_transfers(tracks: _Tracks, graph: Graph, run: Run) -> None:
-    homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
-    moved = sorted(zip(run.sent, run.received, graph.transfers, strict=True), key=lambda each: each[:2])
-    for number, (start, end, (made, target)) in enumerate(moved):
+def _add_transfers(tracks: _Tracks, arrows: Iterable[Arrow]) -> None:
+    for number, (label, source, target, start, end) in enumerate(sorted(arrows, key=lambda each: each[-2:])):
         ends = [
-            tracks.add(mesh, tracks.lane(mesh, kind, start, end), [graph.tasks[made]], kind, start, end)
-            for mesh, kind in ((homes[made], "send"), (target, "recv"))
+            tracks.add(mesh, tracks.lane(mesh, kind, start, end), [label._replace(kind=kind)], start, end)
+            for mesh, kind in ((source, "send"), (target, "recv"))
         ]
-        # An arrow is bound to the slice that its time falls into, so both of its ends stand at a start.
+        # An arrow is bound to the bar that its time falls into, so both of its ends stand at a start.
         for phase, event in zip(({"ph": "s"}, {"ph": "f", "bp": "e"}), ends, strict=True):
             place = {key: event[key] for key in ("pid", "tid", "ts")}
             tracks.events.append({"name": "transfer", "cat": "transfer", "id": number} | place | phase)
