@@ -69,6 +69,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.trace:
         write_chrome_trace(events, options.trace)
         print(f"wrote {options.trace}: that step, for chrome://tracing or https://ui.perfetto.dev")
+    if options.costs:
+        costs = pipeline.costs(events)
+        costs.save(options.costs)
+        predicted = jaxpp.schedules.simulate(options.plan, costs).makespan
+        print(f"wrote {options.costs}: its costs, for jaxpp-schedule (simulated, these tasks take {predicted:.1f} ms)")
     return 0 if agrees else 1
 
 

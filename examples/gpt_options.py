@@ -39,6 +39,7 @@ class Options:
     seed: int
     check: bool
     trace: Path | None
+    costs: Path | None
     dump: Path | None
 
     @property
@@ -87,7 +88,7 @@ def _check(options: Options) -> None:
     size = TEXT.stat().st_size
     if options.sequence >= size:
         raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
-    for flag, path in (("--trace", options.trace), ("--dump", options.dump)):
+    for flag, path in (("--trace", options.trace), ("--costs", options.costs), ("--dump", options.dump)):
         if path and not path.absolute().parent.is_dir():
             raise ValueError(f"{flag}: no folder {path.parent}")
 
@@ -151,6 +152,9 @@ def _parser() -> argparse.ArgumentParser:
     output = parser.add_argument_group("what to look at")
     output.add_argument("--check", action="store_true", help="compare with plain jax.jit on one device")
     output.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace of one step")
+    output.add_argument(
+        "--costs", type=Path, metavar="FILE", help="write what its tasks cost, for jaxpp-schedule: TOML, or .json"
+    )
     output.add_argument("--dump", type=Path, metavar="FILE", help="write the lowered step, for jaxpp-opt")
     return parser
 

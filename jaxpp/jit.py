@@ -21,7 +21,7 @@ from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
-from jaxpp.runtime import Event, Executable, load, trace_step
+from jaxpp.runtime import Event, Executable, load, measured_costs, trace_step
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | str
 
@@ -246,6 +246,20 @@ class CompiledStep:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
         results, events = trace_step(self.executable, self._bits(self._leaves(args, kwargs)))
         return self._wrap(results), events
+
+    def costs(self, *steps: Sequence[Event], unit: str = "ms") -> schedules.Costs:
+        """What the tasks and hops of traced steps cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
+
+        Args:
+            steps: the events of each, from `trace`.
+            unit: of time: "s", "ms" or "us".
+
+        How it is counted: `jaxpp.runtime.measured_costs`.
+
+        Raises:
+            ValueError: no task of a stage is among the events.
+        """
+        return measured_costs(self.executable.program, *steps, unit=unit)
 
     def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
         leaves, tree = jax.tree.flatten((args, kwargs))

@@ -1,5 +1,6 @@
 """Program module -> compiled -> executed: `Executable(load(module), submeshes)(arguments)`."""
 
+from jaxpp.runtime.costs import measured_costs
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.load import load
 from jaxpp.runtime.program import Call, Program, Receive, Send
@@ -15,6 +16,7 @@ __all__ = [
     "Receive",
     "Send",
     "load",
+    "measured_costs",
     "trace_step",
     "write_chrome_trace",
 ]
