@@ -44,10 +44,9 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     times = _task_times(steps)
     if not times:
         raise ValueError("measured_costs: the events have no task of a stage")
-    stages = range(1 + max(stage for _, stage in times))
-    table = [[scale * time for time in _stage_times(times, stage)] for stage in stages]
-    forward, input_grad, weight_grad = ([_rounded(row[column]) for row in table] for column in range(3))
-    activation_bytes, message_bytes, weight_grad_bytes = _bytes(program, len(stages))
+    activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
+    table = [_stage_times(times, stage) for stage in range(len(activation_bytes))]
+    forward, input_grad, weight_grad = ([_rounded(scale * row[column]) for row in table] for column in range(3))
     return Costs(
         forward=forward,
         input_grad=input_grad,
@@ -104,9 +103,10 @@ def _hop(steps: Iterable[Sequence[Event]]) -> float:
     return statistics.median(found) if found else 0.0
 
 
-def _bytes(program: Program, stages: int) -> tuple[list[int], list[int], list[int] | None]:
+def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     """Bytes of activations, of messages, and of what a weight gradient reads (None without one), for each stage."""
     values = _Values(program)
+    stages = 1 + max((stage for _, stage, _ in values.tasks), default=-1)
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
     for (kind, stage, microbatch), calls in values.tasks.items():
         if kind == "forward":
