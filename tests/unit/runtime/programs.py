@@ -1,10 +1,13 @@
 """Program modules written out by hand: a pipeline of `tanh(x @ w)` stages under 1F1B, trained by one SGD step."""
 
 import dataclasses
+import itertools
+import types
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
@@ -14,6 +17,12 @@ from jaxpp import _compat, runtime
 def parse(text: str) -> runtime.Program:
     with _compat.make_context():
         return runtime.load(ir.Module.parse(text))
+
+
+def tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every task and every copy of a traced step take exactly one second."""
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr("jaxpp.runtime.trace.time", clock)
 
 
 def module(*functions: str, meshes: int | None = None, data: int = 1) -> str:

@@ -2,7 +2,6 @@
 
 import collections
 import contextlib
-import itertools
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -275,16 +274,3 @@ def test_arrays_with_part_of_an_axis_cross_between_meshes() -> None:
     executable = runtime.Executable(parse(text), submeshes(2, 4))
     x = np.arange(16, dtype="f4").reshape(4, 4)
     np.testing.assert_array_equal(executable([x])[0], 4 * x)
-
-
-def test_a_traced_step_is_a_step(tmp_path: Path) -> None:
-    pipeline = Pipeline(2, 3)
-    results, events = runtime.trace_step(pipeline.executable(), pipeline.arguments())
-    assert_close(results, pipeline.expected(pipeline.arguments()))
-    counts = collections.Counter((event.mesh, event.kind) for event in events)
-    assert counts[0, "forward"] == counts[1, "backward"] == counts[0, "send"] == counts[1, "send"] == 3
-    for mesh in range(2):
-        tasks = [event for event in events if event.mesh == mesh and event.kind != "send"]
-        assert all(one.end <= other.start for one, other in itertools.pairwise(tasks))
-    runtime.write_chrome_trace(events, tmp_path / "trace.json")
-    assert '"forward 0, 2"' in (tmp_path / "trace.json").read_text()
