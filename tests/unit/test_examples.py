@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpp.tools import opt
+from jaxpp import schedules
+from jaxpp.tools import opt, schedule
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -36,8 +37,9 @@ TINY = (
     ids=" ".join,
 )
 def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path) -> None:
-    trace, dump = tmp_path / "step.json", tmp_path / "step.mlir"
-    output = run(EXAMPLES / "gpt.py", *TINY, *flags, "--trace", str(trace), "--dump", str(dump))
+    trace, costs, dump = (tmp_path / name for name in ("step.json", "costs.toml", "step.mlir"))
+    files = ("--trace", str(trace), "--costs", str(costs), "--dump", str(dump))
+    output = run(EXAMPLES / "gpt.py", *TINY, *flags, *files)
     pipeline, plain = output.split("plain jax.jit on one device\n")[:2]
     losses = [[float(loss) for loss in re.findall(r"loss (\S+)", part)] for part in (pipeline, plain)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
@@ -53,6 +55,14 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     last = stages - 1
     assert {"forward 0, 0", f"forward {last}, 1", f"backward {last}, 0", "backward 0, 1"} <= names
     assert ("send 0, 0" in names) == (stages > 1)
+    assert schedules.Costs.load(costs).stages == stages
+    name = flags[flags.index("--schedule") + 1] if "--schedule" in flags else "1f1b"
+    sizes = ("--meshes", str(meshes), "--microbatches", "2" if "--microbatches" in flags else "4")
+    simulated = io.StringIO()
+    assert schedule.main(["simulate", name, *sizes, "--costs", str(costs)], stdout=simulated) == 0
+    (makespan,) = re.findall(r"^makespan +(\S+) ms", simulated.getvalue(), re.MULTILINE)
+    (printed,) = re.findall(r"simulated, these tasks take (\S+) ms", output)
+    assert float(printed) == pytest.approx(float(makespan), abs=0.06)
     program = io.StringIO()
     assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
     assert program.getvalue().count("func.func public @mesh_") == meshes
@@ -85,6 +95,7 @@ def test_gpt_knows_every_schedule_of_whole_backwards(monkeypatch: pytest.MonkeyP
         ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),
         ("--learning-rate nan", "argument --learning-rate: 'nan' is not a positive number"),
         ("--trace missing/step.json", "--trace: no folder missing"),
+        ("--costs missing/costs.toml", "--costs: no folder missing"),
     ],
 )
 def test_flags_that_cannot_be(
