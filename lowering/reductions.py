@@ -15,7 +15,9 @@ import numpy as np
 class Op(ABC):
     """Base class of an operation that accumulates one result over the microbatches.
 
-    Subclasses define `state` and `update`; the class or an instance of it is given as `operation`.
+    Subclasses define `state` and `update`; the class or an instance of it is given as `operation`. Where a schedule
+    runs the microbatches of a stage in another order, or on several meshes, an `update` must be of one of three forms:
+    `state + x`, `maximum(state, x)`, or `x` written to the row of this microbatch, as `Add`, `Max` and `Concat` have it.
     """
 
     @abstractmethod
