@@ -17,7 +17,7 @@ class Op(ABC):
 
     Subclasses define `state` and `update`; the class or an instance of it is given as `operation`. Where a schedule
     runs the microbatches of a stage in another order, or on several meshes, an `update` must be of one of three forms:
-    `state + x`, `maximum(state, x)`, or `x` written to the row of this microbatch, as `Add`, `Max` and `Concat` have it.
+    `state + x`, `maximum(state, x)`, or `x` written to the row of this microbatch, as `Add`, `Max` and `Concat` do.
     """
 
     @abstractmethod

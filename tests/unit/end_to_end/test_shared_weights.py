@@ -121,6 +121,8 @@ def sends(text: str, type_: str) -> int:
         (tied, "1f1b", 4, 2),
         (tied, "interleaved-1f1b", 2, 2),
         (tied, "chimera", 4, 2),
+        # both stages on one mesh: one sum
+        (tied, "hanayo", 2, 0),
         (in_bfloat16, "1f1b", 4, 2),
         # two sums to the mesh of stage 0, two weights back
         (in_three_stages, "1f1b", 4, 4),
