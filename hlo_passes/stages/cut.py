@@ -1,0 +1,171 @@
+"""The cheapest way to divide a computation into an early and a late half."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir.values import byte_size
+
+# Capacities of the flow problem are 32-bit integers.
+_LARGEST = 2**30
+
+
+class Halves(Protocol):
+    """What is known of the two halves before they are divided."""
+
+    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+        """What `op` uses, also in its regions."""
+        ...
+
+    def producer(self, value: ir.Value) -> ir.Operation | None:
+        """The operation that makes `value`; None for a value from outside."""
+        ...
+
+    def is_free(self, value: ir.Value) -> bool:
+        """Whether both halves can have `value` at no cost."""
+        ...
+
+    def is_early(self, value: ir.Value) -> bool:
+        """Whether the early half has `value`, or makes it."""
+        ...
+
+    def may_move(self, op: ir.Operation) -> bool:
+        """Whether `op`, a late operation whose operands are early, may become early."""
+        ...
+
+    def may_repeat(self, op: ir.Operation) -> bool:
+        """Whether the late half may compute again what the early operation `op` makes."""
+        ...
+
+
+class Division(NamedTuple):
+    """Late operations that become early, and early ones that the late half computes again."""
+
+    moved: set[ir.Operation]
+    again: set[ir.Operation]
+
+
+def divide(halves: Halves, late: Sequence[ir.Operation], wanted: Iterable[ir.Value] = ()) -> Division:
+    """Choose so that the fewest bytes stay alive from the early half to the late one.
+
+    Two kinds of operations leave a choice. A late one that depends on the early half alone may move there, which then
+    hands on its result instead of its operands. A cheap early one may be computed again in the late half, from its
+    operands. The best choice is a minimum cut between what the early half must compute and what the late half must,
+    with the bytes of each value as its capacity (the same problem as in the partitioning of Chen et al.,
+    arXiv:1604.06174, and of PyTorch's AOTAutograd). Among equal cuts the one that computes the least again is taken.
+
+    Args:
+        halves: what may be where.
+        late: the operations of the late half, in program order.
+        wanted: values that the late half has to have, besides what its operations use.
+    """
+    return _Cut(halves).solve(late, wanted)
+
+
+class _Cut:
+    """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
+
+    def __init__(self, halves: Halves) -> None:
+        self._halves = halves
+        self._movable: dict[ir.Operation, None] = {}
+        self._again: dict[ir.Operation, None] = {}
+        self._nodes: dict[ir.Operation | ir.Value, int] = {}
+        self._edges: list[tuple[int, int, int]] = []
+        self._pending: list[tuple[ir.Operation, int]] = []
+
+    def solve(self, late: Sequence[ir.Operation], wanted: Iterable[ir.Value]) -> Division:
+        uses = self._find_uses(late)
+        for value in wanted:
+            if not self._halves.is_free(value):
+                uses.setdefault(value, []).append(None)
+        for value, users in uses.items():
+            entry = self._entry(value)
+            inside = [self._nodes[user] for user in users if user is not None and user in self._nodes]
+            if entry is not None:
+                self._edges.extend((entry + 1, node, -1) for node in inside)
+                if len(inside) < len(users):
+                    self._edges.append((entry + 1, 1, -1))
+            producer = self._halves.producer(value)
+            if producer is not None and producer in self._movable:
+                # What moves to the early half takes along what it depends on.
+                above = self._nodes[producer]
+                self._edges.extend((node, above, -1) for node in inside)
+        if not self._movable and not self._again:
+            return Division(set(), set())
+        early = _source_side(self._edges, 2 + 2 * len(self._nodes))
+        return Division(
+            {op for op in self._movable if self._nodes[op] in early},
+            {op for op in self._again if self._nodes[op] not in early},
+        )
+
+    def _find_uses(self, late: Sequence[ir.Operation]) -> dict[ir.Value, list[ir.Operation | None]]:
+        """What the late operations use, the movable ones told apart."""
+        halves = self._halves
+        uses: dict[ir.Value, list[ir.Operation | None]] = {}
+        for op in late:
+            sources = [value for value in halves.operands(op) if not halves.is_free(value)]
+            early = all(halves.producer(value) in self._movable or halves.is_early(value) for value in sources)
+            if early and len(op.results) and halves.may_move(op):
+                self._movable[op] = None
+                self._add(op, sum(byte_size(result.type) for result in op.results))
+            for value in sources:
+                uses.setdefault(value, []).append(op)
+        return uses
+
+    def _add(self, key: ir.Operation | ir.Value, size: int) -> int:
+        """The entry node of a value, or of an operation's results, with its capacity; the exit is one more."""
+        entry = self._nodes[key] = 2 + 2 * len(self._nodes)
+        self._edges.append((entry, entry + 1, size))
+        return entry
+
+    def _entry(self, value: ir.Value) -> int | None:
+        """The entry node of a value that the early half has; None for one that only the late half has."""
+        entry = self._node(value)
+        while self._pending:
+            op, below = self._pending.pop()
+            for operand in self._halves.operands(op):
+                if not self._halves.is_free(operand):
+                    above = self._node(operand)
+                    self._edges.append((0 if above is None else above + 1, below, -1))
+        return entry
+
+    def _node(self, value: ir.Value) -> int | None:
+        op = self._halves.producer(value)
+        key = op if op is not None and (op in self._movable or op in self._again) else value
+        if key in self._nodes:
+            return self._nodes[key]
+        if not self._halves.is_early(value):
+            return None
+        if op is None or not self._halves.may_repeat(op):
+            entry = self._add(value, byte_size(value.type))
+            self._edges.append((0, entry, -1))
+            return entry
+        self._again[op] = None
+        entry = self._add(op, byte_size(value.type))
+        self._pending.append((op, entry))
+        return entry
+
+
+def _source_side(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
+    """The nodes on the side of node 0 of the minimum cut between nodes 0 and 1 that is nearest to node 1.
+
+    Edges are (tail, head, capacity in bytes), with -1 for one that can't be cut.
+    """
+    from scipy.sparse import csr_matrix  # here: it takes longer to import than the whole of jaxpp-opt
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    total = sum(size for _, _, size in edges if size > 0)
+    unit = max(1, -(-total // _LARGEST))
+    endless = total // unit + len(edges) + 1
+    capacities: dict[tuple[int, int], int] = {}
+    for tail, head, size in edges:
+        capacities[tail, head] = endless if size < 0 else -(-size // unit)
+    rows, columns = zip(*capacities, strict=True)
+    graph = csr_matrix((np.array(list(capacities.values()), np.int32), (rows, columns)), shape=(count, count))
+    residual = graph - maximum_flow(graph, 0, 1).flow
+    residual.data[residual.data < 0] = 0
+    residual.eliminate_zeros()
+    late = breadth_first_order(residual.T.tocsr(), 1, return_predecessors=False)
+    return set(range(count)).difference(late.tolist())
