@@ -4,7 +4,7 @@ Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -200,6 +200,14 @@ def trace_context() -> Any:
     from jax._src import config
 
     return config.trace_context()
+
+
+def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
+    """Give every concrete `jax.Array` a read-only property that it does not have (0.10.2, 0.11.2)."""
+    from jax._src.array import ArrayImpl
+
+    if not hasattr(ArrayImpl, name):
+        setattr(ArrayImpl, name, property(get))
 
 
 def weakly_typed(array: Any) -> Any:

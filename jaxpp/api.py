@@ -1,8 +1,23 @@
 """The public names of jaxpp, under the name that NVIDIA's JaxPP gives them: `import jaxpp.api as jaxpp`."""
 
+from jaxpp.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
 from jaxpp.hlo_passes import PassError
-from jaxpp.jit import mpmd_jit_with_loop
-from jaxpp.lowering import Add, Concat, Max, MpmdMesh, Op, mark_stage_end, pipeline_enter_stage, treduce, treduce_i
+from jaxpp.jit import mpmd_jit_by_yield, mpmd_jit_with_loop
+from jaxpp.lowering import (
+    Add,
+    Concat,
+    Max,
+    MpmdMesh,
+    MpmdSharding,
+    Op,
+    cross_mpmd_all_reduce,
+    cross_mpmd_stack,
+    mark_stage_end,
+    pipeline_enter_stage,
+    place_with,
+    treduce,
+    treduce_i,
+)
 from jaxpp.schedules import (
     GIS,
     BaseSchedule,
@@ -27,6 +42,9 @@ from jaxpp.schedules import (
     ZeroBubbleH2,
     ZeroBubbleV,
 )
+from jaxpp.times import collect_task_times_ms
+
+InterleavedGPipe = LoopedBFS
 
 __all__ = [
     "GIS",
@@ -41,11 +59,14 @@ __all__ = [
     "GPipe",
     "Hanayo",
     "Interleaved1F1B",
+    "InterleavedGPipe",
     "InterleavedZeroBubble",
     "KimiK2",
     "LoopedBFS",
     "Max",
+    "MpmdArray",
     "MpmdMesh",
+    "MpmdSharding",
     "Op",
     "PassError",
     "ScheduleError",
@@ -57,9 +78,16 @@ __all__ = [
     "ZeroBubble",
     "ZeroBubbleH2",
     "ZeroBubbleV",
+    "collect_task_times_ms",
+    "cross_mpmd_all_reduce",
+    "cross_mpmd_stack",
     "mark_stage_end",
+    "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",
+    "mpmd_to_spmd_reshard",
     "pipeline_enter_stage",
+    "place_with",
+    "spmd_to_mpmd_reshard",
     "treduce",
     "treduce_i",
 ]

@@ -1,4 +1,4 @@
-"""`mpmd_jit_with_loop`: a training step with stage marks becomes a program of several meshes."""
+"""`mpmd_jit_with_loop`, `mpmd_jit_by_yield`: a function with stage marks becomes a program of several meshes."""
 
 import functools
 import types
@@ -9,30 +9,38 @@ from typing import Any
 import jax
 import jax.core
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
+from jaxpp.array import plain
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered, lower
-from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding
 from jaxpp.lowering.microbatch_loop import schedule_text
+from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.runtime import Event, Executable, load, measured_costs, trace_step
+from jaxpp.runtime.arrays import Shardings
+from jaxpp.runtime.program import Argument, Result
+from jaxpp.times import current_times, record
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | str
 
 
 def mpmd_jit_with_loop(
     fun: Callable[..., Any],
-    *,
     mpmd_mesh: MpmdMesh,
+    *,
     schedule: Schedule | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
@@ -49,8 +57,10 @@ def mpmd_jit_with_loop(
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
         schedule: for a loop that names none (a `lax.scan`): a schedule, or the name of one.
         in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
-            PartitionSpecs, or None where the present sharding, or else propagation, decides.
+            PartitionSpecs, MpmdShardings, or None where the present sharding, or else propagation, decides.
         out_shardings: likewise, of the results.
+        in_specs: another name of `in_shardings`.
+        out_specs: another name of `out_shardings`.
         static_argnums: as for `jax.jit`, as are the next three.
         static_argnames: see above.
         donate_argnums: see above.
@@ -61,18 +71,83 @@ def mpmd_jit_with_loop(
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
-    if not isinstance(mpmd_mesh, MpmdMesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-        found = type(mpmd_mesh).__name__
-        raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")
+    _check_mesh(mpmd_mesh)
     options = {
-        "in_shardings": in_shardings,
-        "out_shardings": out_shardings,
+        "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
+        "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
         "static_argnums": static_argnums,
         "static_argnames": static_argnames,
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
     }
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options)
+
+
+def mpmd_jit_by_yield(
+    fun: Callable[..., Any],
+    mpmd_mesh: MpmdMesh,
+    *,
+    target_num_stages: int | None = None,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Iterable[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Iterable[str] | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+) -> "MpmdFunction":
+    """Compile a function with stage marks and no loop: inference, or a training step of one microbatch.
+
+    Stage i runs on mesh i, or i modulo the number of meshes; what leads to no mark runs where its operands are. Calls
+    return before they are computed, so several of them overlap, each on other meshes.
+
+    Args:
+        fun: a function of arrays with stage marks, at its top level or in jitted functions that it calls.
+        mpmd_mesh: the mesh and its mpmd axis.
+        target_num_stages: the number of stages: that of the marks, or one more where the last stage has no mark.
+            None: one more where only that is a multiple of the number of meshes.
+        in_shardings: as for `mpmd_jit_with_loop`, as is all that follows.
+        out_shardings: see there.
+        in_specs: see there.
+        out_specs: see there.
+        static_argnums: see there.
+        static_argnames: see there.
+        donate_argnums: see there.
+        donate_argnames: see there.
+        compiler_options: see there.
+
+    Raises (when called, lowered or compiled):
+        ValueError: there is no mark, another number of stages than `target_num_stages`, or a loop over microbatches.
+        PassError, TypeError, ValueError: as for `mpmd_jit_with_loop`.
+    """
+    _check_mesh(mpmd_mesh)
+    return mpmd_jit_with_loop(
+        in_one_microbatch(fun, mpmd_mesh.mpmd_dim, target_num_stages),
+        mpmd_mesh,
+        in_shardings=in_shardings,
+        out_shardings=out_shardings,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        static_argnums=static_argnums,
+        static_argnames=static_argnames,
+        donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
+        compiler_options=compiler_options,
+    )
+
+
+def _check_mesh(mpmd_mesh: Any) -> None:
+    if not isinstance(mpmd_mesh, MpmdMesh):
+        found = type(mpmd_mesh).__name__
+        raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")
+
+
+def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
+    if value is not None and other is not None:
+        raise TypeError(f"{name} and {other_name} are two names of one argument; give one of them")
+    return other if value is None else value
 
 
 class MpmdFunction:
@@ -110,12 +185,17 @@ class MpmdFunction:
             compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
         return compiled.run(leaves)
 
+    def compile(self, *args: Any, **kwargs: Any) -> "CompiledStep":
+        """Compile for these arguments (arrays or `jax.ShapeDtypeStruct`s): `lower(...).compile()`."""
+        return self.lower(*args, **kwargs).compile()
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         """A decorated method is bound to its instance, as a function would be."""
         return self if instance is None else types.MethodType(self, instance)
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
+        args, kwargs = plain((args, kwargs))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options)
 
@@ -132,7 +212,7 @@ class MpmdFunction:
         dynamic = [arg for i, arg in enumerate(args) if i not in static.nums]
         named = {name: value for name, value in kwargs.items() if name not in static.names}
         leaves, tree = jax.tree.flatten((dynamic, named))
-        return values, leaves, tree
+        return values, plain(leaves), tree
 
 
 def _check_hashable(static: Sequence[tuple[int | str, type, Any]]) -> None:
@@ -234,6 +314,8 @@ class CompiledStep:
     def __init__(self, lowered: Lowered, executable: Executable) -> None:
         self.executable = executable
         self._lowered = lowered
+        submeshes = lowered.mpmd_mesh.unstack[: executable.program.meshes]
+        self._places = Shardings(executable.program, submeshes, lowered.mpmd_mesh.mpmd_axis_name)
         self._keys_in = _keys(lowered.in_avals)
         self._keys_out = _keys(lowered.out_avals)
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
@@ -265,11 +347,40 @@ class CompiledStep:
         leaves, tree = jax.tree.flatten((args, kwargs))
         if tree != self._lowered.in_tree:
             raise TypeError(f"compiled for arguments of the structure {self._lowered.in_tree}, called with {tree}")
-        return leaves
+        return plain(leaves)
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
-        return self._wrap(self.executable(self._bits(leaves)))
+        times = current_times()
+        if times is None:
+            return self._wrap(self.executable(self._bits(leaves)))
+        results, events = trace_step(self.executable, self._bits(leaves))
+        record(times, events)
+        return self._wrap(results)
+
+    @property
+    def in_shardings(self) -> Any:
+        """Where the step wants its arguments, as `(args, kwargs)` of MpmdShardings without the static ones.
+
+        An argument that no mesh uses has no meshes. Arguments elsewhere are moved when the step is called.
+        """
+        found = self.executable.program.arguments
+        each = [found.get(number) for number in range(len(self._lowered.in_avals))]
+        return jax.tree.unflatten(self._lowered.in_tree, [self._sharding(argument) for argument in each])
+
+    @property
+    def out_shardings(self) -> Any:
+        """Where the results are, as a tree of MpmdShardings."""
+        results = self.executable.program.results
+        return jax.tree.unflatten(self._lowered.out_tree, [self._sharding(result) for result in results])
+
+    def _sharding(self, value: Argument | Result | None) -> MpmdSharding:
+        mesh = self._lowered.mpmd_mesh
+        if value is None:
+            return MpmdSharding(mesh, frozenset(), PartitionSpec())
+        meshes = {number for number, _ in value.registers}
+        spec = self._places.place(value.spec, tuple(sorted(meshes))[:1] or (0,)).sharding.spec
+        return MpmdSharding(mesh, meshes, spec)
 
     def _bits(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The arguments as the program has them: key arrays as their bits."""

@@ -9,11 +9,13 @@ from jaxpp._compat import hide_frames
 
 hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
-from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # after the frames of this folder are hidden
+from jaxpp.lowering.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with  # noqa: E402  # frames are hidden
+from jaxpp.lowering.lower import Lowered, lower  # noqa: E402
 from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402
-from jaxpp.lowering.mesh import MpmdMesh  # noqa: E402
+from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
+from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
 
 __all__ = [
     "Add",
@@ -21,10 +23,15 @@ __all__ = [
     "Lowered",
     "Max",
     "MpmdMesh",
+    "MpmdSharding",
     "Op",
+    "cross_mpmd_all_reduce",
+    "cross_mpmd_stack",
+    "in_one_microbatch",
     "lower",
     "mark_stage_end",
     "pipeline_enter_stage",
+    "place_with",
     "treduce",
     "treduce_i",
 ]

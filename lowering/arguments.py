@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpp.lowering.marks import is_array
-from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Placer:
 
         Args:
             what: for the error, e.g. `in_shardings for x`.
-            sharding: None, a PartitionSpec, or a NamedSharding over a mesh with the same axis names.
+            sharding: None, a PartitionSpec, an MpmdSharding, or a NamedSharding over a mesh with the same axis names.
 
         Raises:
             TypeError: it is something else.
@@ -122,7 +122,7 @@ class Placer:
         """
         if sharding is None:
             return None
-        spec = sharding.spec if isinstance(sharding, NamedSharding) else sharding
+        spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"{what}: {type(sharding).__name__}; expected a NamedSharding, a PartitionSpec or None")
         for axis in _axes(spec):
@@ -144,7 +144,7 @@ class Placer:
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
         if any(self.mesh.shape[name] != size for name, size in sizes.items()):
             return None
-        return NamedSharding(self.mesh, PartitionSpec(*(_without(entry, mpmd) for entry in sharding.spec)))
+        return NamedSharding(self.mesh, without_axis(sharding.spec, mpmd))
 
 
 def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:
@@ -160,12 +160,6 @@ def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> N
 def _axes(spec: PartitionSpec) -> list[str]:
     entries = [entry if isinstance(entry, tuple) else (entry,) for entry in spec]
     return [axis for entry in entries for axis in entry if isinstance(axis, str)]
-
-
-def _without(entry: Any, axis: str) -> Any:
-    if isinstance(entry, tuple):
-        return tuple(name for name in entry if name != axis)
-    return None if entry == axis else entry
 
 
 def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]]:
@@ -201,7 +195,7 @@ def _spread(entries: list[Any], sharding: Any, subtree: Any) -> None:
 
 def is_sharding(x: Any) -> bool:
     """Whether `x` is one entry of `in_shardings` or `out_shardings`."""
-    return x is None or isinstance(x, (PartitionSpec, jax.sharding.Sharding))
+    return x is None or isinstance(x, (PartitionSpec, MpmdSharding, jax.sharding.Sharding))
 
 
 def map_shardings(placer: Placer, what: str, prefix: Any) -> Any:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 _next_stage: ContextVar[int] = ContextVar("jaxpp_next_stage", default=0)
 
 
-def mark_stage_end(x: T, *, name: str = "") -> T:
+def mark_stage_end(x: T, name: str | None = None) -> T:
     """Say that a pipeline stage ends with `x`: what is computed from the result belongs to the next stage.
 
     The values are unchanged. A model of n stages has n marks (the last one on the loss or the logits), or n - 1
@@ -36,17 +36,17 @@ def mark_stage_end(x: T, *, name: str = "") -> T:
 
     Raises:
         ValueError: `x` holds no array.
-        TypeError: a leaf of `x` is not an array.
+        TypeError: a leaf of `x` is not an array; the name is not a string.
     """
     return _mark(x, name, "mark_stage_end")
 
 
-def pipeline_enter_stage(x: T, *, name: str = "") -> T:
+def pipeline_enter_stage(x: T, name: str | None = None) -> T:
     """The older form of `mark_stage_end`: it stands between two stages, so n stages have n - 1 of them.
 
     Raises:
         ValueError: `x` holds no array.
-        TypeError: a leaf of `x` is not an array.
+        TypeError: a leaf of `x` is not an array; the name is not a string.
     """
     return _mark(x, name, "pipeline_enter_stage")
 
@@ -61,7 +61,9 @@ def stage_numbering() -> Generator[None]:
         _next_stage.reset(token)
 
 
-def _mark(x: Any, name: str, caller: str) -> Any:
+def _mark(x: Any, name: str | None, caller: str) -> Any:
+    if not isinstance(name, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+        raise TypeError(f"{caller}: the name of a stage is a string, found {type(name).__name__}")
     leaves, tree = jax.tree.flatten(x)
     if not leaves:
         raise ValueError(f"{caller}: its argument holds no array, so it marks nothing")
@@ -71,7 +73,7 @@ def _mark(x: Any, name: str, caller: str) -> Any:
             raise TypeError(f"{caller}: {where} is of type {type(leaf).__name__}, not an array")
     stage = _next_stage.get()
     _next_stage.set(stage + 1)
-    return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name))
+    return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or ""))
 
 
 def is_array(leaf: Any) -> bool:

@@ -1,12 +1,14 @@
 """A JAX mesh of which one axis, the mpmd axis, counts groups of devices that run different programs."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,45 @@ class MpmdMesh:
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
         return MpmdMesh(mesh, self.mpmd_axis_name)
 
+    @property
+    def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:
+        """The mpmd index of each mesh of `unstack`."""
+        return {mesh: k for k, mesh in enumerate(self.unstack)}
+
+    def mpmd_indices_for_mesh(self, mesh: Mesh) -> tuple[int, ...] | None:
+        """The mpmd indices whose devices `mesh` is made of, ascending; None when it is no union of whole submeshes.
+
+        The names and the order of its axes don't matter: only where its devices are.
+        """
+        devices = set(mesh.devices.flat)
+        found = sorted({self.device_mpmd_idx[device] for device in devices if device in self.device_mpmd_idx})
+        held = {device for k in found for device in self.unstack[k].devices.flat}
+        return tuple(found) if found and held == devices else None
+
+    @property
+    def my_mpmd_axis_index(self) -> int:
+        """The mpmd index of this process.
+
+        Raises:
+            ValueError: the devices of this process are not those of one mpmd index.
+        """
+        mine = {k for device, k in self.device_mpmd_idx.items() if device.process_index == jax.process_index()}
+        if len(mine) != 1:
+            raise ValueError(f"my_mpmd_axis_index: this process has devices of {len(mine)} mpmd groups, expected 1")
+        return mine.pop()
+
+    @property
+    def my_mpmd_group_mesh(self) -> Mesh:
+        """The mesh of this process. Raises ValueError as `my_mpmd_axis_index` does."""
+        return self.unstack[self.my_mpmd_axis_index]
+
+    def __enter__(self) -> "MpmdMesh":
+        """Scripts written for JaxPP enter their mesh; nothing here depends on it."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `__enter__`."""
+
     def lowering_mesh(self) -> Mesh:
         """The mesh that stands for every submesh while a function is lowered: the first one."""
         return self.unstack[0]
@@ -85,3 +126,57 @@ class MpmdMesh:
     def devices_per_mesh(self) -> int:
         """The number of devices of one submesh."""
         return self.jax_mesh.devices.size // self.mpmd_dim
+
+
+@dataclass(frozen=True)
+class MpmdSharding:
+    """Where an array lives: on which meshes of `mpmd_mesh`, and how each of them shards it.
+
+    A NamedSharding over a submesh says the same; `sharding` is that one.
+
+    Args:
+        mpmd_mesh: all meshes.
+        mesh_ids: the mpmd indices of the meshes that hold the array, each a whole copy. Empty: nobody uses it.
+        spec: the sharding on each mesh; an entry for the mpmd axis is left out.
+        memory_kind: as of a NamedSharding.
+
+    Raises:
+        ValueError: an index or an axis is not in the mesh.
+    """
+
+    mpmd_mesh: MpmdMesh
+    mesh_ids: AbstractSet[int]
+    spec: PartitionSpec
+    memory_kind: str | None = None
+
+    def __post_init__(self) -> None:
+        mesh_ids = frozenset(self.mesh_ids)
+        if any(not 0 <= k < self.mpmd_mesh.mpmd_dim for k in mesh_ids):
+            count = self.mpmd_mesh.mpmd_dim
+            raise ValueError(f"MpmdSharding: mesh_ids {sorted(mesh_ids)} of a mesh with {count} mpmd groups")
+        if not isinstance(self.spec, PartitionSpec):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            raise TypeError(f"MpmdSharding: expected a PartitionSpec, found {type(self.spec).__name__}")
+        names = self.mpmd_mesh.jax_mesh.axis_names
+        for entry in self.spec:
+            for axis in entry if isinstance(entry, tuple) else (entry,):
+                if isinstance(axis, str) and axis not in names:
+                    raise ValueError(f"MpmdSharding: {self.spec} names the axis {axis!r}; the mesh has {names}")
+        object.__setattr__(self, "mesh_ids", mesh_ids)
+        object.__setattr__(self, "spec", without_axis(self.spec, self.mpmd_mesh.mpmd_axis_name))
+
+    @property
+    def sharding(self) -> NamedSharding:
+        """The sharding of the array over all its meshes together; over mesh 0 when it has none."""
+        mesh = self.mpmd_mesh.mpmd_submesh(sorted(self.mesh_ids) or [0]).jax_mesh
+        return NamedSharding(mesh, self.spec, memory_kind=self.memory_kind)
+
+
+def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
+    """`spec` with nothing sharded over `axis`."""
+
+    def without(entry: Any) -> Any:
+        if isinstance(entry, tuple):
+            return tuple(name for name in entry if name != axis)
+        return None if entry == axis else entry
+
+    return PartitionSpec(*(without(entry) for entry in spec))

@@ -1,0 +1,157 @@
+"""`mpmd_jit_by_yield`: a marked function without a loop, against plain `jax.jit`."""
+
+# pyright: reportUnknownLambdaType=false
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, layers, loss, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+
+
+def sample() -> dict[str, np.ndarray]:
+    """One microbatch."""
+    return {name: values[0] for name, values in batch(1).items()}
+
+
+def forward(params: Any, microbatch: Any, marks: int | None = None) -> Any:
+    """Predictions, and what hangs on them."""
+    x = layers(params, microbatch["x"], marks)
+    return {"mean": x.mean(), "prediction": x @ params[-1], "sign": x > 0}
+
+
+def adam_step(params: Any, state: Any, microbatch: Any, marks: int | None = None) -> Any:
+    """One step of clipped Adam."""
+    value, grads = jax.value_and_grad(partial(loss, marks=marks))(params, microbatch)
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-2))
+    updates, state = optimizer.update(grads, state, params)
+    return optax.apply_updates(params, updates), state, value
+
+
+def check(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
+    """The results of the pipelined function, which are those of `jax.jit`."""
+    found = jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=mesh, **options)(*args)
+    assert_same(found, jax.jit(function)(*args))
+    return found
+
+
+def where(mesh: jaxpp.MpmdMesh, array: jax.Array) -> tuple[int, ...] | None:
+    assert isinstance(array.sharding, NamedSharding)
+    assert isinstance(array.sharding.mesh, jax.sharding.Mesh)
+    return mesh.mpmd_indices_for_mesh(array.sharding.mesh)
+
+
+@pytest.mark.parametrize("marks", [2, 3])
+def test_inference(marks: int) -> None:
+    mesh = make_mesh(3, data=2)
+    found = check(partial(forward, marks=marks), (weights(3), sample()), mesh)
+    assert {where(mesh, each) for each in found.values()} == {(2,)}
+
+
+def test_stages_of_the_target_number() -> None:
+    """Two stages on four meshes, with one mark or two."""
+    mesh = make_mesh(4)
+    for marks in (1, 2):
+        function = partial(forward, marks=marks)
+        found = check(function, (weights(2), sample()), mesh, target_num_stages=2)
+        assert where(mesh, found["prediction"]) == (1,)
+    assert where(mesh, check(partial(forward, marks=1), (weights(2), sample()), mesh)["prediction"]) == (0,)
+
+
+def test_more_stages_than_meshes() -> None:
+    mesh = make_mesh(2)
+    assert where(mesh, check(forward, (weights(5), sample()), mesh, target_num_stages=5)["prediction"]) == (0,)
+    assert where(mesh, check(forward, (weights(5), sample()), mesh)["prediction"]) == (1,)
+
+
+@pytest.mark.parametrize("marks", [2, 3])
+@pytest.mark.parametrize("explicit", [False, True])
+def test_training_step_of_one_microbatch(marks: int, explicit: bool) -> None:
+    """Adam with clipping by the global norm; weights and moments stay with their stages."""
+    mesh = make_mesh(3, data=2, explicit=explicit)
+    params = weights(3)
+    state = optax.chain(optax.clip_by_global_norm(0.1), optax.adam(1e-2)).init(params)
+    step = jaxpp.mpmd_jit_by_yield(partial(adam_step, marks=marks), mpmd_mesh=mesh)
+    plain = jax.jit(partial(adam_step, marks=marks))
+    ours = theirs = (params, state)
+    for _ in range(3):
+        found, expected = step(*ours, sample()), plain(*theirs, sample())
+        assert_same(found, expected, tolerance=1e-4)
+        ours, theirs = found[:2], expected[:2]
+    for stage in range(3):
+        assert where(mesh, found[0][stage]) == (stage,)  # pyright: ignore[reportPossiblyUnboundVariable]
+
+
+def test_shardings_and_static_arguments() -> None:
+    mesh = make_mesh(2, data=2)
+
+    def function(power: int, params: Any, microbatch: Any, *, scale: Any) -> Any:
+        return layers(params, microbatch["x"]) ** power * scale
+
+    step = jaxpp.mpmd_jit_by_yield(
+        function, mpmd_mesh=mesh, static_argnums=0, in_specs=(P(), P("data")), out_specs=P(None, "data")
+    )
+    args = (weights(2), sample())
+    found = step(3, *args, scale=2.0)
+    assert_same(found, jax.jit(function, static_argnums=0)(3, *args, scale=2.0))
+    assert found.sharding.spec == P(None, "data")
+
+
+def test_marks_in_jitted_functions_keys_and_donation() -> None:
+    @jax.jit
+    def layer(w: Any, x: Any, key: Any) -> Any:
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w) * jax.random.bernoulli(key, 0.5, x.shape))
+
+    def function(params: Any, x: Any, key: Any) -> Any:
+        for w in params:
+            key, used = jax.random.split(key)
+            x = layer(w, x, used)
+        return x, key
+
+    args = (weights(3), jnp.ones((4, 8)), jax.random.key(1))
+    expected = jax.jit(function)(*args)
+    donated = jnp.ones((4, 8))
+    step = jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(3), donate_argnums=1)
+    assert_same(step(args[0], donated, args[2]), expected)
+
+
+def message(function: Callable[..., Any], error: type[Exception] = ValueError, **options: Any) -> str:
+    with pytest.raises(error) as caught:
+        jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(2), **options)(weights(2), sample())
+    assert len(str(caught.value)) < 400
+    return str(caught.value)
+
+
+def test_bad_input() -> None:
+    assert message(partial(loss, marks=0)) == (
+        "mpmd_jit_by_yield: the function has no stage mark; end each stage with jaxpp.mark_stage_end"
+    )
+    assert message(loss, target_num_stages=4) == (
+        "mpmd_jit_by_yield: target_num_stages=4, found 2 stage marks; expected 4, or 3 without the last one"
+    )
+    with pytest.raises(ValueError, match="has a loop over microbatches; use mpmd_jit_with_loop, or leave out treduce"):
+        jaxpp.mpmd_jit_by_yield(sgd_step, mpmd_mesh=make_mesh(2))(weights(2), batch(2))
+    both: dict[str, Any] = {"in_specs": P(), "in_shardings": P()}
+    assert message(loss, TypeError, **both) == (
+        "in_shardings and in_specs are two names of one argument; give one of them"
+    )
+
+
+def test_a_mark_inside_a_scan_names_its_line() -> None:
+    def function(params: Any, microbatch: Any) -> Any:
+        step: Callable[..., Any] = lambda x, w: (jaxpp.mark_stage_end(jnp.tanh(x @ w)), None)  # noqa: E731
+        return lax.scan(step, microbatch["x"], jnp.stack(params))[0]
+
+    text = message(function, jaxpp.PassError, target_num_stages=1)
+    assert "test_by_yield.py" in text
+    assert "a stage mark inside a scan or while loop" in text
