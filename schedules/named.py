@@ -182,14 +182,28 @@ class Seq1F1B(LibrarySchedule):
         return {"slices": self.slices}
 
 
+@dataclass(frozen=True)
 class Interleaved1F1B(_Chunked):
-    """1F1B with several stages per mesh (see `interleaved_1f1b`)."""
+    """1F1B with several stages per mesh (see `interleaved_1f1b`).
+
+    Attributes:
+        fuse_steady_state: accepted for scripts written for JaxPP; without effect: each task runs by itself.
+    """
+
+    fuse_steady_state: bool = False
 
     published = "interleaved-1f1b"
 
 
+@dataclass(frozen=True)
 class KimiK2(_Chunked):
-    """Interleaved 1F1B with one more forward ahead (see `kimi_k2`)."""
+    """Interleaved 1F1B with one more forward ahead (see `kimi_k2`).
+
+    Attributes:
+        fuse_steady_state: accepted for scripts written for JaxPP; without effect: each task runs by itself.
+    """
+
+    fuse_steady_state: bool = False
 
     published = "kimi-k2"
 

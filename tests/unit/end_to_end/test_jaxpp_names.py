@@ -360,7 +360,8 @@ def test_task_times() -> None:
         jaxpp.GPipe(4),
         jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2),
         jaxpp.InterleavedGPipe(num_stages=4, mpmd_dim=2),
-        jaxpp.KimiK2(num_stages=4, mpmd_dim=2),
+        jaxpp.Interleaved1F1B(4, 2, True),
+        jaxpp.KimiK2(4, 2, False),
     ],
     ids=lambda schedule: type(schedule).__name__,
 )
