@@ -125,6 +125,56 @@ def test_marks_in_jitted_functions_keys_and_donation() -> None:
     assert_same(step(args[0], donated, args[2]), expected)
 
 
+def tied(params: Any, x: Any) -> Any:
+    """The first stage's weight is the last one's too."""
+
+    def of_weights(params: Any) -> jax.Array:
+        return jnp.sum((layers(params[1:], x @ params[0]) @ params[0].T) ** 2)
+
+    return jax.value_and_grad(of_weights)(params)
+
+
+def jitted_gradient(params: Any, x: Any) -> Any:
+    """Marks of both phases inside of jitted functions, with rematerialization."""
+
+    def layer(w: Any, x: Any) -> Any:
+        return lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, 2)[0]
+
+    @jax.jit
+    def of_weights(params: Any) -> jax.Array:
+        hidden = x
+        for w in params:
+            hidden = jaxpp.mark_stage_end(jax.checkpoint(layer)(w, hidden))
+        return jnp.sum(hidden**2)
+
+    return jax.jit(jax.grad(of_weights))(params)
+
+
+def passed_through(params: Any, x: Any) -> Any:
+    """Arguments and numbers among the results; values of the first stage used after the last."""
+    first = layers(params[:1], x)
+    return params, layers(params[1:], first) + first, None, 3, jnp.argmax(first, -1), x
+
+
+@pytest.mark.parametrize("function", [tied, jitted_gradient, passed_through])
+def test_functions(function: Callable[..., Any]) -> None:
+    check(function, (weights(4), jnp.ones((4, 8))), make_mesh(4, data=2))
+
+
+def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
+    """An effect of a stage, and one after all of them, happen once each."""
+
+    def function(params: Any, x: Any) -> Any:
+        jax.debug.print("first {}", x[0, 0])
+        x = layers(params, x)
+        jax.debug.print("last {}", x.shape[0])
+        return x
+
+    jax.block_until_ready(jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(2))(weights(2), jnp.ones((4, 8))))
+    jax.effects_barrier()
+    assert sorted(capsys.readouterr().out.splitlines()) == ["first 1.0", "last 4"]
+
+
 def message(function: Callable[..., Any], error: type[Exception] = ValueError, **options: Any) -> str:
     with pytest.raises(error) as caught:
         jaxpp.mpmd_jit_by_yield(function, mpmd_mesh=make_mesh(2), **options)(weights(2), sample())
