@@ -60,12 +60,17 @@ def split_barriers(loop: ir.Operation) -> None:
             continue
         if not any(boundary.is_mark(use.owner.operation) for result in op.results for use in result.uses):
             continue
-        for result, operand in zip(list(op.results), list(op.operands), strict=True):
-            alone = ir.Operation.create(
-                op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
-            )
-            result.replace_all_uses_with(alone.results[0])
-        op.erase()
+        split_barrier(op)
+
+
+def split_barrier(op: ir.Operation) -> None:
+    """Make a barrier of several values one barrier for each."""
+    for result, operand in zip(list(op.results), list(op.operands), strict=True):
+        alone = ir.Operation.create(
+            op.name, results=[operand.type], operands=[operand], ip=ir.InsertionPoint(op), loc=op.location
+        )
+        result.replace_all_uses_with(alone.results[0])
+    op.erase()
 
 
 def _return_only(body: ir.Block, kept: list[int]) -> None:

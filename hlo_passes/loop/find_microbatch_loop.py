@@ -14,6 +14,7 @@ from jaxpp.hlo_passes.ir.loop import MicrobatchLoop, entries
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.counted import counters, trip_count
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, wrong_number
+from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class FindMicrobatchLoop(Pass):
       loop: XLA drops them too, and then can't match them with their shardings);
     - a barrier of several values, one of which is marked (`jax.checkpoint` makes them), is one barrier for each: they
       belong to different stages;
+    - a mark that `jax.checkpoint` computes again is the first one: each stage computes again from its own boundary on;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.
@@ -58,6 +60,7 @@ class FindMicrobatchLoop(Pass):
             drop_invariants(inner)
         loop = drop_invariants(loop)
         split_barriers(loop)
+        reuse_recomputed_marks(loop)
         length = _length(loop)
         schedule, text = self._schedule(loop, length)
         marks = find_marks(loop)

@@ -67,13 +67,19 @@ def number_marks(marks: Marks) -> None:
         if mark.phase == "forward":
             stage, number = number, number + 1
         else:
-            stage = next((i for i in reversed(range(above)) if stages[i] == mark.stage), None)
+            stage = _below(above, stages, mark.stage)
+            if stage is None:  # a second backward through the same forward: of another loss, or row of a Jacobian
+                stage = _below(len(stages), stages, mark.stage)
             if stage is None:
                 raise PassError(
                     f"the backward mark of stage {mark.stage} has no forward mark before it", location=op.location
                 )
             above = stage
         boundary.write(op, Boundary(stage, mark.phase, mark.name))
+
+
+def _below(above: int, stages: Sequence[int], number: int) -> int | None:
+    return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
 
 def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -> PassError:

@@ -101,25 +101,6 @@ def test_method() -> None:
     assert_same(trainer.step(weights(1), batch(2)), (params, losses * 2))
 
 
-# test_bad_input.py: which words is up to the product; they must name the remat body, not tell to remove marks.
-@pytest.mark.parametrize("whole", [True, False])
-def test_mark_inside_a_remat_body(whole: bool) -> None:
-    @jax.checkpoint
-    def layer(w: Any, x: Any) -> Any:
-        return jnp.sin(mark(jnp.tanh(x @ w)))
-
-    def of_one(params: Any, microbatch: Any) -> Any:
-        x = microbatch["x"]
-        for w in params:
-            x = layer(w, x)
-        return jnp.sum(x)
-
-    chosen = jax.checkpoint(loss) if whole else of_one
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE, loss=chosen), mpmd_mesh=make_mesh(3))
-    with pytest.raises(jaxpp.PassError, match=r"(?i)checkpoint|remat"):
-        step(weights(3), batch(2))
-
-
 # test_bad_input.py
 def test_a_mesh_that_is_no_mpmd_mesh() -> None:
     mesh: Any = make_mesh(3).jax_mesh
