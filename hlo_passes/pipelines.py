@@ -7,6 +7,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
+from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
@@ -14,6 +15,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.split_accumulators import SplitAccumulators
+from jaxpp.hlo_passes.stages.split_backward import SplitBackward
 
 
 def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
@@ -29,7 +31,9 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
+        SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         UnrollMicrobatches(),  # the schedule's order
+        FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
         InsertTransfers(),  # needs everything on a mesh
         PlanBuffers(),  # per mesh: a value may live on after it was sent

@@ -42,7 +42,7 @@ def outline(
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
-    _clone_into(block, ops, values, same)
+    clone_into(block, ops, values, same)
     ir.Operation.create(
         "func.return",
         operands=[values[value] for value in outputs],
@@ -52,7 +52,7 @@ def outline(
     return Outlined(function, arguments, list(outputs))
 
 
-def _clone_into(
+def clone_into(
     block: ir.Block,
     ops: Sequence[ir.Operation],
     values: dict[ir.Value, ir.Value],

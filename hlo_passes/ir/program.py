@@ -1,5 +1,6 @@
 """The program module (docs/ir.md, section 6): its mesh functions and what they call."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
@@ -28,8 +29,8 @@ def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
 class Instruction(NamedTuple):
     """One operation of a mesh function, read once: MLIR attributes are slow to look up.
 
-    `operands` and `results` leave out tokens. `task` is (stage, microbatch) of a task call. `channel`, `source` and
-    `target` are those of a send or recv, else -1.
+    `operands` and `results` leave out tokens. `tasks` are the (stage, microbatch) of a task call: one, or several that
+    are fused. `channel`, `source` and `target` are those of a send or recv, else -1.
     """
 
     op: ir.Operation
@@ -37,7 +38,7 @@ class Instruction(NamedTuple):
     operands: list[ir.Value]
     results: list[ir.Value]
     last_use: list[int]
-    task: tuple[int, int] | None = None
+    tasks: Sequence[tuple[int, int]] = ()
     channel: int = -1
     source: int = -1
     target: int = -1
@@ -66,15 +67,13 @@ class Reader:
         """One operation of a mesh function. Raises PassError on an operation that no program has."""
         name = op.name
         if name == "func.call":
-            stage, microbatch = at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH)
-            task = None if stage is None or microbatch is None else (stage, microbatch)
-            return Instruction(op, name, list(op.operands), list(op.results), self._last_use(op), task)
+            return Instruction(op, name, list(op.operands), list(op.results), self._last_use(op), _tasks(op))
         if name == "stablehlo.constant":
             return Instruction(op, name, [], list(op.results), [])
         if name == "stablehlo.send":
-            return Instruction(op, name, [op.operands[0]], [], self._last_use(op), None, *self.hop(op))
+            return Instruction(op, name, [op.operands[0]], [], self._last_use(op), (), *self.hop(op))
         if name == "stablehlo.recv":
-            return Instruction(op, name, [], [op.results[0]], [], None, *self.hop(op))
+            return Instruction(op, name, [], [op.results[0]], [], (), *self.hop(op))
         raise PassError(
             f"a mesh function has a {name}: only constants, calls, sends and receives are allowed", location=op.location
         )
@@ -100,6 +99,14 @@ class Reader:
         if numbers is None:
             numbers = self._lists[attribute] = at.integers(op, at.LAST_USE)
         return numbers
+
+
+def _tasks(call_op: ir.Operation) -> list[tuple[int, int]]:
+    stage, microbatch = at.integer(call_op, at.STAGE), at.integer(call_op, at.MICROBATCH)
+    if stage is not None and microbatch is not None:
+        return [(stage, microbatch)]
+    stages, microbatches = at.integers(call_op, at.STAGES), at.integers(call_op, at.MICROBATCHES)
+    return list(zip(stages, microbatches, strict=True))
 
 
 def meshes_of(call_op: ir.Operation) -> list[int]:

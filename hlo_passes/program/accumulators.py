@@ -61,6 +61,8 @@ class Accumulator:
     def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
         """All parts in one: first those of the meshes where the last stage that updates it is at home."""
         order = dict.fromkeys(mesh for stage in reversed(self.stages) for mesh in homes[stage] if mesh in self.parts)
+        if not order:  # the schedule leaves out all that would add to it
+            return self.initial
         first, *others = order
         total = self.parts[first]
         written = list(self.microbatches[first])

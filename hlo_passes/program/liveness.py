@@ -48,8 +48,8 @@ class _Walk:
         self._bytes = self._peak_bytes = sum(map(self._size, block.arguments))
         self._used = {value for step in line for value in step.operands}
         self._residuals = _residuals(line)
-        self._alive: dict[tuple[int, int] | None, set[ir.Value]] = {}
-        self._kept_for: dict[ir.Value, tuple[int, int] | None] = {}
+        self._alive: dict[tuple[int, int], set[ir.Value]] = {}
+        self._kept_for: dict[ir.Value, tuple[int, int]] = {}
         self._peak_activations = 0
 
     def _size(self, value: ir.Value) -> int:
@@ -67,11 +67,12 @@ class _Walk:
             self._mortal.update(value for value in results if value not in self._returned)
         self._bytes += sum(map(self._size, results))
         self._peak_bytes = max(self._peak_bytes, self._bytes)
-        if step.task in self._residuals:
-            values = self._residuals.pop(step.task)
-            self._alive[step.task] = set(values)
-            self._kept_for.update((value, step.task) for value in values)
-            self._peak_activations = max(self._peak_activations, len(self._alive))
+        for task in step.tasks:
+            if task in self._residuals:
+                values = self._residuals.pop(task)
+                self._alive[task] = set(values)
+                self._kept_for.update((value, task) for value in values)
+        self._peak_activations = max(self._peak_activations, len(self._alive))
         for number in step.last_use:
             if not 0 <= number < len(operands) or operands[number] not in self._mortal:
                 message = f"{at.LAST_USE} names operand {number}, which must not die here"
@@ -98,20 +99,30 @@ class _Walk:
         return Peak(self._peak_bytes, self._peak_activations)
 
 
-def _residuals(line: Sequence[Instruction]) -> dict[tuple[int, int] | None, list[ir.Value]]:
-    """For each (stage, microbatch): what its forward received or made that its backward uses."""
-    origin: dict[ir.Value, int | None] = {}
+def _residuals(line: Sequence[Instruction]) -> dict[tuple[int, int], set[ir.Value]]:
+    """For each (stage, microbatch): what a call of it received or made that a later call of it uses.
+
+    What the forward hands to the backward, and the input gradient to the weight gradient.
+    """
+    origin: dict[ir.Value, frozenset[int] | None] = {}
     seen: dict[tuple[int, int], set[ir.Value]] = {}
-    found: dict[tuple[int, int] | None, list[ir.Value]] = {}
+    found: dict[tuple[int, int], set[ir.Value]] = {}
     for step in line:
-        key = step.task
-        if key is not None:
-            own = [value for value in step.operands if origin.get(value, -1) in (None, key[1])]
-            if key not in seen:
-                seen[key] = {*own, *step.results}
-            elif kept := [value for value in dict.fromkeys(own) if value in seen[key]]:
-                found[key] = kept
-            origin.update((result, key[1]) for result in step.results)
+        if step.tasks:
+            here = frozenset(microbatch for _, microbatch in step.tasks)
+            for key in step.tasks:
+                # A sum that earlier microbatches added to is none of this one's.
+                own = [value for value in step.operands if _is_of(key[1], origin.get(value, frozenset()))]
+                known = seen.setdefault(key, set())
+                kept = known.intersection(own)
+                if kept:
+                    found.setdefault(key, set()).update(kept)
+                known.update(own, step.results)
+            origin.update((result, here) for result in step.results)
         elif step.name == "stablehlo.recv":
             origin[step.results[0]] = None
     return found
+
+
+def _is_of(microbatch: int, made_for: frozenset[int] | None) -> bool:
+    return made_for is None or microbatch in made_for

@@ -1,7 +1,7 @@
 """`unroll-microbatches`: one call per task, in the order of the schedule."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +14,8 @@ from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stag
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.program.accumulators import Accumulator, find_accumulators
+
+_HALVES = ("input_grad", "weight_grad")
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,12 @@ class UnrollMicrobatches(Pass):
     alone, in the order of the schedule, and put together after the last call: a stage may be on several meshes, a
     weight may be used by several stages, and only one value per mesh crosses.
 
-    Preconditions: `outline-stages` ran; the schedule has the tasks that the loop has.
+    Calls that are one task carry the same `jaxpp.fused`, for `fuse-tasks`: those of a group that the schedule fuses,
+    and the two halves of a backward, where the schedule splits that stage's backward for other microbatches only. What
+    the schedule leaves out (the weight gradients of frozen layers) adds nothing to the sums.
+
+    Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits; the schedule has the tasks
+    that the loop has.
 
     ```mlir
     %r = stablehlo.while(%i = %c0, %acc = %zero)   ==>   %a0 = call @forward_0(%w, %x, %c0) {jaxpp.microbatch = 0, ...}
@@ -47,10 +54,14 @@ class UnrollMicrobatches(Pass):
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.op.location) from error
         unrolled = _Unrolled(module, loop, schedule.placement)
-        order = schedules.merged_order(schedule)
-        unrolled.check(task for _, task in order)
-        for mesh, task in order:
-            unrolled.emit(mesh, task)
+        unrolled.check(schedule)
+        cells = {cell[0]: cell for cell in schedule.fused}
+        followers = {task for cell in schedule.fused for task in cell[1:]}
+        for mesh, task in schedules.merged_order(schedule):
+            if not followers:
+                unrolled.emit(mesh, (task,))
+            elif task not in followers:
+                unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
 
@@ -84,6 +95,7 @@ class _Unrolled:
         self._templates: dict[tuple[str, int], _Template] = {}
         self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
         self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
+        self._groups = 0
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
@@ -102,24 +114,38 @@ class _Unrolled:
                 )
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
 
-    def check(self, tasks: Iterable[schedules.Task]) -> None:
-        """Raise PassError unless `tasks` run each task of the loop once per microbatch."""
-        planned = Counter((task.kind, task.stage) for task in tasks)
+    def check(self, schedule: schedules.Schedule) -> None:
+        """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
+        planned = Counter((task.kind, task.stage) for tasks in (schedule, schedule.skipped) for task in tasks)
         for kind, stage in self._templates:
-            if planned[kind, stage] != self._loop.length:
+            times = planned[kind, stage] + (planned["backward", stage] if kind in _HALVES else 0)
+            if times != self._loop.length:
                 raise PassError(
-                    f"the loop has a {kind} of stage {stage}, the schedule runs it {planned[kind, stage]} times for "
+                    f"the loop has a {kind} of stage {stage}, the schedule runs it {times} times for "
                     f"{self._loop.length} microbatches",
                     location=self._loop.op.location,
                     hint=f"the schedule has: {', '.join(sorted({kind for kind, _ in planned}))}",
                 )
 
-    def emit(self, mesh: int, task: schedules.Task) -> None:
-        """Append the call of one task; a task that the loop has no function for does nothing."""
+    def emit(self, mesh: int, tasks: Sequence[schedules.Task]) -> None:
+        """Append the calls of tasks that run as one; a task that the loop has no function for does nothing."""
+        made = [self._emit(mesh, task, key) for task in tasks for key in self._keys(task)]
+        if len(made) > 1:
+            number = at.i64(self._groups)
+            self._groups += 1
+            for each in made:
+                each.attributes[at.FUSED] = number
+
+    def _keys(self, task: schedules.Task) -> list[tuple[str, int]]:
+        """The templates of a task: one, none, or the two halves of a backward."""
         key = (task.kind, task.stage)
-        template = self._templates.get(key)
-        if template is None:
-            return
+        if key in self._templates:
+            return [key]
+        halves = [(kind, task.stage) for kind in _HALVES] if task.kind == "backward" else []
+        return [half for half in halves if half in self._templates]
+
+    def _emit(self, mesh: int, task: schedules.Task, key: tuple[str, int]) -> ir.Operation:
+        template = self._templates[key]
         if mesh not in self._meshes:
             self._meshes[mesh] = at.i64(mesh)
         attributes = {
@@ -132,6 +158,7 @@ class _Unrolled:
         results = self._done[key, task.microbatch] = list(made.results)
         for accumulator, number in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[number])
+        return made
 
     def _operand(self, value: ir.Value, mesh: int, task: schedules.Task) -> ir.Value:
         """What a call of `task` on `mesh` takes for `value` of the loop body."""

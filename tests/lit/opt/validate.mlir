@@ -4,7 +4,7 @@
 // A training step of two stages, two-way data parallel, as `jaxpp.lowering` makes it: the module is run after every
 // pass, the program by the reference interpreter, on two virtual devices, with random inputs.
 
-// CHECK: validated: 3 results agree after each of 11 passes; largest difference {{[0-9.]+e-(0[6-9]|[1-9][0-9])|0.0e\+00}} of
+// CHECK: validated: 3 results agree after each of {{[0-9]+}} passes; largest difference {{[0-9.]+e-(0[6-9]|[1-9][0-9])|0.0e\+00}} of
 // PROGRAM: validated: 3 results agree after each of 1 passes; largest difference 0.0e+00 of
 module @jit_step attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>

@@ -1,0 +1,215 @@
+"""`fuse-tasks`: the calls that the schedule runs as one task are one call, so one compiled program."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import ClassVar, TypeAlias
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import (
+    body_of,
+    call,
+    callee,
+    create,
+    functions,
+    kind_and_stage,
+    main_of,
+    name_of,
+    operations,
+    terminator,
+)
+from jaxpp.hlo_passes.ir.outlining import clone_into
+from jaxpp.hlo_passes.ir.values import defining_op
+
+# The number of an argument of the fused function, or (which call, which result of it) for what stays inside.
+Source: TypeAlias = int | tuple[int, int]
+Signature: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
+
+
+@dataclass(frozen=True)
+class FuseTasks(Pass):
+    """Makes one function, and one call, of the calls that carry the same `jaxpp.fused`.
+
+    Those are a forward and a backward that the schedule runs together (DualPipe), which XLA can then overlap, and the
+    two halves of a backward that this time is not split: XLA finds what both compute, and nothing is kept in between.
+
+    The function's kind joins theirs, `forward+backward`. A call that is several tasks has `jaxpp.stages` and
+    `jaxpp.microbatches`, an entry for each task, in place of `jaxpp.stage` and `jaxpp.microbatch`. Functions that
+    nothing calls any more are dropped.
+
+    Preconditions: `unroll-microbatches` ran.
+
+    ```mlir
+    %y = call @forward_0(%w, %x) {jaxpp.fused = 7}     ==>   %y, %d = call @forward_0_backward_1(%w, %x, %v, %dy)
+    %d = call @backward_1(%v, %dy) {jaxpp.fused = 7}             {jaxpp.stages = array<i64: 0, 1>, ...}
+    ```
+    """
+
+    name: ClassVar[str] = "fuse-tasks"
+
+    def run(self, module: ir.Module) -> None:
+        """Fuse the calls of `@main`."""
+        main = main_of(module)
+        by_number: dict[int, list[ir.Operation]] = {}
+        for op in operations(body_of(main)):
+            number = at.integer(op, at.FUSED) if op.name == "func.call" else None
+            if number is not None:
+                by_number.setdefault(number, []).append(op)
+        if not by_number:
+            return
+        by_name = functions(module)
+        fused: dict[Signature, _Fused] = {}
+        for calls in by_number.values():
+            group = _read(calls)
+            fused.setdefault(group.signature, _Fused(group.signature)).add(group)
+        for each in fused.values():
+            each.make(module, by_name)
+        _drop_uncalled(main, by_name)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Calls that become one.
+
+    Attributes:
+        calls: in their order.
+        signature: what they call, and where each operand comes from.
+        arguments: for each argument of the new function, (which call, which operand of it) it is. Not the value: until
+            its turn comes, that may be replaced by what another fused call makes.
+        used: the results, as (which call, which result of it), that are used outside of the group.
+    """
+
+    calls: list[ir.Operation]
+    signature: Signature
+    arguments: list[tuple[int, int]]
+    used: set[tuple[int, int]]
+
+
+def _read(calls: list[ir.Operation]) -> _Group:
+    inside: dict[ir.Value, tuple[int, int]] = {}
+    shared: dict[ir.Value, int] = {}
+    arguments: list[tuple[int, int]] = []
+    signature: list[tuple[str, tuple[Source, ...]]] = []
+    for number, op in enumerate(calls):
+        sources: list[Source] = []
+        for position, value in enumerate(op.operands):
+            source: Source | None = inside.get(value)
+            if source is None:
+                source = shared.get(value)
+            if source is None:
+                source = len(arguments)
+                arguments.append((number, position))
+                if _is_shared(value):
+                    shared[value] = source
+            sources.append(source)
+        signature.append((callee(op), tuple(sources)))
+        inside.update((result, (number, n)) for n, result in enumerate(op.results))
+    used = {place for value, place in inside.items() if any(use.owner.operation not in calls for use in value.uses)}
+    return _Group(calls, tuple(signature), arguments, used)
+
+
+def _is_shared(value: ir.Value) -> bool:
+    """Whether two operands that are `value` are the same for every microbatch: first values of sums may not be."""
+    op = defining_op(value)
+    return op is None or op.name == "func.call"
+
+
+@dataclass(eq=False)
+class _Fused:
+    """One new function, for all groups of one signature."""
+
+    signature: Signature
+    groups: list[_Group] = field(default_factory=list[_Group])
+    used: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
+
+    def add(self, group: _Group) -> None:
+        """Serve `group` too."""
+        self.groups.append(group)
+        self.used.update(dict.fromkeys(sorted(group.used)))
+
+    def make(self, module: ir.Module, by_name: dict[str, ir.Operation]) -> None:
+        """Make the function, and call it in place of each group."""
+        parts = [by_name[name] for name, _ in self.signature]
+        results = sorted(self.used)
+        tasks = _tasks(self.groups[0].calls, by_name)
+        base = "_".join(f"{kind}_{stage}" for kind, stage, _ in tasks)
+        name = next(n for number in count() if (n := f"{base}_{number}" if number else base) not in by_name)
+        attributes: dict[str, ir.Attribute] = {at.KIND: ir.StringAttr.get("+".join(kind for kind, *_ in tasks))}
+        if len(tasks) == 1:
+            attributes[at.STAGE] = at.i64(tasks[0][1])
+        arguments = [body_of(parts[i]).arguments[n].type for i, n in self.groups[0].arguments]
+        types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
+        function = by_name[name] = create(module, name, arguments, types, attributes)
+        tables = [(at.argument_attributes(part), at.result_attributes(part)) for part in parts]
+        at.set_tables(
+            function,
+            [tables[i][0][n] for i, n in self.groups[0].arguments],
+            [tables[i][1][n] for i, n in results],
+        )
+        self._fill(body_of(function), parts, results)
+        for group in self.groups:
+            _replace(group, name, results, types, _tasks(group.calls, by_name))
+
+    def _fill(self, block: ir.Block, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
+        made: dict[tuple[int, int], ir.Value] = {}
+        for number, (part, (_, sources)) in enumerate(zip(parts, self.signature, strict=True)):
+            body = body_of(part)
+            given = [block.arguments[source] if isinstance(source, int) else made[source] for source in sources]
+            values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, given, strict=True))
+            clone_into(block, operations(body)[:-1], values, {})
+            made.update(((number, n), values[value]) for n, value in enumerate(terminator(body).operands))
+        ir.Operation.create(
+            "func.return",
+            operands=[made[place] for place in results],
+            ip=ir.InsertionPoint(block),
+            loc=ir.Location.unknown(),
+        )
+
+
+def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> list[tuple[str, int, int]]:
+    """(kind, stage, microbatch) of the tasks that `calls` are; the halves of a backward are one."""
+    tasks: list[tuple[str, int, int]] = []
+    for op in calls:
+        kind, _ = kind_and_stage(by_name[callee(op)])
+        stage, microbatch = at.integer(op, at.STAGE) or 0, at.integer(op, at.MICROBATCH) or 0
+        if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch):
+            kind = "backward"
+            tasks.pop()
+        tasks.append((kind, stage, microbatch))
+    return tasks
+
+
+def _replace(
+    group: _Group,
+    name: str,
+    results: Sequence[tuple[int, int]],
+    types: Sequence[ir.Type],
+    tasks: Sequence[tuple[str, int, int]],
+) -> None:
+    last = group.calls[-1]
+    attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
+    if len(tasks) == 1:
+        attributes |= {at.STAGE: at.i64(tasks[0][1]), at.MICROBATCH: at.i64(tasks[0][2])}
+    else:
+        attributes[at.STAGES] = at.i64s(stage for _, stage, _ in tasks)
+        attributes[at.MICROBATCHES] = at.i64s(microbatch for *_, microbatch in tasks)
+    operands = [group.calls[number].operands[position] for number, position in group.arguments]
+    made = call(name, types, operands, attributes, ir.InsertionPoint(last), last.location)
+    for (number, n), result in zip(results, made.results, strict=True):
+        group.calls[number].results[n].replace_all_uses_with(result)
+    for op in reversed(group.calls):
+        op.erase()
+
+
+def _drop_uncalled(main: ir.Operation, by_name: dict[str, ir.Operation]) -> None:
+    called = {callee(op) for op in operations(body_of(main)) if op.name == "func.call"}
+    for function in _task_functions(by_name.values()):
+        if name_of(function) not in called:
+            function.erase()
+
+
+def _task_functions(found: Iterable[ir.Operation]) -> list[ir.Operation]:
+    return [function for function in found if at.KIND in function.attributes]

@@ -1,0 +1,113 @@
+"""`split-backward`: the backward of a stage as two tasks, where the schedule asks for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.outlining import outline
+from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.program.accumulators import find_accumulators
+from jaxpp.hlo_passes.stages.halves import Backward, halve
+
+
+@dataclass(frozen=True)
+class SplitBackward(Pass):
+    """Makes two tasks of a backward, `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for them.
+
+    - The input gradient is what other tasks wait for, above all the gradient that crosses to the stage before, and all
+      that it depends on. The weight gradient is the rest: the products that make the gradients of weights, their sums
+      over the microbatches, metrics of them.
+    - Where no gradient crosses (the first stage, whose input needs none), the products on which others depend are the
+      input gradient, as in any stage.
+    - What is kept from one to the other is chosen so that the fewest bytes stay alive in between. Cheap values are
+      computed again; elementwise operations and reductions that only the weight gradient needs (the gradient of a
+      norm's scale) may be done with the input gradient, products never.
+
+    A half with nothing to do is no task: a stage without weights has no weight gradient. A last stage whose forward and
+    backward are one task has its forward in the input gradient. For a stage that the schedule splits for some
+    microbatches only (DualPipe), `fuse-tasks` puts the halves of the others together again.
+
+    Preconditions: `outline-stages` ran.
+
+    ```mlir
+    %d:2 = call @backward_1(%x, %w, %dy, %sum)    ==>   %d:2 = call @input_grad_1(%x, %w, %dy)
+                                                        %s = call @weight_grad_1(%x, %d#1, %sum)
+    ```
+    """
+
+    name: ClassVar[str] = "split-backward"
+
+    def run(self, module: ir.Module) -> None:
+        """Split the backwards of `module`. Raises PassError for one that can't be split."""
+        loop = MicrobatchLoop.of(module)
+        stages = _stages_to_split(loop)
+        if not stages:
+            return
+        by_name = functions(module)
+        carried = {value for each in find_accumulators(loop, by_name).values() for value in each.values}
+        calls = [op for op in operations(loop.body) if op.name == "func.call"]
+        split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
+        # All of it before the first edit: the calls use one another's results.
+        backwards = [Backward(loop, by_name[callee(op)], op, carried) for op in split]
+        for op, backward in zip(split, backwards, strict=True):
+            _split(module, by_name[callee(op)], op, backward)
+
+
+def _stages_to_split(loop: MicrobatchLoop) -> set[int]:
+    if not loop.schedule:
+        return set()
+    try:
+        schedule = schedules.parse(loop.schedule)
+    except schedules.ScheduleError as error:
+        raise PassError(str(error), location=loop.op.location) from error
+    return {task.stage for task in schedule if task.kind in ("input_grad", "weight_grad")}
+
+
+def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
+    kind, stage = kind_and_stage(function)
+    return kind == "backward" and stage in stages
+
+
+def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward) -> None:
+    """Replace `old`, the call of `function`, by calls of its halves."""
+    halved = halve(backward)
+    values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, old.operands, strict=True))
+    made = {result for op in halved.input_grad for result in op.results}
+    returned = list(dict.fromkeys(backward.returned))
+    first = list(dict.fromkeys([value for value in returned if value in made] + halved.kept))
+    second = [value for value in returned if value not in made and backward.producer(value) is not None]
+    shardings = Shardings(module)
+    for kind, ops, outputs in (("input_grad", halved.input_grad, first), ("weight_grad", halved.weight_grad, second)):
+        if ops:
+            _add(module, kind, ops, outputs, shardings, old, values)
+    for result, value in zip(old.results, backward.returned, strict=True):
+        result.replace_all_uses_with(values[value])
+    old.erase()
+    function.erase()
+
+
+def _add(
+    module: ir.Module,
+    kind: str,
+    ops: Sequence[ir.Operation],
+    outputs: Sequence[ir.Value],
+    shardings: Shardings,
+    old: ir.Operation,
+    values: dict[ir.Value, ir.Value],
+) -> None:
+    """Call a new function of `ops` in front of `old`; `values` gains what its results are in the loop body."""
+    stage = old.attributes[at.STAGE]
+    attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
+    name = f"{kind}_{ir.IntegerAttr(stage).value}"
+    part = outline(module, name, ops, outputs, attributes, shardings)
+    operands = [values[value] for value in part.inputs]
+    types = [value.type for value in outputs]
+    made = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(old), old.location)
+    values.update(zip(outputs, made.results, strict=True))
