@@ -6,6 +6,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
+from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
@@ -27,6 +28,7 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
+        UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding

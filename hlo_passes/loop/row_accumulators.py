@@ -1,0 +1,200 @@
+"""Sums of stacks over the microbatches: one sum for each row, so that the stage that makes the row has it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import terminator
+from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.loop.forward_rows import concatenation, slice_of
+
+_ELEMENTWISE = frozenset(f"stablehlo.{name}" for name in ("add convert divide multiply negate subtract".split()))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A carried value to which each iteration adds a stack of `rows` along `dimension`."""
+
+    position: int
+    add: ir.Operation
+    rows: list[ir.Value]
+    dimension: int
+
+
+def split_row_accumulators(loop: ir.Operation) -> None:
+    """Rebuild `loop` with a sum for each row of the stacks that it adds up; the sums are put together after it."""
+    sums = [found for position in range(len(loop.operands)) if (found := _sum(loop, position)) is not None]
+    if sums:
+        _rebuild(loop, sums)
+
+
+def _sum(loop: ir.Operation, position: int) -> _Sum | None:
+    body = loop.regions[1].blocks[0]
+    argument = body.arguments[position]
+    add = _producer(_constrained(terminator(body).operands[position]), body)
+    if add is None or add.name != "stablehlo.add" or len(list(argument.uses)) != 1 or argument not in add.operands:
+        return None
+    stack = add.operands[1 if add.operands[0] == argument else 0]
+    dimension = _dimension(stack, body)
+    if dimension is None:
+        return None
+    return _Sum(position, add, _rows(stack, body, dimension, add), dimension)
+
+
+def _dimension(value: ir.Value, body: ir.Block) -> int | None:
+    """Along which dimension `value` is a concatenation of single rows, or elementwise of such and of splats."""
+    op = _producer(value, body)
+    if op is None:
+        return None
+    if op.name == "stablehlo.concatenate":
+        dimension = ir.IntegerAttr(op.attributes["dimension"]).value
+        single = all(ir.RankedTensorType(operand.type).shape[dimension] == 1 for operand in op.operands)
+        return dimension if single else None
+    if op.name == "sdy.sharding_constraint":
+        return _dimension(op.operands[0], body)
+    if op.name not in _ELEMENTWISE:
+        return None
+    found = {_dimension(operand, body) for operand in op.operands if _splat(operand) is None}
+    return found.pop() if len(found) == 1 else None
+
+
+def _rows(value: ir.Value, body: ir.Block, dimension: int, before: ir.Operation) -> list[ir.Value]:
+    """The rows of `value`, of which `_dimension` is not None."""
+    op = _producer(value, body)
+    assert op is not None
+    if op.name == "stablehlo.concatenate":
+        return list(op.operands)
+    if op.name == "sdy.sharding_constraint":
+        return _rows(op.operands[0], body, dimension, before)
+    count = ir.RankedTensorType(value.type).shape[dimension]
+    ip = ir.InsertionPoint(before)
+    each: list[Sequence[ir.Value]] = []
+    for operand in op.operands:
+        scalar = _splat(operand)
+        if scalar is None:
+            each.append(_rows(operand, body, dimension, before))
+        else:
+            each.append([_broadcast(scalar, _row_type(operand.type, dimension), ip)] * count)
+    attributes = {name: op.attributes[name] for name in op.attributes if name != at.SHARDING}
+    type_ = _row_type(value.type, dimension)
+    return [
+        ir.Operation.create(
+            op.name, results=[type_], operands=list(operands), attributes=attributes, ip=ip, loc=op.location
+        ).results[0]
+        for operands in zip(*each, strict=True)
+    ]
+
+
+def _rebuild(loop: ir.Operation, sums: Sequence[_Sum]) -> None:
+    split = {found.position for found in sums}
+    kept = [position for position in range(len(loop.operands)) if position not in split]
+    operands = [loop.operands[position] for position in kept]
+    blocks = [region.blocks[0] for region in loop.regions]
+    end = terminator(blocks[1])
+    yielded = [end.operands[position] for position in kept]
+    for found in sums:
+        starts = _initial_rows(loop, found)
+        operands += starts
+        for row, start in zip(found.rows, starts, strict=True):
+            arguments = [block.add_argument(start.type, loop.location) for block in blocks]
+            made = ir.Operation.create(
+                "stablehlo.add",
+                results=[start.type],
+                operands=[arguments[1], row],
+                ip=ir.InsertionPoint(end),
+                loc=found.add.location,
+            )
+            yielded.append(made.results[0])
+    ir.Operation.create("stablehlo.return", operands=yielded, ip=ir.InsertionPoint(end), loc=end.location)
+    end.erase()
+    for found in sums:
+        _erase_with_constraints(found.add)
+    new = ir.Operation.create(
+        "stablehlo.while",
+        results=[operand.type for operand in operands],
+        operands=operands,
+        attributes={name: loop.attributes[name] for name in (at.LOOP,) if name in loop.attributes},
+        regions=2,
+        ip=ir.InsertionPoint(loop),
+        loc=loop.location,
+    )
+    for block, region in zip(blocks, list(new.regions), strict=True):
+        block.append_to(region)
+        for position in sorted(split, reverse=True):
+            block.erase_argument(position)
+    for number, position in enumerate(kept):
+        loop.results[position].replace_all_uses_with(new.results[number])
+    first = len(kept)
+    for found in sums:
+        rows = [new.results[k] for k in range(first, first + len(found.rows))]
+        first += len(rows)
+        result = loop.results[found.position]
+        result.replace_all_uses_with(concatenation(rows, found.dimension, result.type, ir.InsertionPoint(loop)))
+    loop.erase()
+
+
+def _initial_rows(loop: ir.Operation, found: _Sum) -> list[ir.Value]:
+    """What the sums of the rows start from."""
+    initial = loop.operands[found.position]
+    type_ = _row_type(initial.type, found.dimension)
+    ip, scalar = ir.InsertionPoint(loop), _splat(initial)
+    if scalar is not None:
+        return [_broadcast(scalar, type_, ip) for _ in found.rows]
+    shape = list(ir.RankedTensorType(initial.type).shape)
+    bounds = [
+        (
+            [k if d == found.dimension else 0 for d in range(len(shape))],
+            [*shape[: found.dimension], k + 1, *shape[found.dimension + 1 :]],
+        )
+        for k in range(len(found.rows))
+    ]
+    return [slice_of(initial, each, type_, ip, loop.location) for each in bounds]
+
+
+def _erase_with_constraints(op: ir.Operation) -> None:
+    for use in list(op.results[0].uses):
+        _erase_with_constraints(use.owner.operation)
+    op.erase()
+
+
+def _splat(value: ir.Value) -> ir.Value | None:
+    """The scalar of which `value` is a broadcast."""
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.broadcast_in_dim":
+        return None
+    scalar = op.operands[0]
+    return scalar if ir.RankedTensorType(scalar.type).rank == 0 else None
+
+
+def _broadcast(scalar: ir.Value, type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
+    made = ir.Operation.create(
+        "stablehlo.broadcast_in_dim",
+        results=[type_],
+        operands=[scalar],
+        attributes={"broadcast_dimensions": at.i64s([])},
+        ip=ip,
+        loc=scalar.location,
+    )
+    return made.results[0]
+
+
+def _row_type(type_: ir.Type, dimension: int) -> ir.RankedTensorType:
+    whole = ir.RankedTensorType(type_)
+    shape = list(whole.shape)
+    shape[dimension] = 1
+    return ir.RankedTensorType.get(shape, whole.element_type)
+
+
+def _constrained(value: ir.Value) -> ir.Value:
+    op = defining_op(value)
+    while op is not None and op.name == "sdy.sharding_constraint":
+        value = op.operands[0]
+        op = defining_op(value)
+    return value
+
+
+def _producer(value: ir.Value, body: ir.Block) -> ir.Operation | None:
+    op = defining_op(value)
+    return op if op is not None and op.block == body else None

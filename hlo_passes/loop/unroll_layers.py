@@ -1,0 +1,101 @@
+"""`unroll-layers`: a scan over layers with a stage mark in its body becomes its layers, one after the other."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations, terminator
+from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
+from jaxpp.hlo_passes.loop.counted import trip_count
+from jaxpp.hlo_passes.loop.forward_rows import forward_rows
+from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
+
+
+@dataclass(frozen=True)
+class UnrollLayers(Pass):
+    """Unrolls each loop with stage marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
+
+    Large models are written so: the parameters of all layers are stacked, and scanned over. What such a loop stacks for
+    its gradient, and takes from a stack, is handed on directly afterwards, so that each stage has the rows that it
+    needs and no more:
+
+    - integers that count are constants; so are the bounds of slices taken at them;
+    - a row that was written to a stack is the value that was written; a stack of which every row was written is a
+      concatenation, if anything still uses it;
+    - a sum over the microbatches of stacks (the gradient of stacked parameters) is one sum for each row, which are
+      put together after the loop.
+
+    Loops without marks stay as they are, and so does a module without marked loops.
+
+    Preconditions: `inline-calls` ran. The loops count to constants.
+
+    ```mlir
+    %0:2 = stablehlo.while(%i = %c0, %x = %a) {      ==>   %w0 = stablehlo.slice %w [0:1, 0:8, 0:8]
+      %w_i = stablehlo.dynamic_slice %w, %i, ...           %y0 = stablehlo.dot_general %a, %w0
+      %y = stablehlo.dot_general %x, %w_i                  %m0 = stablehlo.optimization_barrier %y0 {jaxpp.boundary...}
+      %m = stablehlo.optimization_barrier %y               %w1 = stablehlo.slice %w [1:2, 0:8, 0:8]
+        {jaxpp.boundary = {stage = 0, ...}} ... }          %y1 = stablehlo.dot_general %m0, %w1 ...
+    ```
+    """
+
+    name: ClassVar[str] = "unroll-layers"
+
+    def run(self, module: ir.Module) -> None:
+        """Unroll the marked loops of `module`. Raises PassError for one that runs an unknown number of times."""
+        main = main_of(module)
+        loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while"]
+        named = [op for op in loops if at.LOOP in op.attributes]
+        for loop in named or loops:
+            marked = _marked_loops(loop)
+            if marked:
+                drop_scalar_constraints(loop)
+                for inner in reversed(marked):
+                    _unroll(inner)
+                forward_rows(loop.regions[1].blocks[0])
+                split_row_accumulators(loop)
+
+
+def _marked_loops(loop: ir.Operation) -> list[ir.Operation]:
+    """The loops inside `loop` that have marks, outermost first."""
+    inner = [op for op in nested(loop) if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
+    return [op for op in inner if any(boundary.is_mark(each) for each in nested(op))]
+
+
+def _unroll(loop: ir.Operation) -> None:
+    """Replace `loop` by its iterations."""
+    body = loop.regions[1].blocks[0]
+    ops, yielded = operations(body)[:-1], list(terminator(body).operands)
+    carried = list(loop.operands)
+    for _ in range(_trips(loop)):
+        values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, carried, strict=True))
+        for op in ops:
+            _clone(op, values, ir.InsertionPoint(loop))
+        carried = [values.get(value, value) for value in yielded]
+    for result, value in zip(list(loop.results), carried, strict=True):
+        result.replace_all_uses_with(value)
+    loop.erase()
+
+
+def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint) -> None:
+    copy = op.clone(ip).operation
+    for part in (copy, *nested(copy)):
+        for number, operand in enumerate(list(part.operands)):
+            if operand in values:
+                part.operands[number] = values[operand]
+    for old, new in zip(op.results, copy.results, strict=True):
+        values[old] = new
+
+
+def _trips(loop: ir.Operation) -> int:
+    try:
+        return trip_count(loop)
+    except PassError:
+        raise PassError(
+            "a stage mark inside a loop that runs an unknown number of times",
+            location=loop.location,
+            hint="loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages",
+        ) from None
