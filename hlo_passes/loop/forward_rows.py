@@ -1,5 +1,6 @@
 """What unrolled loops leave behind: integers that are known, and rows that are written to stacks and read again."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,24 +11,33 @@ from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import has_side_effect, operations
 from jaxpp.hlo_passes.ir.values import defining_op, is_used
 
+
+def _chosen(which: int, one: int, other: int) -> int:
+    return one if which else other
+
+
+def _within(low: int, value: int, high: int) -> int:
+    return min(max(low, value), high)
+
+
 _ARITHMETIC: dict[str, Callable[..., int]] = {
-    "stablehlo.add": lambda a, b: a + b,
-    "stablehlo.subtract": lambda a, b: a - b,
-    "stablehlo.multiply": lambda a, b: a * b,
+    "stablehlo.add": operator.add,
+    "stablehlo.subtract": operator.sub,
+    "stablehlo.multiply": operator.mul,
     "stablehlo.minimum": min,
     "stablehlo.maximum": max,
-    "stablehlo.negate": lambda a: -a,
-    "stablehlo.convert": lambda a: a,
-    "stablehlo.select": lambda which, a, b: a if which else b,
-    "stablehlo.clamp": lambda low, x, high: min(max(low, x), high),
+    "stablehlo.negate": int.__neg__,
+    "stablehlo.convert": int.__pos__,
+    "stablehlo.select": _chosen,
+    "stablehlo.clamp": _within,
 }
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "EQ": lambda a, b: a == b,
-    "NE": lambda a, b: a != b,
-    "LT": lambda a, b: a < b,
-    "LE": lambda a, b: a <= b,
-    "GT": lambda a, b: a > b,
-    "GE": lambda a, b: a >= b,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
 }
 
 
@@ -99,8 +109,8 @@ class _Forward:
             return None
         if op.name == "stablehlo.constant":
             return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
-        values = [self.integers.get(value) for value in op.operands]
-        if None in values:
+        values = [self.integers[value] for value in op.operands if value in self.integers]
+        if len(values) != len(op.operands):
             return None
         if op.name == "stablehlo.compare":
             direction = str(op.attributes["comparison_direction"])

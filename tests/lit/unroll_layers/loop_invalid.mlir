@@ -1,6 +1,6 @@
 // RUN: not jaxpp-opt %s -p unroll-layers 2>&1 | filecheck %s
 
-// CHECK: loop_invalid.mlir:[[# @LINE + 14]]:{{.*}} error: a stage mark inside a loop that runs an unknown number of times
+// CHECK: loop_invalid.mlir:[[# @LINE + 13]]:{{.*}} error: a stage mark inside a loop that runs an unknown number of times
 // CHECK-NEXT: loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages
 func.func public @main(%a: tensor<4xf32>, %n: tensor<i32>) -> tensor<4xf32> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
