@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
@@ -30,6 +31,7 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
         InlineCalls(),  # marks inside helpers come up to the loop body
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
+        HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         OutlineStages(),  # before unrolling: one body per task, however many microbatches

@@ -1,0 +1,163 @@
+"""What the body of the microbatch loop computes from loop invariants alone, and what of it is worth keeping."""
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.cheap import MOST_RECOMPUTED, is_cheap
+from jaxpp.hlo_passes.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.ir.values import byte_size, defining_op
+
+_BARRIER = "stablehlo.optimization_barrier"
+_ARITHMETIC = frozenset(
+    "stablehlo." + name for name in "abs add clamp divide maximum minimum multiply negate select subtract".split()
+)
+_VIEWS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert")
+
+
+class Invariants:
+    """The loop-invariant operations of `body`, by their number in it.
+
+    `behind_barriers` maps results of barriers that are no marks to the invariants they stand for: `jax.checkpoint` puts
+    all that it computes again behind one.
+    """
+
+    def __init__(self, body: ir.Block) -> None:
+        self.ops = operations(body)[:-1]
+        self.behind_barriers: dict[ir.Value, ir.Value] = {}
+        self._number: dict[ir.Value, int] = {}
+        self._operands: list[list[ir.Value]] = []
+        self._invariant: list[bool] = []
+        self._carried = set[ir.Value](body.arguments)
+        self._sent = {value for op in self.ops if boundary.is_mark(op) for value in op.operands}
+        for op in self.ops:
+            self._read(op)
+        self._users = self._find_users(body)
+        self._eighths = self._leading_to_eighths()
+        # Of each operation: how many are computed again for it, if it is of constants alone, the bytes behind it.
+        self._length = [0] * len(self.ops)
+        self._constant = [False] * len(self.ops)
+        self._bytes = [0] * len(self.ops)
+        self._worth = [self._invariant[n] and self._is_worth(n) for n in range(len(self.ops))]
+
+    def hoisted(self) -> dict[int, bool]:
+        """The operations to compute before the loop, in program order; true for one that the loop computes too.
+
+        That is a cheap one (a broadcast), which the loop uses, and which others need that are computed before it.
+        """
+        work = [n for n, worth in enumerate(self._worth) if worth] + self._long_chains()
+        roots, found = set(work), set(work)
+        while work:
+            for producer in self._producers(work.pop()):
+                if producer not in found:
+                    found.add(producer)
+                    work.append(producer)
+        return {n: n not in roots and not found.issuperset(self._users[n]) for n in sorted(found)}
+
+    def _read(self, op: ir.Operation) -> None:
+        number = len(self._operands)
+        values = [self.behind_barriers.get(value, value) for value in operands_with_captures(op)]
+        fixed = [self._is_fixed(value) for value in values]
+        if op.name == _BARRIER and not boundary.is_mark(op):
+            for result, value, is_fixed in zip(op.results, op.operands, map(self._is_fixed, op.operands), strict=True):
+                if is_fixed:
+                    self.behind_barriers[result] = self.behind_barriers.get(value, value)
+        self._operands.append(values)
+        self._number.update((result, number) for result in op.results)
+        self._invariant.append(
+            all(fixed)
+            and op.name != _BARRIER
+            and self._sent.isdisjoint(op.results)
+            and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)
+            and not _makes_eighths(op)
+            and not has_side_effect(op)
+        )
+
+    def _is_fixed(self, value: ir.Value) -> bool:
+        value = self.behind_barriers.get(value, value)
+        number = self._number.get(value)
+        return value not in self._carried if number is None else self._invariant[number]
+
+    def _producers(self, number: int) -> list[int]:
+        return [self._number[value] for value in self._operands[number] if value in self._number]
+
+    def _find_users(self, body: ir.Block) -> list[list[int]]:
+        """The numbers of the users of each operation; the number after the last is that of the loop itself."""
+        users: list[list[int]] = [[] for _ in self.ops]
+        for number in range(len(self.ops)):
+            for producer in self._producers(number):
+                users[producer].append(number)
+        for value in terminator(body).operands:
+            if value in self._number:
+                users[self._number[value]].append(len(self.ops))
+        return users
+
+    def _leading_to_eighths(self) -> list[bool]:
+        """Which operations are casts to 8-bit floats, or cheap ones that lead to nothing else."""
+        found = [False] * (len(self.ops) + 1)
+        for number in reversed(range(len(self.ops))):
+            op, users = self.ops[number], self._users[number]
+            found[number] = _makes_eighths(op) or (is_cheap(op) and bool(users) and all(found[user] for user in users))
+        return found
+
+    def _is_worth(self, number: int) -> bool:
+        """Whether the result of an invariant operation is kept through the step, rather than computed again."""
+        op, producers = self.ops[number], self._producers(number)
+        outside = [value for value in self._operands[number] if value not in self._number]
+        size = sum(byte_size(result.type) for result in op.results)
+        self._constant[number] = all(self._constant[n] for n in producers) and all(map(_is_constant, outside))
+        sources = [byte_size(value.type) for value in outside if not _is_constant(value)]
+        sources += [self._bytes[n] for n in producers if not self._constant[n]]
+        self._bytes[number] = max(sources, default=0)
+        scalar = all(ir.RankedTensorType(result.type).rank == 0 for result in op.results)
+        if not is_cheap(op):
+            worth = True
+        elif op.name == "stablehlo.convert":
+            worth = 0 < size < self._bytes[number] and size < byte_size(op.operands[0].type) and not scalar
+        else:
+            worth = op.name in _ARITHMETIC and size <= self._bytes[number] and not scalar
+        worth = worth and not self._eighths[number]
+        if worth:
+            self._bytes[number] = size
+        else:
+            length = 1 + sum(self._length[n] for n in producers)
+            self._length[number] = min(length, MOST_RECOMPUTED + 1)
+        return worth
+
+    def _long_chains(self) -> list[int]:
+        """Invariants that the loop uses and that take too many operations to compute again."""
+        work = [
+            number
+            for number, users in enumerate(self._users)
+            if self._length[number] > MOST_RECOMPUTED
+            and not self._eighths[number]
+            and not all(user < len(self.ops) and self._invariant[user] for user in users)
+        ]
+        found: list[int] = []
+        seen = set(work)
+        while work:
+            number = work.pop()
+            op = self.ops[number]
+            inward = max((byte_size(value.type) for value in op.operands), default=0)
+            if is_cheap(op) and sum(byte_size(result.type) for result in op.results) > inward:
+                fresh = [n for n in self._producers(number) if self._length[n] > MOST_RECOMPUTED and n not in seen]
+                seen.update(fresh)
+                work.extend(fresh)
+            else:
+                found.append(number)
+        return found
+
+
+def _makes_eighths(op: ir.Operation) -> bool:
+    """Whether `op` is a cast to a float of 8 bits or less."""
+    if op.name != "stablehlo.convert":
+        return False
+    element = ir.RankedTensorType(op.results[0].type).element_type
+    return isinstance(element, ir.FloatType) and element.width <= 8
+
+
+def _is_constant(value: ir.Value) -> bool:
+    """Whether a value from outside of the loop is made of constants."""
+    op = defining_op(value)
+    while op is not None and op.name in _VIEWS:
+        op = defining_op(op.operands[0])
+    return op is not None and op.name in ("stablehlo.constant", "stablehlo.iota")
