@@ -1,0 +1,220 @@
+"""A scan over all layers with a mark in its body: the parameters of the stages are rows of stacked arrays."""
+
+# pyright: reportUnknownLambdaType=false
+
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
+from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, more_plans, plans
+
+import jaxpp.api as jaxpp
+
+mark = jaxpp.mark_stage_end
+
+
+def stacked(count: int = 4) -> dict[str, jax.Array]:
+    return {"w": jnp.stack(weights(count)), "b": 0.1 * jax.random.normal(jax.random.key(9), (count, 8))}
+
+
+def layer(params: Any, x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ params["w"] + params["b"])
+
+
+def squared_error(x: jax.Array, microbatch: Any) -> jax.Array:
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+def loss(params: Any, microbatch: Any, **options: Any) -> jax.Array:
+    x, _ = lax.scan(lambda x, params: (mark(layer(params, x)), None), microbatch["x"], params, **options)
+    return squared_error(x, microbatch)
+
+
+@more_plans
+def test_scan_over_all_layers(plan: str) -> None:
+    check_loss(loss, plan, stacked(), steps=2)
+
+
+@pytest.mark.parametrize("options", [{"reverse": True}, {"unroll": 2}, {"unroll": True}, {"_split_transpose": True}])
+def test_options_of_scan(options: dict[str, Any]) -> None:
+    check_loss(partial(loss, **options), "1f1b", stacked())
+
+
+@plans
+def test_fori_loop_over_all_layers(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def body(i: Any, x: jax.Array) -> jax.Array:
+            return mark(layer(jax.tree.map(lambda leaf: leaf[i], params), x))
+
+        return squared_error(lax.fori_loop(0, 4, body, microbatch["x"]), microbatch)
+
+    check_loss(of_one, plan, stacked())
+
+
+@plans
+def test_several_layers_in_each_stage(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def stage(x: jax.Array, params: Any) -> Any:
+            return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
+
+        by_stage = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), params)
+        return squared_error(lax.scan(stage, microbatch["x"], by_stage)[0], microbatch)
+
+    check_loss(of_one, plan, stacked(8))
+
+
+@plans
+def test_marks_in_a_scan_in_a_scan(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def two(x: jax.Array, params: Any) -> Any:
+            return lax.scan(lambda x, params: (mark(layer(params, x)), None), x, params)
+
+        by_two = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), params)
+        return squared_error(lax.scan(two, microbatch["x"], by_two)[0], microbatch)
+
+    check_loss(of_one, plan, stacked())
+
+
+@plans
+def test_two_scans_and_what_the_first_stacks(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def encode(x: jax.Array, params: Any) -> Any:
+            x = layer(params, x)
+            return mark(x), x
+
+        def decode(x: jax.Array, both: Any) -> Any:
+            params, skipped = both
+            return mark(layer(params, x) + skipped), None
+
+        first, second = (jax.tree.map(lambda leaf: leaf[:2], params), jax.tree.map(lambda leaf: leaf[2:], params))
+        x, seen = lax.scan(encode, microbatch["x"], first)
+        return squared_error(lax.scan(decode, x, (second, seen[::-1]))[0], microbatch)
+
+    check_loss(of_one, plan, stacked())
+
+
+@pytest.mark.parametrize("plan", ["interleaved-1f1b", "chimera"])
+def test_tied_embedding_dropout_counter_and_metrics_of_layers(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def body(carry: Any, of_layer: Any) -> Any:
+            (x, count), (params, key) = carry, of_layer
+            keep = jax.random.bernoulli(jax.random.fold_in(key, microbatch["i"]), 0.8, x.shape)
+            x = jnp.where(keep, layer(params, x), 0)
+            return mark((x, count + 1)), jnp.abs(x).mean()
+
+        keys = jax.random.split(jax.random.key(1), 4)
+        first = (microbatch["x"] @ params["embedding"], jnp.int32(0))
+        (x, count), sizes = lax.scan(body, first, (params["layers"], keys))
+        value = squared_error(x @ params["embedding"].T, microbatch) * count
+        return value + 0.01 * sizes.sum(), (sizes, count)
+
+    microbatches = batch(4) | {"i": np.arange(4, dtype=np.int32)}
+    params = {"layers": stacked(), "embedding": weights(1)[0]}
+    check_loss(of_one, plan, params, microbatches, has_aux=True, steps=2)
+
+
+@plans
+@pytest.mark.parametrize("where", ["body", "around the mark", "all"])
+def test_checkpoint(where: str, plan: str) -> None:
+    def body(x: jax.Array, params: Any) -> Any:
+        x = mark(layer(params, x))
+        return jnp.sin(x) if where == "around the mark" else x, None
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        chosen = body if where == "all" else jax.checkpoint(body)
+        return squared_error(lax.scan(chosen, microbatch["x"], params)[0], microbatch)
+
+    check_loss(jax.checkpoint(of_one) if where == "all" else of_one, plan, stacked())
+
+
+def test_checkpoint_policy() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        body = jax.checkpoint(
+            lambda x, params: (mark(layer(params, x)), None), policy=jax.checkpoint_policies.dots_saveable
+        )
+        return squared_error(lax.scan(body, microbatch["x"], params)[0], microbatch)
+
+    check_loss(of_one, "1f1b", stacked())
+
+
+@plans
+def test_cast_to_bfloat16(plan: str) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+        x = microbatch["x"].astype(jnp.bfloat16)
+        x = lax.scan(lambda x, params: (mark(layer(params, x)), None), x, low)[0]
+        return squared_error(x.astype(jnp.float32), microbatch)
+
+    check_loss(of_one, plan, stacked(), tolerance=2e-2)
+
+
+@plans
+def test_adamw_with_clipping(plan: str) -> None:
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
+
+    def step(state: Any, batch: Any, *, schedule: Any) -> Any:
+        params, moments = state
+        losses, grads = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch, schedule=schedule)
+        updates, moments = optimizer.update(grads, moments, params)
+        return (optax.apply_updates(params, updates), moments), losses
+
+    state = (stacked(), optimizer.init(stacked()))
+    check_step(step, (state, batch(4)), plan, steps=3, feed=feed_state, tolerance=1e-4)
+
+
+@plans
+def test_forward_only(plan: str) -> None:
+    def step(params: Any, batch: Any, *, schedule: Any) -> Any:
+        def outputs(microbatch: Any) -> Any:
+            return lax.scan(lambda x, params: (mark(layer(params, x)), x.mean()), microbatch["x"], params)
+
+        return jaxpp.treduce(outputs, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
+
+    check_step(step, (stacked(), batch(4)), plan)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_inside_a_scan_over_microbatches(schedule: str) -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def accumulate(total: Any, microbatch: Any) -> Any:
+            value, grads = jax.value_and_grad(loss)(params, microbatch)
+            return jax.tree.map(jnp.add, total, grads), value
+
+        grads, losses = lax.scan(accumulate, jax.tree.map(jnp.zeros_like, params), batch)
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses
+
+    check(step, (stacked(), batch(4)), make_mesh(4), schedule=schedule)
+
+
+def test_explicit_axes() -> None:
+    mesh = make_mesh(4, data=2, explicit=True)
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(4), loss=loss)
+
+    def reference(params: Any, batch: Any) -> Any:
+        with jax.set_mesh(mesh.lowering_mesh()):
+            return jax.jit(step)(jax.device_put(params, P()), jax.device_put(batch, P(None, "data")))
+
+    check(step, (stacked(), batch(4)), mesh, in_shardings=(P(), P(None, "data")), reference=reference)
+
+
+def test_rows_of_the_gradient_cross_once_per_step() -> None:
+    """Each stage sums its own rows; nothing stacked is sent for a microbatch."""
+
+    def sent(microbatches: int) -> tuple[list[str], int]:
+        step = partial(gradient_step, schedule=jaxpp.Std1F1B(4), loss=loss)
+        step = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4))
+        program = step.lower(stacked(), batch(microbatches, rows=3)).program().as_text()
+        types = re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program)
+        assert types.count("3x8xf32") == 6 * microbatches, "an activation and its gradient between two stages"
+        return sorted(set(types) - {"3x8xf32"}), len([each for each in types if each != "3x8xf32"])
+
+    assert sent(4) == sent(8)
+    assert sent(4)[0] == ["1x8x8xf32", "1x8xf32", "4x8x8xf32", "4x8xf32"], "rows of gradients, the new weights"
