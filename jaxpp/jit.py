@@ -16,7 +16,7 @@ from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
 from jaxpp.array import plain
 from jaxpp.hlo_passes import PassError, run_passes
-from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
+from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
@@ -279,7 +279,7 @@ class LoweredStep:
                 schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
             return schedule_text(schedule, length)
         except schedules.ScheduleError as error:
-            raise PassError(str(error)) from error
+            raise PassError(str(error), location=location_of_the_loop(module)) from error
 
     def compile(self) -> "CompiledStep":
         """Compile every distinct stage program for its submesh."""

@@ -141,6 +141,17 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
     return None if loop_schedule(loop) else _length(loop)
 
 
+def _is_backward(loop: ir.Operation) -> bool:
+    """Whether all marks of a loop are those of a backward: it is the gradient of another loop."""
+    phases = {boundary.read(op).phase for op in nested(loop) if boundary.is_mark(op)}
+    return phases == {"backward"}
+
+
+def location_of_the_loop(module: ir.Module) -> ir.Location:
+    """Where the user wrote the loop; for errors. Raises PassError when there is none."""
+    return _find(main_of(module)).location
+
+
 def _find(main: ir.Operation) -> ir.Operation:
     named: list[ir.Operation] = []
     marked: list[ir.Operation] = []
@@ -153,6 +164,12 @@ def _find(main: ir.Operation) -> ir.Operation:
     found = named + marked
     if len(found) == 1:
         return found[0]
+    if any(_is_backward(loop) for loop in found):
+        raise PassError(
+            "the loop over microbatches is differentiated as a whole: its backward would be a loop of its own",
+            location=found[0].location,
+            hint="differentiate each microbatch: treduce(partial(jax.value_and_grad(loss), params), batch)",
+        )
     if found:
         raise PassError(
             f"found {len(found)} microbatch loops, expected one",

@@ -92,6 +92,14 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
             hint="put jax.checkpoint around what stands between two marks; differentiate with jax.grad or jax.vjp",
         )
     count = len(marked_stages(marks))
+    times = next((times for times in range(2, count + 1) if count in (times * stages, times * (stages - 1))), 1)
+    if times > 1 and stages > 2:
+        return PassError(
+            f"found {count} stage marks, {times} times as many as the schedule {schedule} of {stages} stages has",
+            location=marks[stages][0].location,
+            hint=f"a model that is applied {times} times to a microbatch goes through each stage once, with all its "
+            "inputs: mark them together, mark_stage_end((x, y)), or make them one batch",
+        )
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {schedule} has {stages} stages",
         location=loop.location,
