@@ -39,6 +39,9 @@ def check(schedule: HasGraph) -> None:
         ScheduleError: the first thing that is wrong, the row with the cell marked where there is one cell to blame.
     """
     graph = schedule.graph
+    for task in schedule.skipped:
+        if task.stage >= graph.placement.stages or task.kind not in graph.rules:
+            raise ScheduleError(f"{task.words} is left out, but there is no such stage or kind of task")
     _check_each_task(graph)
     _check_spread(graph)
     _check_complete(graph, schedule.skipped)
@@ -157,4 +160,6 @@ def _at(graph: Graph, number: int) -> str:
 
 def _listed(stages: Iterable[int]) -> str:
     words = list(map(str, stages))
+    if len(words) > 12:
+        words[6:-6] = ["..."]
     return f"stage{'s' if len(words) > 1 else ''} {', '.join(words)}"

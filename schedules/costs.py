@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.kinds import KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 
 PerStage: TypeAlias = float | Sequence[float]
@@ -30,8 +31,9 @@ _BYTES: Final = ("activation_bytes", "weight_grad_bytes", "message_bytes")
 class Costs:
     """Times in any one unit, bytes, and bytes per that unit of time.
 
-    Where a scalar is given, it is for one microbatch on a whole mesh: with v stages per mesh each stage takes 1/v of
-    it (of a message: all of it). A list has the number of each stage itself. A slice of the sequence takes its share.
+    Where a scalar is given, it is for one microbatch on a whole mesh: with v stages per mesh each stage takes 1/v
+    of it (of a message: all of it), and a spread stage takes it on each of its meshes. A list has the number of
+    each stage itself. A slice of the sequence takes its share.
 
     Attributes:
         forward: time of a forward.
@@ -47,7 +49,7 @@ class Costs:
         copy_bandwidth: bytes per unit of time from a mesh to its host or back, for tasks on another track. An offload
             moves the activations of its stage.
         kinds: time of each user's kind of task, and of "offload", "reload" and "recompute"; a recompute otherwise
-            takes as long as the forward.
+            takes as long as the forward. A "backward" here is the time of a full one.
         fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe).
         slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
             arXiv 2504.14519).
@@ -86,9 +88,12 @@ class Costs:
             put(self, name, _number(getattr(self, name), name, positive=True, infinite=name != "fused"))
         if not isinstance(cast("object", self.kinds), Mapping):
             raise ScheduleError(f"kinds must be a table from kind to time, found {self.kinds!r}")
+        for name in self.kinds:
+            if not KIND_NAME.fullmatch(str(name)):
+                raise ScheduleError(f"kinds: expected names in lower case, such as 'offload', found {name!r}")
         put(self, "kinds", {name: _per_stage(time, name, positive=True) for name, time in self.kinds.items()})
         put(self, "slices", _shares(self.slices))
-        if self.unit not in UNITS:
+        if not isinstance(cast("object", self.unit), str) or self.unit not in UNITS:
             raise ScheduleError(f"unit must be one of {', '.join(UNITS)}, found {self.unit!r}")
         if not isinstance(cast("object", self.contention), bool):
             raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
@@ -99,7 +104,7 @@ class Costs:
         Raises:
             ScheduleError: a list is not as long as there are stages, or nothing says how long such a task takes.
         """
-        if kind == "backward":
+        if kind == "backward" and kind not in self.kinds:
             parts = self.time("input_grad", schedule), self.time("weight_grad", schedule)
             return [sum(pair) for pair in zip(*parts, strict=True)]
         if kind in self.kinds:

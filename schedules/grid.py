@@ -117,6 +117,9 @@ def parse_grid(text: str) -> Grid:
     tasks = [task for row in rows for cell in row for task in cell]
     microbatches = 1 + max((task.microbatch for task in tasks), default=-1)
     slices = 1 + max((task.slice for task in tasks), default=0)
+    # A star stands for all of them: whatever is there has at least one task of its own, or the grid is wrong anyway.
+    if microbatches * slices > len(tasks):
+        microbatches, slices = (1, 1) if tasks else (0, 0)
     return Grid(names[0], placements[0], rows, kinds, _parse_skipped(skipped, microbatches, slices))
 
 

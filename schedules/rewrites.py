@@ -38,9 +38,10 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
         ahead: how many cells before its backward an activation starts to come back, at least 1.
 
     Raises:
-        ScheduleError: a stage does not exist, or has copies already.
+        ScheduleError: a stage does not exist, has copies already, or is recomputed.
     """
     ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
+    _refuse(schedule, held, "recompute", "offloaded: it is recomputed, and keeps nothing")
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
         made = {_unit(task): at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
@@ -60,9 +61,10 @@ def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward.
 
     Raises:
-        ScheduleError: a stage does not exist.
+        ScheduleError: a stage does not exist, or is offloaded.
     """
     held = _held(schedule, stages)
+    _refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
@@ -161,6 +163,12 @@ def _held(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
         if whole_number(stage, "a stage", least=0) >= schedule.stages:
             raise ScheduleError(f"{schedule.name} has no stage {stage}: there are {schedule.stages}")
     return frozenset(stages or range(schedule.stages))
+
+
+def _refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
+    task = next((task for task in schedule if task.kind == kind and task.stage in held), None)
+    if task:
+        raise ScheduleError(f"stage {task.stage} cannot be {why}")
 
 
 def _around(cells: tuple[Cell, ...], around: Callable[[Task], tuple[list[Task], list[Task]]]) -> list[Cell]:

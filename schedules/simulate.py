@@ -7,6 +7,7 @@ import math
 from jaxpp.schedules.check import check
 from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import NEVER, sweep
@@ -35,6 +36,8 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         run = sweep(graph, durations, delays, busy)
     if NEVER in run.starts:
         check(schedule)
+    if not math.isfinite(max(run.ends)):
+        raise ScheduleError("the costs are too large: the times have no finite sum")
     return Report(schedule, costs, run)
 
 

@@ -49,9 +49,24 @@ class Task:
         return f"{LETTERS.get(self.kind, self.kind)}(stage {self.stage}, mb {self.microbatch}{part})"
 
     @classmethod
-    def make(cls, stage_id: int, mubatch_idx: int, fwd_or_bwd: str) -> Task:
-        """JaxPP's argument names and order: `Task.make(0, 3, TaskType.FWD)`."""
+    def make(cls, stage_id: int, mubatch_idx: int, fwd_or_bwd: str, latency: float | None = None) -> Task:
+        """JaxPP's argument names and order: `Task.make(0, 3, TaskType.FWD)`; costs say how long a task takes."""
         return cls(fwd_or_bwd, stage_id, mubatch_idx)
+
+    @property
+    def stage_id(self) -> int:
+        """JaxPP's name of `stage`."""
+        return self.stage
+
+    @property
+    def mubatch_idx(self) -> int:
+        """JaxPP's name of `microbatch`."""
+        return self.microbatch
+
+    @property
+    def fwd_or_bwd(self) -> str:
+        """JaxPP's name of `kind`; equal to a `TaskType`."""
+        return self.kind
 
 
 def _kind_name(kind: object) -> str:

@@ -76,6 +76,9 @@ def main(
         return BAD_INPUT
     except BrokenPipeError:
         raise
+    except (MemoryError, OverflowError):
+        print("jaxpp-schedule: error: the numbers are too large for this computer", file=stderr)
+        return BAD_INPUT
     except Exception as error:  # the boundary of the tool: no traceback reaches its user
         print(f"jaxpp-schedule: error: internal error: {type(error).__name__}: {error}", file=stderr)
         return INTERNAL_ERROR

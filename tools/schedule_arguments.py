@@ -151,7 +151,10 @@ def _placement(text: str) -> object:
 
 
 def _numbers(text: str) -> float | list[float]:
-    numbers = list(map(float, text.split(",")))
+    try:
+        numbers = list(map(float, text.split(",")))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, or several as in 4,4,3,3, found {text!r}") from None
     return numbers if "," in text else numbers[0]
 
 

@@ -74,7 +74,8 @@ def finish(main: Callable[[], int]) -> NoReturn:
     """Run a command and end the process with its code: 130 after Ctrl-C, 1 where nobody reads its output any more."""
     try:
         code = main()
-        sys.stdout.flush()
+        if sys.stdout:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader went away, as `head` does

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 from collections.abc import Callable
 from typing import Final
 
 from jaxpp.schedules.collector import collector_paused
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
@@ -46,6 +47,10 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
 """The function of each schedule; its docstring tells where it comes from, its parameters what it takes."""
 
 
+MOST: Final = 10_000_000
+"""Meshes times microbatches of a schedule that `make` makes: beyond that a computer would run out of memory."""
+
+
 def names() -> tuple[str, ...]:
     """The names that `make` knows."""
     return tuple(LIBRARY)
@@ -71,5 +76,10 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     for option in options:
         if option not in known:
             raise ScheduleError(f"schedule {name!r} has no option {option!r}: it takes {', '.join(known) or 'none'}")
+    sizes = [whole_number(meshes, "meshes", least=1), whole_number(microbatches, "microbatches", least=1)]
+    if math.prod(sizes) > MOST:
+        raise ScheduleError(
+            f"{name}: {sizes[0]} meshes and {sizes[1]} microbatches are too many: at most {MOST:,} of both"
+        )
     with collector_paused():
         return LIBRARY[name](meshes, microbatches, **options)

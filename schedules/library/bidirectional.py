@@ -51,7 +51,8 @@ def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
     """A forward of one direction together with a backward of the other (DualPipe, DeepSeek-V3, arXiv 2412.19437).
 
     The first half of the microbatches goes down the meshes, the second half up. Where F&B is one task its bubble is
-    (p/2 - 1)(F&B + B - 3W), B being the whole backward; each mesh keeps p + 1 activations.
+    (p/2 - 1)(F&B + B - 3W) on the meshes in the middle, B being the whole backward, with input gradients as long as
+    forwards and W no longer; each mesh keeps p + 1 activations.
 
     Args:
         meshes: number of meshes p, even.

@@ -11,9 +11,11 @@ from jaxpp.schedules.task import Placement, Task
 def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2).
 
-    Groups of p microbatches go through the v stages of a mesh one after the other; mesh i runs 2(p - i - 1) + (v - 1)p
-    of these forwards ahead, then one forward and one backward in turn. It takes mT + (p - 1)T/v + (2vp - 2)c, with a
-    hop c of up to half of the forward of a stage.
+    Groups of p microbatches go through the v stages of a mesh one after the other; mesh i runs 2(p - i - 1) + (v -
+    1)p of these forwards ahead, then one forward and one backward in turn. It takes mT + (p - 1)T/v + (2vp - 2)c,
+    with two meshes or more and a hop c of up to half of the forward of a stage. The Zero Bubble paper (arXiv
+    2401.10241, table 5) counts ((2v - 1)p - 2)c instead, which is less than the hops on the way of the first and
+    the last microbatch take.
 
     Args:
         meshes: number of meshes p, at least 1.

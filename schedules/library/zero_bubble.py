@@ -14,8 +14,9 @@ from jaxpp.schedules.task import Placement
 def zb_h1(meshes: int, microbatches: int) -> Schedule:
     """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
-    The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations. With
-    more than p microbatches it takes mT + (p - 1)(F + B - W + 4c).
+    The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations.
+    With more than p microbatches it takes mT + (p - 1)(F + B - W + 4c), where W is at most F and B, and 2c at most
+    W.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -34,7 +35,8 @@ def zb_h2(meshes: int, microbatches: int) -> Schedule:
     """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241).
 
     Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards: every mesh keeps 2p - 1
-    activations. The longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must step its optimizer on its own.
+    activations. With F, B and W about equal the longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must
+    step its optimizer on its own.
 
     Args:
         meshes: number of meshes p, at least 1.

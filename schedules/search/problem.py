@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.report import KEPT, Release
@@ -20,6 +23,9 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
 Objective: TypeAlias = Literal["makespan", "longest_stage"]
+Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64]
+"""A limit for every mesh, or one for each."""
+
 Orders: TypeAlias = Sequence[Sequence[int]]
 """For each mesh its types, in the order in which it runs them."""
 

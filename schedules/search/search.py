@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, cast
 
 import numpy as np
@@ -25,6 +25,7 @@ from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.problem import (
     OBJECTIVES,
     TOLERANCE,
+    Limits,
     Memory,
     Objective,
     Orders,
@@ -53,17 +54,25 @@ _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Found(Schedule):
-    """The best schedule that a search has found.
+    """The best schedule that a search has found; equal to any schedule with the same tasks, placement and name.
 
     Attributes:
-        value: of the objective, in the unit of the costs.
+        value: of the objective, in the unit of the costs; contention of links is left out.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
     """
 
     value: float = math.inf
     lower_bound: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the schedules are equal; how they were found does not matter."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(Schedule))
+
+    __hash__ = Schedule.__hash__
 
     @property
     def gap(self) -> float:
@@ -75,12 +84,12 @@ def search(
     meshes: int,
     microbatches: int,
     costs: Costs | None = None,
-    memory_limit: float | Sequence[float] = math.inf,
+    memory_limit: Limits = math.inf,
     *,
     placement: str | Placement = "linear",
     chunks: int | None = None,
     released_at: Release = "W",
-    memory_bytes: float | Sequence[float] = math.inf,
+    memory_bytes: Limits = math.inf,
     objective: Objective = "makespan",
     split_backward: bool = True,
     seconds: float = 10.0,
@@ -142,11 +151,12 @@ def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) 
     Raises:
         ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
     """
-    if released_at not in KEPT:
+    if not isinstance(cast("object", released_at), str) or released_at not in KEPT:
         raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
-    if limit != math.inf and in_bytes != math.inf:
+    by_number, by_bytes = (np.ndim(cast("float", each)) > 0 or each != math.inf for each in (limit, in_bytes))
+    if by_number and by_bytes:
         raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
-    what, given = ("memory_limit", limit) if in_bytes == math.inf else ("memory_bytes", in_bytes)
+    what, given = ("memory_bytes", in_bytes) if by_bytes else ("memory_limit", limit)
     each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
@@ -279,7 +289,8 @@ def _automatic(problem: Problem) -> Orders:
     hops = [[0.0] * stages for _ in range(stages)]
     for stage in range(1, stages):
         hops[stage - 1][stage], hops[stage][stage - 1] = problem.delays[stage], problem.delays[2 * stages - stage]
-    size, kept = problem.memory[0], -problem.memory[-1]
+    size = max(problem.memory[:stages]) or 1.0
+    kept = -min(problem.memory[2 * stages :])
     made = best_orders(
         Automatic(
             problem.microbatches,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import numpy as np
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make
 from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.problem import Objective
+from jaxpp.schedules.search.problem import Limits, Objective
 from jaxpp.schedules.search.search import Progress, search
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
@@ -78,7 +80,7 @@ def tune(
     *,
     meshes: int,
     microbatches: int,
-    memory_limit: float | Sequence[float] = math.inf,
+    memory_limit: Limits = math.inf,
     released_at: Release = "W",
     objective: Objective = "makespan",
     seconds: float = 5.0,
@@ -113,7 +115,7 @@ def tune(
         seed=seed,
         progress=progress,
     )
-    limits = list(memory_limit) if isinstance(memory_limit, Sequence) else [memory_limit] * meshes
+    limits = np.broadcast_to(np.asarray(memory_limit, float), meshes)
 
     def row(name: str, made: Schedule | ScheduleError) -> Row:
         if isinstance(made, ScheduleError):
@@ -166,4 +168,6 @@ def _cells(rank: int, row: Row) -> tuple[str, ...]:
         return ("", row.name, "", "", "", "", row.why)
     report = row.report
     times = (f"{report.makespan:.6g}", f"{report.longest_stage:.6g}", f"{report.bubble:.1%}", f"{row.peak:.3g}")
-    return (str(rank) if row.fits else "", row.name, *times, "" if row.fits else "does not fit the memory")
+    twice = row.schedule and any(len(homes) > 1 for homes in row.schedule.placement.homes)
+    note = "" if row.fits else "does not fit the memory"
+    return (str(rank) if row.fits else "", row.name, *times, note or ("keeps weights twice" if twice else ""))

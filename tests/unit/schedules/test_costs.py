@@ -3,6 +3,7 @@
 import math
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,3 +132,27 @@ def test_any_bytes_are_costs_or_a_schedule_error(
     path.write_bytes(text)
     with suppress(S.ScheduleError):
         S.Costs.load(path)
+
+
+def test_a_full_backward_may_have_a_time_of_its_own() -> None:
+    schedule = S.make("1f1b", meshes=1, microbatches=2)
+    assert S.simulate(schedule, S.Costs(kinds={"backward": 5.0})).makespan == 12.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"unit": []}, "unit must be one of s, ms, us, found []"),
+        ({"kinds": {"a b": 1}}, "kinds: expected names in lower case, such as 'offload', found 'a b'"),
+        ({"kinds": {3: 2}}, "kinds: expected names in lower case, such as 'offload', found 3"),
+    ],
+)
+def test_wrong_names_in_costs(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        S.Costs(**arguments)
+    assert str(error.value) == message
+
+
+def test_times_beyond_all_numbers() -> None:
+    with pytest.raises(S.ScheduleError, match="the costs are too large"):
+        S.simulate(S.make("1f1b", meshes=2, microbatches=2), S.Costs(forward=1e308))

@@ -225,3 +225,23 @@ def test_the_automatic_scheduler_takes_any_costs(data: st.DataObject) -> None:
     )
     for name in ("zb-1p", "zb-2p"):
         S.check(S.make(name, meshes=meshes, microbatches=microbatches, costs=costs))
+
+
+def test_schedules_beyond_all_memory_are_refused() -> None:
+    with pytest.raises(S.ScheduleError, match="are too many"):
+        S.make("1f1b", meshes=10**9, microbatches=1)
+
+
+def test_a_recomputed_stage_has_nothing_to_offload() -> None:
+    schedule = S.make("interleaved-1f1b", meshes=2, microbatches=4)
+    with pytest.raises(S.ScheduleError) as error:
+        S.offload(S.recompute(schedule, 0), 0)
+    assert str(error.value) == "stage 0 cannot be offloaded: it is recomputed, and keeps nothing"
+    with pytest.raises(S.ScheduleError) as error:
+        S.recompute(S.offload(schedule, 0), 0)
+    assert str(error.value) == "stage 0 cannot be recomputed: its activations are offloaded"
+
+
+def test_tasks_have_the_names_of_jaxpp() -> None:
+    task = S.Task.make(1, 2, S.TaskType.BWD_W, 3.0)
+    assert (task.stage_id, task.mubatch_idx, task.fwd_or_bwd) == (1, 2, S.TaskType.BWD_W)

@@ -273,3 +273,31 @@ def test_no_time_at_all_still_gives_a_schedule() -> None:
     for seconds in (1e-6, 0.001, 0.02):
         found = S.search(4, 16, memory_limit=1.5, placement="v", seconds=seconds)
         assert max(S.simulate(found).peak_activations()) <= 1.5
+
+
+@pytest.mark.parametrize(("meshes", "layers"), [(4, 20), (4, 24), (2, 24), (1, 12)])
+def test_costs_of_many_layers_go_with_any_placement(meshes: int, layers: int) -> None:
+    costs = S.Costs(forward=[1.0] * layers)
+    found = S.search(meshes, 4, costs, placement="any", seconds=0.1)
+    assert S.simulate(found, costs.merged(found.stages)).makespan == pytest.approx(found.value)
+    assert S.tune(costs, meshes=meshes, microbatches=4, memory_limit=np.full(meshes, 4.0), seconds=0.1).best.fits
+
+
+@pytest.mark.parametrize("sizes", [0.0, [0.0, 5.0]])
+def test_stages_that_keep_no_bytes(sizes: Any) -> None:
+    found = S.search(2, 3, S.Costs(activation_bytes=sizes), memory_bytes=10, seconds=0.1)
+    assert max(S.simulate(found, S.Costs(activation_bytes=sizes)).peak_bytes()) <= 10
+
+
+def test_what_is_found_equals_its_text() -> None:
+    found = S.search(2, 3, seconds=0.1)
+    assert S.parse(str(found)) == found
+    assert found == S.parse(str(found))
+    assert hash(S.parse(str(found))) == hash(found)
+    assert found != S.make("gpipe", meshes=2, microbatches=3)
+    assert found != "search"
+
+
+def test_two_copies_of_the_weights_are_told() -> None:
+    lines = str(S.tune(S.Costs(), meshes=4, microbatches=8, seconds=0.2)).splitlines()
+    assert next(line for line in lines if " chimera " in line).endswith("keeps weights twice")

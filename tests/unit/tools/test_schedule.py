@@ -170,7 +170,7 @@ def test_search_refuses() -> None:
     message = failure("search", *SIZES, "--memory-limit", 0.5)
     assert message.startswith("jaxpp-schedule: error: ")
     assert usage_error("search", "--meshes", "2") == "the following arguments are required: --microbatches"
-    assert usage_error("search", *SIZES, "--memory-limit", "x").startswith("argument --memory-limit: invalid ")
+    assert usage_error("search", *SIZES, "--memory-limit", "x").startswith("argument --memory-limit: expected a number")
     assert usage_error("search", *SIZES, "--placement", "round").startswith("argument --placement: placement must be ")
 
 
