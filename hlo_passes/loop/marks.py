@@ -92,8 +92,8 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
             hint="put jax.checkpoint around what stands between two marks; differentiate with jax.grad or jax.vjp",
         )
     count = len(marked_stages(marks))
-    times = next((times for times in range(2, count + 1) if count in (times * stages, times * (stages - 1))), 1)
-    if times > 1 and stages > 2:
+    times = count // stages
+    if times > 1 and count == times * stages and stages > 1:
         return PassError(
             f"found {count} stage marks, {times} times as many as the schedule {schedule} of {stages} stages has",
             location=marks[stages][0].location,

@@ -56,15 +56,22 @@ def test_wrong_number_of_marks(marks: int) -> None:
 INNER = "marks must stand directly in the function that treduce maps over the microbatches"
 
 
-def test_mark_inside_a_scan() -> None:
+def test_mark_inside_a_loop_of_unknown_length() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
-        def layer(x: Any, w: Any) -> Any:
-            return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+        def layer(carry: Any) -> Any:
+            x, _ = carry
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ params[0]))
+            return x, jnp.sum(x**2)
 
-        return jnp.sum(lax.scan(layer, microbatch["x"], jnp.stack(params))[0])
+        return jnp.sum(lax.while_loop(lambda carry: carry[1] > 1, layer, (microbatch["x"], 2.0))[0])
 
-    text = message(with_loss(of_one))
-    assert at(text, of_one, "mark_stage_end") == f"a stage mark inside a scan or while loop\n  {INNER}"
+    def step(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(partial(of_one, params), batch, schedule=SCHEDULE)
+
+    assert at(message(step), of_one, "lax.while_loop") == (
+        "a stage mark inside a loop that runs an unknown number of times\n  loop over the layers with lax.scan, or "
+        "fori_loop with constant bounds: their marks are the stages"
+    )
 
 
 def test_mark_inside_a_conditional() -> None:

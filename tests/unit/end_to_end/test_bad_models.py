@@ -1,0 +1,201 @@
+"""Models that no schedule can cut, or that only look so: the whole text of the answer, or the right numbers."""
+
+# pyright: reportUnknownLambdaType=false
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.experimental
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from unit.end_to_end.compare import batch, check, layers, loss, make_mesh, sgd_step, weights
+from unit.end_to_end.test_bad_input import SCHEDULE, at, message, with_loss
+
+import jaxpp.api as jaxpp
+from jaxpp.schedules import ScheduleError
+
+mark = jaxpp.mark_stage_end
+
+
+def squared_error(x: jax.Array, microbatch: Any) -> jax.Array:
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+def test_a_model_applied_twice() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        return loss(params, microbatch) + loss(params, {"x": microbatch["y"], "y": microbatch["x"]})
+
+    text = message(with_loss(of_one))
+    assert at(text, layers, "mark_stage_end") == (
+        "found 6 stage marks, 2 times as many as the schedule 1f1b of 3 stages has\n"
+        "  a model that is applied 2 times to a microbatch goes through each stage once, with all its inputs: "
+        "mark them together, mark_stage_end((x, y)), or make them one batch"
+    )
+
+
+def test_a_model_applied_twice_and_marked_together() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x, y = microbatch["x"], microbatch["y"]
+        for w in params:
+            x, y = mark((jnp.tanh(x @ w), jnp.tanh(y @ w)))
+        return jnp.mean((x - y) ** 2)
+
+    check(with_loss(of_one), (weights(3), batch(4)), make_mesh(3))
+
+
+def test_a_loop_that_is_differentiated_as_a_whole() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def total(params: Any) -> Any:
+            return jaxpp.treduce(partial(loss, params), batch, schedule=SCHEDULE, operation=jaxpp.Add)
+
+        return jax.value_and_grad(total)(params)
+
+    assert at(message(step), step, "jaxpp.treduce(") == (
+        "the loop over microbatches is differentiated as a whole: its backward would be a loop of its own\n"
+        "  differentiate each microbatch: treduce(partial(jax.value_and_grad(loss), params), batch)"
+    )
+
+
+def test_forward_mode() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            return jax.jvp(lambda params: loss(params, microbatch), (params,), (params,))
+
+        return jaxpp.treduce(of_one, batch, schedule=jaxpp.GPipe(3), operation=jaxpp.Add)
+
+    assert at(message(step), layers, "mark_stage_end") == (
+        "a stage mark stands twice: inside jax.checkpoint, or under forward-mode differentiation\n  put jax.checkpoint "
+        "around what stands between two marks; differentiate with jax.grad or jax.vjp"
+    )
+
+
+def test_too_few_or_odd_microbatches_for_a_schedule() -> None:
+    """A schedule's own rules, at the line of the user's `treduce`; by name, at that of the loop."""
+    chimera = "chimera: microbatches must be a multiple of 2, found 3: there are two directions"
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Chimera(4)), mpmd_mesh=make_mesh(4))
+    with pytest.raises(ScheduleError) as caught:
+        step(weights(4), batch(3))
+    assert str(caught.value) == chimera
+    assert any(
+        entry.path.name == "compare.py" and entry.name == "sgd_step"
+        for entry in caught.traceback
+        if hasattr(entry.path, "name")
+    )
+    text = message(sgd_step, weights(4), batch(3), mesh=make_mesh(4), schedule="chimera")
+    assert at(text, sgd_step, "jaxpp.treduce(") == chimera
+
+
+def test_microbatches_that_do_not_divide_the_batch() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        microbatches = jax.tree.map(lambda leaf: leaf.reshape(3, -1, 8), batch)
+        return sgd_step(params, microbatches, schedule=SCHEDULE)
+
+    flat = jax.tree.map(lambda leaf: leaf.reshape(16, 8), batch(4))
+    with pytest.raises(TypeError, match=r"cannot reshape array of shape \(16, 8\)"):
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(weights(3), flat)
+
+
+def test_a_mark_whose_value_nobody_uses_ends_its_stage_all_the_same() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = mark(jnp.tanh(microbatch["x"] @ params[0]))
+        mark(jnp.tanh(x @ params[1]))
+        return squared_error(mark(jnp.tanh(x @ params[2])), microbatch)
+
+    check(with_loss(of_one), (weights(3), batch(4)), make_mesh(3))
+
+
+def test_stages_that_do_not_depend_on_each_other() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        a = mark(jnp.tanh(microbatch["x"] @ params[0]))
+        b = mark(jnp.tanh(microbatch["y"] @ params[1]))
+        return squared_error(mark(jnp.tanh(a @ params[2]) + b), microbatch)
+
+    check(with_loss(of_one), (weights(3), batch(4)), make_mesh(3))
+
+
+def test_marks_in_another_order_than_the_data() -> None:
+    """The stages are numbered as the marks are met: what both need is computed in the first that needs it."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        early = jnp.tanh(microbatch["x"] @ params[0])
+        late = mark(jnp.tanh(early @ params[1]) @ params[2])
+        return squared_error(mark(late + mark(early)), microbatch)
+
+    check(with_loss(of_one), (weights(3), batch(4)), make_mesh(3))
+
+
+def test_a_value_that_flows_backwards_between_forward_stages() -> None:
+    """Each microbatch hands what its last stage makes to the first stage of the next one."""
+
+    def step(params: Any, batch: Any) -> Any:
+        def body(x: Any, microbatch: Any) -> Any:
+            x = layers(params, microbatch["x"] + x)
+            return x, squared_error(x, microbatch)
+
+        return jax.lax.scan(body, jnp.zeros((4, 8)), batch)
+
+    assert at(message(step, schedule="gpipe"), step, "lax.scan") == (
+        "the forward of stage 0 for microbatch 1 needs a value of the forward of stage 2 for microbatch 0, "
+        "which the schedule runs later\n  what one microbatch hands on to the next must be made and used by one stage"
+    )
+
+
+def test_debug_print_in_a_stage_runs_once_per_microbatch(capfd: pytest.CaptureFixture[str]) -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = layers(params[:1], microbatch["x"])
+        jax.debug.print("stage one {mean:.2f}", mean=x.mean())
+        return squared_error(layers(params[1:], x), microbatch)
+
+    jax.block_until_ready(jaxpp.mpmd_jit_with_loop(with_loss(of_one), mpmd_mesh=make_mesh(3))(weights(3), batch(4)))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.count("stage one ") == 4
+
+
+def test_io_callback_in_a_stage_runs_once_per_microbatch() -> None:
+    calls: list[float] = []
+
+    def step(params: Any, batch: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            x = layers(params[:1], microbatch["x"])
+            jax.experimental.io_callback(lambda mean: calls.append(float(mean)), None, x.mean())
+            return layers(params[1:], x)
+
+        return jaxpp.treduce(of_one, batch, schedule=SCHEDULE, operation=jaxpp.Concat)
+
+    jax.block_until_ready(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(weights(3), batch(4)))
+    jax.effects_barrier()
+    assert len(calls) == 4
+
+
+def test_an_ordered_side_effect() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        jax.debug.print("{x}", x=microbatch["x"], ordered=True)
+        return loss(params, microbatch)
+
+    text = message(with_loss(of_one), error=ValueError)
+    assert text == (
+        "an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across meshes; "
+        "leave out ordered=True"
+    )
+
+
+def test_float0_and_objects_in_the_batch() -> None:
+    step = with_loss(loss)
+    text = message(step, weights(3), batch(4) | {"f": np.zeros((4, 2), jax.dtypes.float0)}, error=TypeError)
+    assert text == "treduce: batch['f'] is of type float0, not an array"
+    text = message(step, weights(3), batch(4) | {"f": None, "g": {1, 2}}, error=TypeError)
+    assert text == (
+        "argument batch['g'] is of type set ({1, 2}), not an array; "
+        "if batch is a Python value, name it in static_argnums or static_argnames"
+    )
+
+
+def test_donated_arguments_that_no_result_can_reuse() -> None:
+    """As for `jax.jit`, donation is a permission: an integer batch has no result to become; no warning either."""
+    ours = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3), donate_argnums=(0, 1))
+    new, _ = ours(weights(3), jax.tree.map(jnp.asarray, batch(4) | {"n": np.arange(4)}))
+    assert len(new) == 3
+    with pytest.raises(ValueError, match="donate_argnums"):
+        jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(3), donate_argnums=5)(weights(3), batch(4))
