@@ -78,7 +78,7 @@ def _inner(eqn: JaxprEqn) -> Iterator[Jaxpr]:
 
 
 def _phases(jaxpr: Jaxpr) -> Iterator[str]:
-    """The phase of every mark, also of those inside jitted functions."""
+    """The phase of every mark, also of those inside jitted functions, and of those in a scan for each iteration."""
     for eqn in jaxpr.eqns:
         if eqn.primitive is loop_p:
             raise ValueError(
@@ -87,8 +87,9 @@ def _phases(jaxpr: Jaxpr) -> Iterator[str]:
             )
         if eqn.primitive is mark_p:
             yield eqn.params["phase"]
+        times = eqn.params["length"] if eqn.primitive.name == "scan" else 1
         for inner in _inner(eqn):
-            yield from _phases(inner)
+            yield from list(_phases(inner)) * times
 
 
 def _marks(eqn: JaxprEqn) -> bool:

@@ -197,11 +197,22 @@ def test_bad_input() -> None:
     )
 
 
-def test_a_mark_inside_a_scan_names_its_line() -> None:
+def scanned(params: Any, microbatch: Any) -> Any:
+    step: Callable[..., Any] = lambda x, w: (jaxpp.mark_stage_end(jnp.tanh(x @ w)), None)  # noqa: E731
+    return lax.scan(step, microbatch["x"], jnp.stack(params))[0]
+
+
+def test_marks_inside_a_scan() -> None:
+    arguments = weights(4), sample()
+    step = jaxpp.mpmd_jit_by_yield(scanned, mpmd_mesh=make_mesh(2))
+    np.testing.assert_allclose(step(*arguments), jax.jit(scanned)(*arguments), rtol=1e-5)
+
+
+def test_a_mark_inside_an_endless_loop_names_its_line() -> None:
     def function(params: Any, microbatch: Any) -> Any:
-        step: Callable[..., Any] = lambda x, w: (jaxpp.mark_stage_end(jnp.tanh(x @ w)), None)  # noqa: E731
-        return lax.scan(step, microbatch["x"], jnp.stack(params))[0]
+        step: Callable[..., Any] = lambda x: jaxpp.mark_stage_end(jnp.tanh(x @ params[0]))  # noqa: E731
+        return lax.while_loop(lambda x: jnp.sum(x) > 1, step, microbatch["x"])
 
     text = message(function, jaxpp.PassError, target_num_stages=1)
     assert "test_by_yield.py" in text
-    assert "a stage mark inside a scan or while loop" in text
+    assert "a stage mark inside a loop that runs an unknown number of times" in text
