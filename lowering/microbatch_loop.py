@@ -166,21 +166,25 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
     """Every leaf that the user's function returns with its operation."""
     if operation is None:
         operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add
+    ops: list[Any] = []  # one for each leaf; never a tree of them, as nodes of a user's own may take no operation
     try:
-        full = jax.tree.broadcast(operation, shapes, is_leaf=_is_operation)
+        jax.tree.map(partial(_spread, ops), operation, shapes, is_leaf=_is_operation)
     except ValueError:
         returned = str(jax.tree.structure(shapes)).removeprefix("PyTreeDef")
         raise ValueError(
             f"{caller}: operation {operation} does not fit what the function returns, {returned[:300]}; "
             "give one operation, or a pytree of operations that is a prefix of it"
         ) from None
-    ops = jax.tree.leaves(full, is_leaf=_is_operation)
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
     for name, op in zip(paths, ops, strict=True):
         if not _is_operation(op):
             raise TypeError(f"{caller}: the operation for {name} is {op!r}; expected Add, Max, Concat(axis) or an Op")
     made = [op() if isinstance(op, type) else op for op in ops]
     return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
+
+
+def _spread(ops: list[Any], operation: Any, results: Any) -> None:
+    ops.extend([operation] * len(jax.tree.leaves(results)))
 
 
 def _is_operation(x: Any) -> bool:

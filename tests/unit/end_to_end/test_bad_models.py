@@ -78,11 +78,7 @@ def test_too_few_or_odd_microbatches_for_a_schedule() -> None:
     with pytest.raises(ScheduleError) as caught:
         step(weights(4), batch(3))
     assert str(caught.value) == chimera
-    assert any(
-        entry.path.name == "compare.py" and entry.name == "sgd_step"
-        for entry in caught.traceback
-        if hasattr(entry.path, "name")
-    )
+    assert any("sgd_step" in str(entry) for entry in caught.traceback)
     text = message(sgd_step, weights(4), batch(3), mesh=make_mesh(4), schedule="chimera")
     assert at(text, sgd_step, "jaxpp.treduce(") == chimera
 

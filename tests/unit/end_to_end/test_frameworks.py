@@ -1,0 +1,144 @@
+"""Models written with flax and equinox; skipped where those are not installed."""
+
+# pyright: reportUnknownLambdaType=false
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import batch, check, feed_state
+from unit.end_to_end.everywhere import check_step, schedule_and_mesh
+
+import jaxpp.api as jaxpp
+
+mark = jaxpp.mark_stage_end
+plans = pytest.mark.parametrize("plan", ["1f1b", "sharded"])
+OPTIMIZER = optax.sgd(0.1, momentum=0.9)
+
+
+def trained(loss: Any, schedule: Any, state: Any, batch: Any) -> Any:
+    """(new parameters and moments, losses, what else the loss returns)."""
+    params, moments = state
+    (losses, extra), grads = jaxpp.treduce(
+        partial(jax.value_and_grad(loss, has_aux=True), params),
+        batch,
+        schedule=schedule,
+        operation=(jaxpp.Concat(), jaxpp.Add),
+    )
+    updates, moments = OPTIMIZER.update(grads, moments, params)
+    return (optax.apply_updates(params, updates), moments), losses, extra
+
+
+@plans
+def test_flax_linen(plan: str) -> None:
+    nn: Any = pytest.importorskip("flax.linen")
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool) -> Any:
+            for _ in range(2):
+                hidden = nn.Dropout(0.2, deterministic=not train)(nn.gelu(nn.Dense(16)(nn.LayerNorm()(x))))
+                x = mark(x + nn.Dense(8)(hidden))
+            return x
+
+    model: Any = Model()
+    params = model.init(jax.random.key(0), jnp.zeros((4, 8)), train=False)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = model.apply(params, microbatch["x"], train=True, rngs={"dropout": microbatch["key"]})
+        return jnp.mean((x - microbatch["y"]) ** 2), jnp.abs(x).mean()
+
+    def step(state: Any, batch: Any, key: jax.Array, *, schedule: Any) -> Any:
+        keys = jax.random.split(key, 4)
+        return trained(loss, schedule, state, batch | {"key": keys})
+
+    state = (params, OPTIMIZER.init(params))
+    check_step(step, (state, batch(4), jax.random.key(3)), plan, stages=2, steps=2, feed=feed_state)
+
+
+@plans
+def test_flax_nnx(plan: str) -> None:
+    """A module in the loop: its parameters are differentiated, its batch statistics and random streams move on."""
+    nnx: Any = pytest.importorskip("flax.nnx")
+
+    class Block(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.up, self.down = nnx.Linear(8, 16, rngs=rngs), nnx.Linear(16, 8, rngs=rngs)
+            self.norm, self.dropout = nnx.BatchNorm(8, rngs=rngs), nnx.Dropout(0.2, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return x + self.down(self.dropout(nnx.gelu(self.up(self.norm(x)))))
+
+    rngs = nnx.Rngs(0, dropout=1)
+    graph, params, rest = nnx.split(nnx.List([Block(rngs) for _ in range(2)]), nnx.Param, ...)
+
+    def loss(params: Any, rest: Any, microbatch: Any) -> Any:
+        blocks = nnx.merge(graph, params, rest, copy=True)
+        x = microbatch["x"]
+        for block in blocks:
+            x = mark(block(x))
+        return jnp.mean((x - microbatch["y"]) ** 2), nnx.state(blocks, nnx.Not(nnx.Param))
+
+    def step(state: Any, batch: Any) -> Any:
+        params, moments, rest = state
+
+        def body(carry: Any, microbatch: Any) -> Any:
+            total, rest = carry
+            (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest, microbatch)
+            return (jax.tree.map(jnp.add, total, grads), rest), value
+
+        (grads, rest), losses = jax.lax.scan(body, (jax.tree.map(jnp.zeros_like, params), rest), batch)
+        updates, moments = OPTIMIZER.update(grads, moments, params)
+        return (optax.apply_updates(params, updates), moments, rest), losses
+
+    state = (params, OPTIMIZER.init(params), rest)
+    schedule, mesh = schedule_and_mesh(plan, 2)
+    in_shardings = (P(), P(None, "data")) if plan == "sharded" else None
+    options: dict[str, Any] = {"schedule": str(schedule), "in_shardings": in_shardings}
+    check(step, (state, batch(4)), mesh, steps=2, feed=feed_state, **options)
+
+
+@plans
+def test_equinox(plan: str) -> None:
+    eqx: Any = pytest.importorskip("equinox")
+    keys = jax.random.split(jax.random.key(0), 2)
+    layers = [eqx.nn.MLP(8, 8, 16, 1, activation=jax.nn.gelu, key=key) for key in keys]
+    arrays, static = eqx.partition(layers, eqx.is_array)
+
+    def loss(arrays: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for layer in eqx.combine(arrays, static):
+            x = mark(x + jax.vmap(layer)(x))
+        return jnp.mean((x - microbatch["y"]) ** 2), jnp.abs(x).mean()
+
+    def step(state: Any, batch: Any, *, schedule: Any) -> Any:
+        return trained(loss, schedule, state, batch)
+
+    state = (arrays, OPTIMIZER.init(arrays))
+    check_step(step, (state, batch(4)), plan, stages=2, steps=2, feed=feed_state)
+
+
+def test_equinox_filtered_functions() -> None:
+    """`eqx.filter_value_and_grad` of a model with static fields, closed over by the loop."""
+    eqx: Any = pytest.importorskip("equinox")
+    keys = jax.random.split(jax.random.key(0), 2)
+    arrays, static = eqx.partition([eqx.nn.Linear(8, 8, key=key) for key in keys], eqx.is_array)
+
+    def loss(model: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for layer in model:
+            x = mark(jnp.tanh(jax.vmap(layer)(x)))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    def step(arrays: Any, batch: Any, *, schedule: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            return eqx.filter_value_and_grad(loss)(eqx.combine(arrays, static), microbatch)
+
+        losses, grads = jaxpp.treduce(of_one, batch, schedule=schedule)
+        return eqx.apply_updates(arrays, jax.tree.map(lambda g: -0.1 * g, grads)), losses
+
+    check_step(step, (arrays, batch(4)), "1f1b", stages=2, steps=2, feed=feed_state)
