@@ -51,7 +51,7 @@ class Options:
     def plan(self) -> schedules.Schedule:
         """What each mesh does. Raises ValueError when the schedule doesn't exist for these numbers."""
         chunks = {} if self.chunks is None else {"chunks": self.chunks}
-        per_mesh = schedules.make(self.schedule, meshes=2, microbatches=2, **chunks).stages // 2
+        per_mesh = schedules.make(self.schedule, meshes=2, microbatches=4, **chunks).stages // 2
         if self.stages % per_mesh:
             raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
         return schedules.make(self.schedule, meshes=self.stages // per_mesh, microbatches=self.microbatches, **chunks)
@@ -160,9 +160,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _runnable() -> list[str]:
-    """The schedules whose tasks are whole forwards and backwards: the others need passes or a model of their own."""
+    """All but those that cut the sequence, which need a model that hands keys and values from slice to slice."""
     made = (schedules.make(name, meshes=2, microbatches=4) for name in schedules.names())
-    return [plan.name for plan in made if plan.slices == 1 and {task.kind for task in plan} == {"forward", "backward"}]
+    return [plan.name for plan in made if plan.slices == 1]
 
 
 def _number(group: Any, flag: str, default: int | None, text: str, least: int = 1) -> None:

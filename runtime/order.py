@@ -7,7 +7,7 @@ from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
 from jaxpp.runtime.values import ProgramError
 
 COSTS: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
-"""How long a task is taken to run, in forward tasks; other kinds take 1."""
+"""How long a task is taken to run, in forward tasks; other kinds take 1, fused ones (`forward+backward`) the sum."""
 
 HOP = 2.0
 """How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
@@ -82,7 +82,7 @@ class _Merger:
         self.positions[mesh] += 1
         self.order.append((mesh, instruction))
         if isinstance(instruction, Call):
-            self.clocks[mesh] = start + costs.get(instruction.kind, 1.0)
+            self.clocks[mesh] = start + sum(costs.get(kind, 1.0) for kind in instruction.kind.split("+"))
             for register in instruction.results:
                 self.ready[mesh][register] = self.clocks[mesh]
         elif isinstance(instruction, Receive):

@@ -1,9 +1,11 @@
 """The microbatch loop in its canonical form (docs/ir.md, section 2)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
@@ -25,6 +27,11 @@ def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
     return fields
 
 
+@lru_cache(maxsize=1)  # several passes after one another read the same text, which may be long
+def _parsed(text: str) -> schedules.Schedule:
+    return schedules.parse(text)
+
+
 @dataclass(frozen=True)
 class MicrobatchLoop:
     """A `stablehlo.while` that `find-microbatch-loop` canonicalized."""
@@ -41,6 +48,14 @@ class MicrobatchLoop:
     def body(self) -> ir.Block:
         """The block that runs once per microbatch."""
         return self.op.regions[1].blocks[0]
+
+    @property
+    def plan(self) -> schedules.Schedule:
+        """The schedule itself. Raises PassError when its text is none."""
+        try:
+            return _parsed(self.schedule)
+        except schedules.ScheduleError as error:
+            raise PassError(str(error), location=self.op.location) from error
 
     @staticmethod
     def of(module: ir.Module) -> "MicrobatchLoop":

@@ -49,11 +49,8 @@ class UnrollMicrobatches(Pass):
     def run(self, module: ir.Module) -> None:
         """Unroll the loop of `module`. Raises PassError when the schedule doesn't fit the loop's tasks or state."""
         loop = MicrobatchLoop.of(module)
-        try:
-            schedule = schedules.parse(loop.schedule)
-        except schedules.ScheduleError as error:
-            raise PassError(str(error), location=loop.op.location) from error
-        unrolled = _Unrolled(module, loop, schedule.placement)
+        schedule = loop.plan
+        unrolled = _Unrolled(module, loop, schedule)
         unrolled.check(schedule)
         cells = {cell[0]: cell for cell in schedule.fused}
         followers = {task for cell in schedule.fused for task in cell[1:]}
@@ -82,9 +79,10 @@ class _Template:
 class _Unrolled:
     """The straight line that grows in front of the loop."""
 
-    def __init__(self, module: ir.Module, loop: MicrobatchLoop, placement: schedules.Placement) -> None:
+    def __init__(self, module: ir.Module, loop: MicrobatchLoop, schedule: schedules.Schedule) -> None:
         self._loop = loop
-        self._placement = placement
+        self._placement = schedule.placement
+        self._skipped = schedule.skipped
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
         self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
@@ -180,6 +178,12 @@ class _Unrolled:
         key, number = self._source[value]
         if (key, microbatch) not in self._done:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
+            if schedules.Task(*key, microbatch) in self._skipped:
+                raise PassError(
+                    f"{user} needs a value of {_called(*key, microbatch)}, which the schedule leaves out",
+                    location=self._loop.op.location,
+                    hint="only sums (Add), maxima (Max) and stacks (Concat) may lack what a microbatch adds",
+                )
             same = task is not None and key == (task.kind, task.stage)
             raise PassError(
                 f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",

@@ -1,6 +1,6 @@
 """Which operations of a backward are its input gradient, and which its weight gradient."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -18,6 +18,7 @@ from jaxpp.hlo_passes.ir.functions import (
 )
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.values import defining_op, is_used
+from jaxpp.hlo_passes.program.accumulators import ADD, Accumulator
 from jaxpp.hlo_passes.stages.cut import divide
 
 # What makes the gradient of a weight: never moved from one half to the other.
@@ -51,10 +52,11 @@ class Backward:
             numbers of the results that the next microbatch gets in its place.
         free: arguments that are there for every microbatch, such as weights.
         awaited: the numbers of the results that another task waits for.
+        metrics: those of losses and the like: stacks, maxima, and sums that are a single number.
     """
 
     def __init__(
-        self, loop: MicrobatchLoop, function: ir.Operation, call: ir.Operation, accumulators: Collection[ir.Value]
+        self, loop: MicrobatchLoop, function: ir.Operation, call: ir.Operation, sums: Mapping[ir.Value, Accumulator]
     ) -> None:
         self.stage = kind_and_stage(function)[1]
         every = operations(body_of(function))[:-1]
@@ -75,8 +77,13 @@ class Backward:
         self.awaited = {
             number
             for number, result in enumerate(call.results)
-            if result not in accumulators and _is_awaited(loop, call, result)
+            if result not in sums and _is_awaited(loop, call, result)
         }
+        self.metrics = [
+            number
+            for number, result in enumerate(call.results)
+            if result in sums and (sums[result].operator != ADD or ir.RankedTensorType(result.type).rank == 0)
+        ]
 
     def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
         """What `op` uses, also in its regions."""
@@ -149,7 +156,16 @@ def halve(backward: Backward) -> Halved:
 
 
 def _input_gradient(backward: Backward) -> set[ir.Operation]:
-    """The operations that other tasks wait for."""
+    """The operations that other tasks wait for, and the losses that need no product of the weight gradient."""
+    early = _awaited(backward)
+    for number in backward.metrics:
+        behind = backward.behind([backward.returned[number]])
+        if not any(map(is_product, behind - early)):
+            early |= behind
+    return early
+
+
+def _awaited(backward: Backward) -> set[ir.Operation]:
     awaited = {backward.returned[number] for number in backward.awaited}
     while True:
         early = backward.behind(awaited)

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from jaxlib.mlir import ir
 
-from jaxpp import schedules
-from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
@@ -22,8 +21,9 @@ class SplitBackward(Pass):
     """Makes two tasks of a backward, `@input_grad_i` and `@weight_grad_i`, for the stages whose schedule asks for them.
 
     - The input gradient is what other tasks wait for, above all the gradient that crosses to the stage before, and all
-      that it depends on. The weight gradient is the rest: the products that make the gradients of weights, their sums
-      over the microbatches, metrics of them.
+      that it depends on; also the losses that the backward makes, if they need no product of the rest. The weight
+      gradient is the rest: the products that make the gradients of weights, their sums over the microbatches, metrics
+      of them.
     - Where no gradient crosses (the first stage, whose input needs none), the products on which others depend are the
       input gradient, as in any stage.
     - What is kept from one to the other is chosen so that the fewest bytes stay alive in between. Cheap values are
@@ -51,11 +51,11 @@ class SplitBackward(Pass):
         if not stages:
             return
         by_name = functions(module)
-        carried = {value for each in find_accumulators(loop, by_name).values() for value in each.values}
+        sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
         calls = [op for op in operations(loop.body) if op.name == "func.call"]
         split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
         # All of it before the first edit: the calls use one another's results.
-        backwards = [Backward(loop, by_name[callee(op)], op, carried) for op in split]
+        backwards = [Backward(loop, by_name[callee(op)], op, sums) for op in split]
         for op, backward in zip(split, backwards, strict=True):
             _split(module, by_name[callee(op)], op, backward)
 
@@ -63,11 +63,7 @@ class SplitBackward(Pass):
 def _stages_to_split(loop: MicrobatchLoop) -> set[int]:
     if not loop.schedule:
         return set()
-    try:
-        schedule = schedules.parse(loop.schedule)
-    except schedules.ScheduleError as error:
-        raise PassError(str(error), location=loop.op.location) from error
-    return {task.stage for task in schedule if task.kind in ("input_grad", "weight_grad")}
+    return {task.stage for task in loop.plan if task.kind in ("input_grad", "weight_grad")}
 
 
 def _is_backward(function: ir.Operation, stages: set[int]) -> bool:

@@ -32,6 +32,7 @@ TINY = (
         ("--schedule", "gpipe", "--data", "1", "--model", "2"),
         ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
         ("--schedule", "chimera", "--optimizer", "sgd"),
+        ("--schedule", "zb-h1", "--optimizer", "sgd"),
         ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
     ],
     ids=" ".join,
@@ -53,7 +54,9 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     assert len(re.findall(r"^  mesh \d  busy +\d+%  idle +\d+%", output, re.MULTILINE)) == meshes
     names = {event["name"] for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]}
     last = stages - 1
-    assert {"forward 0, 0", f"forward {last}, 1", f"backward {last}, 0", "backward 0, 1"} <= names
+    kinds = ["input_grad", "weight_grad"] if "zb-h1" in flags else ["backward"]
+    assert {"forward 0, 0", f"forward {last}, 1"} <= names
+    assert {f"{kind} {task}" for kind in kinds for task in (f"{last}, 0", "0, 1")} <= names
     assert ("send 0, 0" in names) == (stages > 1)
     assert schedules.Costs.load(costs).stages == stages
     name = flags[flags.index("--schedule") + 1] if "--schedule" in flags else "1f1b"
@@ -68,11 +71,12 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     assert program.getvalue().count("func.func public @mesh_") == meshes
 
 
-def test_gpt_knows_every_schedule_of_whole_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     options = example("gpt_options", monkeypatch)
     monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
     per_mesh = {"interleaved-1f1b": 2, "kimi-k2": 2, "looped-bfs": 2, "hanayo": 2, "bitpipe": 2}
-    for name in ("gpipe", "1f1b", "eager-1f1b", "chimera", *per_mesh):
+    per_mesh |= dict.fromkeys(("interleaved-zb", "zb-v", "v-half", "v-min", "dualpipe-v", "gis"), 2)
+    for name in set(schedules.names()) - {"seq1f1b"}:
         known, _ = options.parse(["--schedule", name])
         assert (known.plan.name, known.plan.stages, known.devices) == (name, 4, 8 // per_mesh.get(name, 1))
     known, _ = options.parse(["--schedule", "1f1b", "--chunks", "4"])

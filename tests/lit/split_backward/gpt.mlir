@@ -10,9 +10,9 @@
 // CHECK:             %[[F0:.*]]:14 = func.call @forward_0(
 // CHECK-NEXT:        %[[F1:.*]]:14 = func.call @forward_1(%[[F0]]#13,
 // CHECK-NEXT:        %[[I1:.*]]:11 = func.call @input_grad_1({{.*}}) {jaxpp.stage = 1 : i64}
-// CHECK-NEXT:        %[[W1:.*]]:6 = func.call @weight_grad_1(%[[I1]]#{{.*}}) {jaxpp.stage = 1 : i64}
+// CHECK-NEXT:        %[[W1:.*]]:5 = func.call @weight_grad_1(%[[I1]]#{{.*}}) {jaxpp.stage = 1 : i64}
 // CHECK-NEXT:        %[[I0:.*]]:7 = func.call @input_grad_0({{.*}}, %[[I1]]#0, {{.*}}) {jaxpp.stage = 0 : i64}
-// CHECK-NEXT:        %[[W0:.*]]:6 = func.call @weight_grad_0({{.*}}, %[[I0]]#{{.*}}, %[[W1]]#5) {jaxpp.stage = 0 : i64}
+// CHECK-NEXT:        %[[W0:.*]]:6 = func.call @weight_grad_0({{.*}}, %[[I0]]#{{.*}}, %[[W1]]#4) {jaxpp.stage = 0 : i64}
 // CHECK-LABEL: func.func private @input_grad_1(
 // CHECK-COUNT-10: stablehlo.dot_general
 // CHECK-NOT:     stablehlo.dot_general

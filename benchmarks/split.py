@@ -1,0 +1,151 @@
+"""What splitting the backward costs: FLOPs and bytes of each stage of a GPT, whole and in two.
+
+    python benchmarks/split.py [--layers 4] [--width 256] [--sequence 128] [--batch 4] [--dtype float32]
+
+Compiles the same step under 1F1B and under ZB-H1, one device per stage, and asks XLA what each stage program does. A
+row per stage: GFLOPs of the forward, the whole backward, the input gradient and the weight gradient, and the latter two
+over the whole. Then what is alive between these two for each microbatch, in KiB, beside what the products of the weight
+gradient read: their inputs and the gradients of their outputs.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+import jax
+import numpy as np
+from jaxlib.mlir import ir
+
+import jaxpp
+from jaxpp import schedules
+from jaxpp._compat import compile_program, make_context
+from jaxpp.hlo_passes.ir.values import byte_size
+from jaxpp.runtime import Call, Program, Receive, load
+from jaxpp.runtime.trace import byte_size as spec_size
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+gpt_model: Any = importlib.import_module("gpt_model")
+
+
+class Stage(NamedTuple):
+    """FLOPs of the tasks of one stage, and bytes for one microbatch.
+
+    Attributes:
+        whole: FLOPs of a backward that is not split.
+        kept: bytes that the weight gradient reads of its own microbatch.
+        products: bytes of the operands of the matrix products in the weight gradient.
+        sums: bytes of gradients that the input gradient made, which are only added up (those of norms).
+    """
+
+    forward: float
+    whole: float
+    input_grad: float
+    weight_grad: float
+    kept: int
+    products: int
+    sums: int
+
+    @property
+    def ratio(self) -> float:
+        """FLOPs of both halves over those of the whole backward."""
+        return (self.input_grad + self.weight_grad) / self.whole
+
+
+def measure(model: Any, batch: int) -> list[Stage]:
+    """Compile the gradient of `model` both ways, for microbatches of `batch` sequences."""
+    whole, split = (_program(model, batch, name) for name in ("1f1b", "zb-h1"))
+    return [_stage(stage, whole, split) for stage in range(model.stages)]
+
+
+def _program(model: Any, batch: int, schedule: str) -> Program:
+    plan = schedules.make(schedule, meshes=model.stages, microbatches=2 * model.stages)
+
+    def gradients(parameters: Any, text: Any) -> Any:
+        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
+        return jaxpp.treduce(one, text, schedule=plan)
+
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=mesh)
+    text = np.zeros((2 * model.stages, batch, model.sequence + 1), np.int32)
+    return load(step.lower(gpt_model.init(model, 0), text).program().module)
+
+
+def _stage(stage: int, whole: Program, split: Program) -> Stage:
+    costs = {**_flops(whole, stage), **_flops(split, stage)}
+    kept, products, sums = _bytes(split, stage)
+    forward, backward, *halves = (costs[kind] for kind in ("forward", "backward", "input_grad", "weight_grad"))
+    return Stage(forward, backward, halves[0], halves[1], kept, products, sums)
+
+
+def _flops(program: Program, stage: int) -> Mapping[str, float]:
+    """What XLA says of the programs of one stage, by kind."""
+    found = {call.kind: call.function for _, call in _calls(program, stage)}
+    device = jax.devices()[:1]
+    compiled = {kind: compile_program(program.functions[name].bytecode, device, {}) for kind, name in found.items()}
+    return {kind: each.cost_analysis()["flops"] for kind, each in compiled.items()}
+
+
+def _calls(program: Program, stage: int) -> list[tuple[int, Call]]:
+    return [
+        (mesh, each)
+        for mesh, sequence in enumerate(program.sequences)
+        for each in sequence
+        if isinstance(each, Call) and each.stage == stage
+    ]
+
+
+def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
+    """(kept, products, sums), as in `Stage`."""
+    mesh, call = next(each for each in _calls(program, stage) if each[1].kind == "weight_grad")
+    own: set[int] = set()
+    for each in program.sequences[mesh]:
+        if isinstance(each, Receive):
+            own.add(each.result)
+        elif isinstance(each, Call) and each.microbatch == call.microbatch and each is not call:
+            own.update(each.results)
+    registers = program.registers[mesh]
+    kept = sum(spec_size(registers[register]) for register in set(call.operands) & own)
+    ready = [register for register in set(call.operands) & own if len(registers[register].shape) == 1]
+    with make_context():
+        module = ir.Module.parse(program.functions[call.function].bytecode)
+        return kept, _product_bytes(module), sum(spec_size(registers[register]) for register in ready)
+
+
+def _product_bytes(module: ir.Module) -> int:
+    operands = {
+        operand
+        for function in module.body.operations
+        if function.operation.name == "func.func"
+        for op in function.operation.regions[0].blocks[0].operations
+        if op.operation.name in ("stablehlo.dot_general", "stablehlo.scatter")
+        for operand in op.operation.operands
+    }
+    return sum(byte_size(operand.type) for operand in operands)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("stages", 4), ("layers", 4), ("width", 256), ("heads", 4), ("sequence", 128), ("batch", 4)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="float32")
+    options = parser.parse_args()
+    sizes = (options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype)
+    print("| stage | F | B | I | W | (I + W) / B | kept KiB | products KiB | sums KiB |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for number, each in enumerate(measure(gpt_model.Config(*sizes), options.batch)):
+        flops = " | ".join(f"{value / 1e9:.3f}" for value in each[:4])
+        sizes = " | ".join(f"{value / 1024:.1f}" for value in each[4:])
+        print(f"| {number} | {flops} | {each.ratio:.4f} | {sizes} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Input and weight gradients as two tasks: wherever they are cut, the results of plain `jax.jit`."""
+
+# pyright: reportUnknownLambdaType=false
+
+import importlib
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.test_shared_weights import CASES, parameters
+from unit.end_to_end.test_shared_weights import tied as tied_loss
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+
+# (name, meshes): four stages each; of every way to split one.
+SPLIT = [("zb-h1", 4), ("interleaved-zb", 2), ("zb-v", 2), ("dualpipe", 4)]
+
+
+def schedule_of(name: str, meshes: int, microbatches: int = 8) -> schedules.Schedule:
+    return schedules.make(name, meshes=meshes, microbatches=microbatches)
+
+
+def program_of(step: Any, arguments: Any, meshes: int, **options: Any) -> str:
+    return jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes), **options).lower(*arguments).program().as_text()
+
+
+def tasks(program: str, kind: str, stage: int) -> int:
+    return len(re.findall(rf"call @{kind}_\d\(.*jaxpp\.stage = {stage} ", program))
+
+
+@pytest.mark.parametrize(("name", "meshes"), SPLIT)
+def test_stages_of_several_devices(name: str, meshes: int) -> None:
+    mesh = make_mesh(meshes, data=2)
+    schedule = schedule_of(name, meshes)
+    step = partial(transformer.train_step, schedule=schedule)
+    arguments = (transformer.state(4), transformer.batch(8))
+    check(step, arguments, mesh, steps=2, feed=feed_state, in_shardings=(P(), P(None, "data")), donate_argnums=0)
+
+
+@pytest.mark.parametrize(("name", "meshes"), SPLIT)
+@pytest.mark.parametrize("loss", CASES)
+def test_weights_of_several_stages(loss: Any, name: str, meshes: int) -> None:
+    step = partial(sgd_step, schedule=schedule_of(name, meshes), loss=loss)
+    check(step, (parameters(*CASES[loss]), batch(8)), make_mesh(meshes), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "dualpipe"])
+def test_language_model_with_tied_embeddings(name: str) -> None:
+    untied, moments = transformer.state(4)
+    state = tuple({k: v for k, v in tree.items() if k != "head"} for tree in (untied, moments[0].trace))
+    state = (state[0], (moments[0]._replace(trace=state[1]), *moments[1:]))
+    step = partial(transformer.train_step, schedule=schedule_of(name, 4))
+    check(step, (state, transformer.batch(8)), make_mesh(4), steps=2, feed=feed_state)
+
+
+def test_a_shared_gradient_crosses_once() -> None:
+    step = partial(sgd_step, schedule=schedule_of("zb-h1", 4), loss=tied_loss)
+    program = program_of(step, (parameters("shared"), batch(8)), 4)
+    assert len(re.findall(r'"stablehlo\.send".*\(tensor<2x4x8xf32>, ', program)) == 2, "the sum, and the weight back"
+
+
+@pytest.mark.parametrize(("name", "meshes"), SPLIT)
+def test_one_mark_fewer_than_stages(name: str, meshes: int) -> None:
+    step = partial(sgd_step, schedule=schedule_of(name, meshes), marks=3)
+    check(step, (weights(4), batch(8)), make_mesh(meshes))
+
+
+def test_the_last_stage_without_a_mark_is_split_too() -> None:
+    step = partial(sgd_step, schedule=schedule_of("zb-h1", 4), marks=3)
+    program = program_of(step, (weights(4), batch(8)), 4)
+    assert [tasks(program, kind, 3) for kind in ("forward", "input_grad", "weight_grad")] == [0, 8, 8]
+
+
+def test_stages_without_weights() -> None:
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = jaxpp.mark_stage_end(jnp.tanh(microbatch["x"] @ params[0]))
+        x = jaxpp.mark_stage_end(jnp.sin(x) * x)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    step = partial(sgd_step, schedule=jaxpp.ZeroBubble(3), loss=loss)
+    check(step, (weights(1), batch(4)), make_mesh(3), steps=2, feed=feed_state)
+    program = program_of(step, (weights(1), batch(4)), 3)
+    kinds = ("input_grad", "weight_grad")
+    assert [tasks(program, kind, stage) for stage in (1, 2) for kind in kinds] == [4, 0, 4, 0]
+
+
+def test_layers_behind_calls_and_checkpoints() -> None:
+    @jax.custom_vjp
+    def scaled(x: jax.Array, w: jax.Array) -> jax.Array:
+        return x @ w
+
+    scaled.defvjp(lambda x, w: (x @ w, (x, w)), lambda saved, d: (d @ saved[1].T, saved[0].T @ d))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jax.jit(jax.checkpoint(lambda x, w: jnp.tanh(x @ w) @ w))(x, w)
+            x = jaxpp.mark_stage_end(scaled(jax.nn.relu(x), w))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    step = partial(sgd_step, schedule=jaxpp.ZeroBubble(3), loss=loss)
+    check(step, (weights(3), batch(4)), make_mesh(3), steps=2, feed=feed_state)
+
+
+def test_norms_of_gradients_and_a_running_mean() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def one(microbatch: Any) -> Any:
+            value, gradients = jax.value_and_grad(squares)(params, microbatch)
+            return value, gradients, [jnp.linalg.norm(g) for g in gradients]
+
+        operation = (jaxpp.Concat(), jaxpp.Add, jaxpp.Max)
+        return jaxpp.treduce(one, batch, schedule=jaxpp.ZeroBubble(3), operation=operation)
+
+    check(step, (weights(3), batch(4)), make_mesh(3))
+
+    def scan(params: Any, batch: Any) -> Any:
+        def one(carry: Any, microbatch: Any) -> Any:
+            value, gradients = jax.value_and_grad(squares)(params, microbatch)
+            return jax.tree.map(lambda mean, g: 0.9 * mean + 0.1 * g, carry, gradients), value
+
+        return jax.lax.scan(one, params, batch)
+
+    check(scan, (weights(3), batch(4)), make_mesh(3), schedule=jaxpp.ZeroBubble(3))
+
+
+def squares(params: Any, microbatch: Any) -> Any:
+    return jnp.mean((layers(params, microbatch["x"]) - microbatch["y"]) ** 2)
+
+
+@pytest.mark.parametrize("marks", [2, 3])
+def test_frozen_stages(marks: int) -> None:
+    schedule = schedules.freeze(schedules.make("1f1b", meshes=3, microbatches=4), 0, 2)
+    args = (weights(3), batch(4))
+    step = partial(sgd_step, schedule=schedule, marks=marks)
+    found, losses = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(*args)
+    expected, expected_losses = sgd_step(*args)
+    assert_same([*found, losses], [args[0][0], expected[1], args[0][2], expected_losses])
+
+
+@pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v", "dualpipe"])
+def test_peak_of_activations(name: str) -> None:
+    """A microbatch counts until its weight gradient is done."""
+    meshes = 4 if name[-1] in "12e" else 2
+    schedule = schedule_of(name, meshes, 16)
+    step = partial(transformer.train_step, schedule=schedule)
+    program = program_of(step, (transformer.state(schedule.stages), transformer.batch(16)), meshes)
+    peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", program)]
+    simulated = schedules.simulate(schedule).peak_activations(released_at="W")
+    share = 2 if "v" in name else 1  # the simulator counts a stage of two on a mesh as half
+    assert peaks == [share * peak for peak in simulated]
+
+
+def test_a_program_for_each_distinct_stage() -> None:
+    args = (weights(8), batch(16))
+    for name, expected in (("zb-h1", 9), ("dualpipe", 17)):
+        program = program_of(partial(sgd_step, schedule=schedule_of(name, 8, 16)), args, 8)
+        assert len(re.findall(r"func\.func private @\w*(forward|grad|backward)_\d", program)) <= expected
+
+
+def test_a_scan_over_layers_is_not_split() -> None:
+    def loss(params: Any, microbatch: Any, unroll: bool = False) -> Any:
+        x = microbatch["x"]
+        for stack in params:
+            x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stack, unroll=unroll)
+            x = jaxpp.mark_stage_end(x)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    stacks = [jnp.stack(weights(2)), jnp.stack(weights(2))]
+    whole = partial(sgd_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+    check(whole, (stacks, batch(4)), make_mesh(2))
+    with pytest.raises(jaxpp.PassError) as caught:
+        program_of(partial(sgd_step, schedule=jaxpp.ZeroBubble(2), loss=loss), (stacks, batch(4)), 2)
+    source, text = str(caught.value).split(": error: ")
+    assert text == (
+        "the backward of stage 1 can't be split: a scan or while loop makes its input gradient and its weight "
+        "gradients together\n  write the layers out (a Python loop, or scan with unroll=True), or take a schedule of "
+        "whole backwards"
+    )
+    path, line, _ = source.rsplit(":", 2)
+    assert (path, "jax.lax.scan" in Path(path).read_text(encoding="utf-8").splitlines()[int(line) - 1]) == (
+        __file__,
+        True,
+    )
+    split = partial(sgd_step, schedule=jaxpp.ZeroBubble(2), loss=partial(loss, unroll=True))
+    check(split, (stacks, batch(4)), make_mesh(2))
+
+
+def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    benchmark = importlib.import_module("split")
+    gpt_model = importlib.import_module("gpt_model")
+    model = gpt_model.Config(stages=4, layers=4, width=128, heads=2, sequence=64)
+    first, *others = benchmark.measure(model, 4)
+    for stage in (first, *others):
+        assert stage.ratio <= 1.05
+        assert stage.weight_grad < 0.55 * stage.whole
+        assert stage.input_grad < 0.65 * stage.whole
+        assert stage.kept <= stage.products + stage.sums
+    assert np.isfinite([stage.forward for stage in others]).all()
