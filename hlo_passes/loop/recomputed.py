@@ -1,6 +1,6 @@
 """Stage marks inside of `jax.checkpoint`: the backward computes up to them again, and has their values already."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -39,19 +39,24 @@ def _find(body: ir.Block, forward: Marks) -> tuple[list[tuple[ir.Operation, ir.O
     tells whether this is another call, or the same one again.
     """
     same = _Same(body, {})
-    firsts: dict[tuple[int, str], list[ir.Operation]] = {}
+    numbers: dict[ir.Operation, int] = {}
+    # Those that may be the same: of one number, and made of the same marks. So each has few to be compared with.
+    firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
     found: list[tuple[ir.Operation, ir.Operation]] = []
     barriers: dict[ir.Operation, None] = {}
     for op, mark in forward:
-        candidates = firsts.setdefault((mark.stage, mark.name), [])
+        before, on_the_way = _before(op, body, same.first)
+        made_of = frozenset(numbers[each] for each in before)
+        candidates = firsts.setdefault((mark.stage, mark.name, made_of), [])
         first = next((first for first in candidates if same.operands(op, first)), None)
         if first is None:
             same.first[op] = op
+            numbers[op] = len(numbers)
             candidates.append(op)
         else:
             same.first[op] = first
             found.append((op, first))
-            barriers.update(dict.fromkeys(_barriers(op, body, same.first)))
+            barriers.update(dict.fromkeys(on_the_way))
     return found, list(barriers)
 
 
@@ -119,23 +124,28 @@ class _Same:
         return value
 
 
-def _barriers(mark: ir.Operation, body: ir.Block, marks: Container[ir.Operation]) -> list[ir.Operation]:
-    """The barriers of several values between a mark and those before it."""
-    found: list[ir.Operation] = []
+def _before(
+    mark: ir.Operation, body: ir.Block, first: Mapping[ir.Operation, ir.Operation]
+) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    """The marks that a mark is made of, each as the first of its kind; and the barriers of several values before it."""
+    marks: list[ir.Operation] = []
+    barriers: list[ir.Operation] = []
     work, seen = list(mark.operands), set[ir.Value]()
     while work:
         value = work.pop()
         op = defining_op(value)
-        if value in seen or op is None or op.block != body or op in marks:
+        if value in seen or op is None or op.block != body:
             continue
         seen.add(value)
-        if _is_barrier(op):
+        if op in first:
+            marks.append(first[op])
+        elif _is_barrier(op):
             work.append(op.operands[_number(value)])
             if len(op.operands) > 1:
-                found.append(op)
+                barriers.append(op)
         else:
             work.extend(operands_with_captures(op))
-    return found
+    return marks, barriers
 
 
 def _is_barrier(op: ir.Operation) -> bool:
