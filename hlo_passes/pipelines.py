@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -20,12 +21,16 @@ from jaxpp.hlo_passes.stages.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
 
 
-def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
+def mpmd(
+    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
+) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
     Args:
         schedule: a schedule's name or text, instead of the one that the loop carries.
         meshes: the number of meshes of a schedule given by name.
+        gather_weights: option of `delay-reductions`, as is the next.
+        scatter_gradients: see above.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -34,6 +39,7 @@ def mpmd(schedule: str = "", meshes: int = 0) -> tuple[Pass, ...]:
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
+        DelayReductions(gather_weights, scatter_gradients),  # needs the shardings; before anything is cut
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         UnrollMicrobatches(),  # the schedule's order

@@ -16,6 +16,7 @@ from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
 from jaxpp.array import plain
 from jaxpp.hlo_passes import PassError, run_passes
+from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions, once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
@@ -46,6 +47,8 @@ def mpmd_jit_with_loop(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
     compiler_options: Mapping[str, Any] | None = None,
+    gather_weights: str = "microbatch",
+    scatter_gradients: str = "microbatch",
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -66,6 +69,9 @@ def mpmd_jit_with_loop(
         donate_argnums: see above.
         donate_argnames: see above.
         compiler_options: XLA options for every stage program.
+        gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
+            microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
+        scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
@@ -80,7 +86,9 @@ def mpmd_jit_with_loop(
         "donate_argnums": donate_argnums,
         "donate_argnames": donate_argnames,
     }
-    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options)
+    passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
+    DelayReductions(**passes)  # refuses what is no choice
+    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)
 
 
 def mpmd_jit_by_yield(
@@ -160,10 +168,11 @@ class MpmdFunction:
         schedule: Schedule | None,
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
+        passes: Mapping[str, str],
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
-        self._options, self._compiler_options = options, compiler_options
+        self._options, self._compiler_options, self._passes = options, compiler_options, passes
         self._compiled: dict[Any, CompiledStep] = {}
         self._static: dict[int, StaticArguments] = {}
 
@@ -197,7 +206,7 @@ class MpmdFunction:
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         args, kwargs = plain((args, kwargs))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
-        return LoweredStep(lowered, self._schedule, self._compiler_options)
+        return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
@@ -237,8 +246,15 @@ def _kind(leaf: Any) -> Any:
 class LoweredStep:
     """A lowered step: its module, its program, and the way to an executable."""
 
-    def __init__(self, lowered: Lowered, schedule: Schedule | None, compiler_options: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        lowered: Lowered,
+        schedule: Schedule | None,
+        compiler_options: Mapping[str, Any] | None,
+        passes: Mapping[str, str],
+    ) -> None:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
+        self._passes = passes
         self._program: ProgramModule | None = None
 
     def as_text(self, *, debug_info: bool = False) -> str:
@@ -254,7 +270,7 @@ class LoweredStep:
         if self._program is None:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
-            run_passes(module, mpmd(schedule))
+            run_passes(module, mpmd(schedule, 0, **self._passes))
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > self._lowered.mpmd_mesh.mpmd_dim:
@@ -306,6 +322,14 @@ class ProgramModule:
     def as_text(self) -> str:
         """The program as MLIR text."""
         return str(self.module)
+
+    @property
+    def once_per_step_bytes(self) -> dict[str, int]:
+        """What `gather_weights="step"` and `scatter_gradients="step"` cost, chosen or not.
+
+        Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
+        """
+        return once_per_step_bytes(self.module)
 
 
 class CompiledStep:

@@ -1,10 +1,15 @@
 """Shardings of the values that cross a function boundary: always there, closed, over whole mesh axes."""
 
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import callee, functions
+from jaxpp.hlo_passes.ir.values import byte_size
 
 
 class Shardings:
@@ -59,3 +64,48 @@ def boundary_attributes(shardings: Shardings, values: list[ir.Value]) -> list[di
     """The argument or result attributes of a function whose arguments or results stand for `values`."""
     found = [shardings.of(value) for value in values]
     return [{at.SHARDING: sharding} if sharding is not None else {} for sharding in found]
+
+
+@dataclass(frozen=True)
+class MeshAxes:
+    """The mesh of a partitioned module: reads and writes shardings as the axes of each dimension."""
+
+    name: str
+    sizes: Mapping[str, int]
+
+    @staticmethod
+    def of(module: ir.Module) -> "MeshAxes | None":
+        """The mesh of `module`; None when its submeshes have one device."""
+        if (at.integer(module.operation, "mhlo.num_partitions") or 1) == 1:
+            return None
+        for op in module.body.operations:
+            if op.operation.name == "sdy.mesh":
+                axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+                name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+                return MeshAxes(name, {axis.name: axis.size for axis in axes})
+        return None
+
+    def read(self, value: ir.Value) -> list[tuple[str, ...]]:
+        """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
+        sharding = at.value_sharding(value)
+        if sharding is None:
+            return [()] * ir.RankedTensorType(value.type).rank
+        return [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in _whole_axes(sharding)]
+
+    def count(self, axes: Iterable[str]) -> int:
+        """The number of devices along `axes`."""
+        return prod(self.sizes[axis] for axis in axes)
+
+    def bytes_per_device(self, type_: ir.Type, dimensions: Iterable[Sequence[str]]) -> int:
+        """Bytes that each device has of a tensor of this type."""
+        return byte_size(type_) // self.count(axis for axes in dimensions for axis in axes)
+
+    def attribute(self, dimensions: Iterable[Sequence[str]]) -> ir.Attribute:
+        """The closed sharding with these axes on the dimensions."""
+        closed = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in dimensions]
+        return sdy.TensorShardingAttr.get(self.name, closed)
+
+
+def without(dimensions: Iterable[Sequence[str]], axes: Container[str]) -> list[tuple[str, ...]]:
+    """`dimensions` with nothing sharded over `axes`."""
+    return [tuple(axis for axis in names if axis not in axes) for names in dimensions]

@@ -14,6 +14,22 @@ def is_used(value: ir.Value) -> bool:
     return any(True for _ in value.uses)
 
 
+def is_zero(value: ir.Value) -> bool:
+    """Whether `value` is a real constant zero, perhaps broadcast."""
+    op = defining_op(value)
+    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint", "stablehlo.reshape"):
+        op = defining_op(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
+        return False
+    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+        return False  # jaxlib can't read its attribute
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return False
+    splat = attribute.get_splat_value()
+    return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
+
+
 def byte_size(type_: ir.Type) -> int:
     """Bytes of a ranked tensor of static shape (a sub-byte element counts as one byte); 0 for anything else."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:

@@ -1,10 +1,18 @@
 // RUN: jaxpp-opt %S/../Inputs/gpt.mlir --pipeline mpmd | filecheck %s
-// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir --pipeline mpmd | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir --pipeline mpmd | filecheck %s --check-prefix=DATA
 
 // The whole pipeline makes a sound program of the step of a GPT, on submeshes of one device and of two. Under 1F1B two
-// microbatches wait on mesh 0, one on mesh 1. The bytes are those of whole values, so the same for both.
+// microbatches wait on mesh 0, one on mesh 1.
 
 // CHECK-LABEL: func.func public @mesh_0(
 // CHECK-SAME:      attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_activations = 2 : i64, jaxpp.peak_bytes = 21217 : i64} {
 // CHECK-LABEL: func.func public @mesh_1(
 // CHECK-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 16585 : i64} {
+
+// The bytes are those of whole values: with two devices both summands of each accumulator count, though each device has
+// one of them.
+
+// DATA-LABEL: func.func public @mesh_0(
+// DATA-SAME:      attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_activations = 2 : i64, jaxpp.peak_bytes = 24900 : i64} {
+// DATA-LABEL: func.func public @mesh_1(
+// DATA-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 20120 : i64} {

@@ -1,0 +1,237 @@
+"""`delay-reductions`: gradients of weights are summed over the data axis once per step, not once per microbatch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import terminator
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
+from jaxpp.hlo_passes.ir.values import is_used, is_zero
+from jaxpp.hlo_passes.loop import partial_sums
+from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, REDUCE, PartialSum, Stacker, zeros_of
+from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
+
+CHOICES = ("microbatch", "step")
+
+
+@dataclass(frozen=True)
+class DelayReductions(Pass):
+    """Keeps a sum over a sharded dimension (a gradient, over the batch) as one summand per device until the loop ends.
+
+    Where the batch is sharded over an axis, each microbatch's gradient of a weight ends in an all-reduce over it. Here
+    the accumulator gets a first dimension, one entry per device along that axis and sharded over it: every device adds
+    its own summands, and they are summed once, after the loop. It takes as many bytes per device as the replicated
+    accumulator did. The values are those of ordinary StableHLO: nothing depends on what a partitioner makes of it.
+
+    Done for sums that nothing else reads, of products, reductions and scatters (embeddings) over a sharded dimension,
+    sent through what is linear: transpositions, casts to wider types, constant factors, padding, further sums. Not for
+    maxima, nor where the groups would have unequal sizes. Sums of floats are taken in another order afterwards.
+
+    Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
+    default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. The
+    module says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
+    `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
+
+    Options:
+        gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, or once per `step`.
+        scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, or once per `step`.
+
+    Preconditions: `propagate-shardings` ran. A loop over one microbatch stays as it is.
+
+    ```mlir
+    %r = while(%sum = %zero) : tensor<8x8xf32>              ==>   %s = while(%sum = %zeros) : tensor<2x8x8xf32>
+      // all-reduced: %x, %y are sharded over their rows            // on each device: its own rows
+      { %g = dot_general %x, %y, contracting [0] x [0]              { %g = dot_general %x2, %y2, batching [0] x [0]
+        %n = add %sum, %g }                                           %n = add %sum, %g }
+                                                                  %r = reduce add %s across dimensions = [0]
+    ```
+    """
+
+    name: ClassVar[str] = "delay-reductions"
+    gather_weights: str = "microbatch"
+    scatter_gradients: str = "microbatch"
+
+    def __post_init__(self) -> None:
+        for name, value in (("gather_weights", self.gather_weights), ("scatter_gradients", self.scatter_gradients)):
+            if value not in CHOICES:
+                raise ValueError(f"{name} is '{value}', expected 'microbatch' or 'step'")
+
+    def run(self, module: ir.Module) -> None:
+        """Delay the reductions of the loop of `module`. Raises PassError when there is no canonical loop."""
+        mesh, loop = MeshAxes.of(module), MicrobatchLoop.of(module)
+        if mesh is None or loop.length == 1:
+            return
+        totals = [total for n in range(len(loop.op.operands)) if (total := _total(mesh, loop, n)) is not None]
+        gathers = find_gathers(mesh, loop)
+        price = {
+            "gather_weights": sum(each.extra_bytes(mesh) for each in gathers),
+            "scatter_gradients": sum(_extra_bytes(mesh, loop, total) for total in totals),
+        }
+        if any(price.values()):
+            entries: dict[str, ir.Attribute] = {name: at.i64(value) for name, value in price.items()}
+            module.operation.attributes[at.ONCE_PER_STEP] = ir.DictAttr.get(entries)
+        if self.scatter_gradients == "microbatch":
+            totals = [total for total in totals if not _is_scattered(mesh, loop, total)]
+        if self.gather_weights == "step":
+            for each in gathers:
+                gather(mesh, loop, each)
+        if totals:
+            _Rewrite(mesh, loop).run(totals)
+
+
+def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
+    """What `jaxpp.once_per_step` of `module` says; empty when it says nothing."""
+    attribute = module.operation.attributes.get(at.ONCE_PER_STEP)
+    return {} if attribute is None else {n: ir.IntegerAttr(a).value for n, a in at.dictionary(attribute).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class _Total:
+    """A carried value that each iteration adds partial sums over the same axes to: additions in order, and summands."""
+
+    position: int
+    adds: list[ir.Operation]
+    terms: list[PartialSum]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return self.terms[0].axes
+
+
+def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _Total | None:
+    """What the loop sums at `position`, if all of it may wait."""
+    value: ir.Value = loop.body.arguments[position]
+    if is_used(loop.op.regions[0].blocks[0].arguments[position]):
+        return None
+    total = _Total(position, [], [])
+    while True:
+        uses = list(value.uses)
+        if len(uses) != 1:
+            return None
+        op, number = uses[0].owner.operation, uses[0].operand_number
+        if op == terminator(loop.body):
+            return total if number == position and total.terms else None
+        if op.block != loop.body or op.name not in (ADD, CONSTRAINT):
+            return None
+        if op.name == ADD:
+            term = partial_sums.find(mesh, op.operands[1 - number], loop.body)
+            if term is None or (total.terms and term.axes != total.axes):
+                return None
+            total.terms.append(term)
+        total.adds.append(op)
+        value = op.results[0]
+
+
+def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _Total) -> bool:
+    """Whether the accumulator is sharded over the axes of the sum, so that one summand per device takes more memory."""
+    return any(not set(axes).isdisjoint(total.axes) for axes in mesh.read(loop.op.results[total.position]))
+
+
+def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _Total) -> int:
+    """Bytes per device that one summand per device takes more than the accumulator does now."""
+    result = loop.op.results[total.position]
+    axes = mesh.read(result)
+    return mesh.bytes_per_device(result.type, without(axes, total.axes)) - mesh.bytes_per_device(result.type, axes)
+
+
+class _Rewrite:
+    """Gives the loop accumulators with one summand per device."""
+
+    def __init__(self, mesh: MeshAxes, loop: MicrobatchLoop) -> None:
+        self._mesh, self._loop = mesh, loop
+        self._old: list[ir.Operation] = []
+
+    def run(self, totals: list[_Total]) -> None:
+        """Rewrite the body, then the loop around it, then what follows it."""
+        by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
+        old = self._loop.op
+        shardings = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]
+        types = {n: stacker.type_of(old.results[n].type) for n, (_, stacker) in by_position.items()}
+        for total, stacker in by_position.values():
+            self._in_body(total, stacker)
+        for op in self._old:
+            op.erase()
+        zeros = {n: stacker.zeros(old.results[n], ir.InsertionPoint(old)) for n, (_, stacker) in by_position.items()}
+        new = self._loop_with(types, zeros, dict(zip(by_position, shardings, strict=True)))
+        after = ir.InsertionPoint.after(new)
+        for number, result in enumerate(old.results):
+            made = new.results[number]
+            if number in by_position:
+                made = self._summed(result, made, old.operands[number], after)
+            result.replace_all_uses_with(made)
+        old.erase()
+
+    def _in_body(self, total: _Total, stacker: Stacker) -> None:
+        body = self._loop.body
+        value: ir.Value = body.arguments[total.position]
+        terms = iter(total.terms)
+        for op in total.adds:
+            operands = [value]
+            if op.name == ADD:
+                operands.append(stacker.rewrite(next(terms)))
+            value = stacker.like(op, operands, ir.InsertionPoint(op))
+        terminator(body).operands[total.position] = value
+        self._old.extend(reversed(total.adds))
+        self._old.extend(op for term in total.terms for op, _ in term.steps)
+
+    def _loop_with(
+        self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], shardings: Mapping[int, ir.Attribute]
+    ) -> ir.Operation:
+        """The loop anew, with these types, first values and shardings of some of what it carries."""
+        old = self._loop.op
+        rank = [ir.RankedTensorType(result.type).rank for result in old.results]
+        whole = [at.value_sharding(r) or self._mesh.attribute([()] * k) for r, k in zip(old.results, rank, strict=True)]
+        attributes: dict[str, ir.Attribute] = {name: old.attributes[name] for name in old.attributes}
+        per_value = [shardings.get(number, sharding) for number, sharding in enumerate(whole)]
+        attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get(per_value)
+        new = ir.Operation.create(
+            old.name,
+            results=[types.get(number, result.type) for number, result in enumerate(old.results)],
+            operands=[zeros.get(number, operand) for number, operand in enumerate(old.operands)],
+            attributes=attributes,
+            regions=2,
+            ip=ir.InsertionPoint(old),
+            loc=old.location,
+        )
+        for source, target in zip(old.regions, new.regions, strict=True):
+            block = source.blocks[0]
+            for number, type_ in types.items():
+                block.arguments[number].set_type(type_)
+            block.append_to(target)
+        return new
+
+    def _summed(self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
+        """All summands in one, and what the accumulator was before the loop."""
+        sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
+        attributes: dict[str, ir.Attribute] = {at.SHARDING: sdy.TensorShardingPerValueAttr.get([sharding])}
+        element = ir.RankedTensorType(old.type).element_type
+        location = ir.Location.unknown()
+        zero = zeros_of(ir.RankedTensorType.get([], element))
+        ip.insert(zero)
+        total = ir.Operation.create(
+            REDUCE,
+            results=[old.type],
+            operands=[parts, zero.results[0]],
+            attributes=attributes | {"dimensions": at.i64s([0])},
+            regions=1,
+            ip=ip,
+            loc=location,
+        )
+        scalar = ir.RankedTensorType.get([], element)
+        block = ir.Block.create_at_start(total.regions[0], [scalar, scalar], [location, location])
+        inside = ir.InsertionPoint(block)
+        both = ir.Operation.create(ADD, results=[scalar], operands=list(block.arguments), ip=inside, loc=location)
+        ir.Operation.create("stablehlo.return", operands=[both.results[0]], ip=inside, loc=location)
+        if is_zero(initial):
+            return total.results[0]
+        operands = [initial, total.results[0]]
+        made = ir.Operation.create(
+            ADD, results=[old.type], operands=operands, attributes=attributes, ip=ip, loc=location
+        )
+        return made.results[0]

@@ -1,0 +1,298 @@
+"""Sums over a sharded dimension, kept as one summand per group of devices.
+
+`sum over n rows` is `sum over D groups of (sum over n/D rows)`: with the rows sharded over D devices, a tensor with one
+more dimension of size D, sharded over the same axes, holds each device's own summand, and no device needs another's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import operations
+from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
+from jaxpp.hlo_passes.ir.values import defining_op, is_zero
+
+ADD, SUBTRACT, REDUCE, SCATTER = "stablehlo.add", "stablehlo.subtract", "stablehlo.reduce", "stablehlo.scatter"
+DOT, CONSTRAINT = "stablehlo.dot_general", "sdy.sharding_constraint"
+
+# The dimension of each operand along which a sum is taken in groups.
+Cuts = Mapping[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSum:
+    """How a value is a sum over `axes`, if nothing but one operation uses it and what it is made of.
+
+    `steps` holds the operations from the value back to the sums, each with its cuts (a sum) or the numbers of the
+    operands that are such sums themselves (what is linear in them).
+    """
+
+    axes: tuple[str, ...]
+    steps: list[tuple[ir.Operation, Cuts | Sequence[int]]]
+
+
+def find(mesh: MeshAxes, value: ir.Value, body: ir.Block) -> PartialSum | None:
+    """`value` as a sum over a sharded dimension, computed in `body`; None when it is none."""
+    axes: tuple[str, ...] = ()
+    steps: list[tuple[ir.Operation, Cuts | Sequence[int]]] = []
+    work = [value]
+    while work:
+        current = work.pop()
+        op = defining_op(current)
+        if op is None or op.block != body or len(op.results) != 1 or len(list(current.uses)) != 1:
+            return None
+        found, cuts = _sum(mesh, op)
+        if found:
+            if axes and axes != found:
+                return None
+            axes = found
+            steps.append((op, cuts))
+            continue
+        numbers = _linear_in(op, body)
+        if not numbers:
+            return None
+        steps.append((op, numbers))
+        work.extend(op.operands[number] for number in numbers)
+    return PartialSum(axes, steps)
+
+
+def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
+    """The axes over which `op` sums, and where its operands are cut; no axes when it is no such sum."""
+    if op.name == DOT:
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        pairs = zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
+        choices: list[dict[int, int]] = [{0: left, 1: right} for left, right in pairs]
+    elif op.name == REDUCE and _adds(op) and len(op.operands) == 2 and is_zero(op.operands[1]):
+        choices = [{0: dimension} for dimension in ir.DenseI64ArrayAttr(op.attributes["dimensions"])]
+    elif op.name == SCATTER and _adds(op) and len(op.operands) == 3 and is_zero(op.operands[0]):
+        choices = _rows_of_scatter(op)
+    else:
+        return (), {}
+    for cuts in choices:
+        found = _axes_of_cut(mesh, op, cuts)
+        if found:
+            return found, cuts
+    return (), {}
+
+
+def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: Cuts) -> tuple[str, ...]:
+    """The axes that shard the operands of `op` along `cuts`; none unless their shards are equal and the only ones."""
+    shardings = [(mesh.read(op.operands[number]), dimension) for number, dimension in cuts.items()]
+    choices = {axes[dimension] for axes, dimension in shardings} - {()}
+    if len(choices) != 1:
+        return ()
+    (found,) = choices
+    number, dimension = next(iter(cuts.items()))
+    whole = ir.RankedTensorType(op.operands[number].type).shape[dimension] % mesh.count(found) == 0
+    alone = all(
+        set(found).isdisjoint(others)
+        for axes, dimension in shardings
+        for others in (*axes[:dimension], *axes[dimension + 1 :])
+    )
+    return found if whole and alone else ()
+
+
+def _rows_of_scatter(op: ir.Operation) -> list[dict[int, int]]:
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    if numbers.input_batching_dims:
+        return []
+    indices, updates = (ir.RankedTensorType(op.operands[number].type).rank for number in (1, 2))
+    rows = [dimension for dimension in range(indices) if dimension != numbers.index_vector_dim]
+    kept = [dimension for dimension in range(updates) if dimension not in numbers.update_window_dims]
+    return [{1: row, 2: dimension} for row, dimension in zip(rows, kept, strict=True)]
+
+
+def _adds(op: ir.Operation) -> bool:
+    ops = operations(op.regions[0].blocks[0])
+    return [inner.name for inner in ops] == [ADD, "stablehlo.return"]
+
+
+def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
+    """The numbers of the operands in which `op` is linear, if the rest may be a factor of each summand."""
+    if op.name in (ADD, SUBTRACT):
+        return (0, 1)
+    if op.name in ("stablehlo.transpose", "stablehlo.reshape", "stablehlo.negate", CONSTRAINT):
+        return (0,)
+    if op.name == "stablehlo.pad":
+        return (0,) if is_zero(op.operands[1]) else ()
+    if op.name == "stablehlo.convert":
+        widths = [_float_width(value) for value in (op.operands[0], op.results[0])]
+        return (0,) if 0 < widths[0] <= widths[1] else ()
+    if op.name == REDUCE and _adds(op) and len(op.operands) == 2 and is_zero(op.operands[1]):
+        return (0,)
+    if op.name not in ("stablehlo.multiply", "stablehlo.divide") or not _float_width(op.results[0]):
+        return ()
+    if op.name == "stablehlo.divide":
+        return (0,)
+    others = [number for number in (0, 1) if not _is_factor(op.operands[number], body)]
+    return others if len(others) == 1 else ()
+
+
+def _float_width(value: ir.Value) -> int:
+    element = ir.RankedTensorType(value.type).element_type
+    return element.width if isinstance(element, ir.FloatType) else 0
+
+
+def _is_factor(value: ir.Value, body: ir.Block) -> bool:
+    op = defining_op(value)
+    made_small = op is not None and op.name in ("stablehlo.broadcast_in_dim", "stablehlo.constant")
+    return op is None or op.block != body or made_small or len(list(value.uses)) > 1
+
+
+@dataclass
+class Stacker:
+    """Computes partial sums with a new first dimension, which is sharded over their axes: one summand per device."""
+
+    mesh: MeshAxes
+    axes: tuple[str, ...]
+    _values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
+
+    def rewrite(self, partial: PartialSum) -> ir.Value:
+        """What stands for the sum, computed where it is computed; the old operations stay, to be erased."""
+        value = partial.steps[0][0].results[0]
+        for op, how in reversed(partial.steps):
+            ip = ir.InsertionPoint(op)
+            made = self._in_groups(op, how, ip) if isinstance(how, Mapping) else self._linear(op, ip)
+            self._values[op.results[0]] = made
+        return self._values[value]
+
+    def type_of(self, type_: ir.Type) -> ir.Type:
+        """A tensor type with the new dimension in front."""
+        tensor = ir.RankedTensorType(type_)
+        return ir.RankedTensorType.get([self.mesh.count(self.axes), *tensor.shape], tensor.element_type)
+
+    def sharding_of(self, value: ir.Value) -> ir.Attribute:
+        """The sharding of what stands for `value`."""
+        return self.mesh.attribute([self.axes, *without(self.mesh.read(value), self.axes)])
+
+    def zeros(self, like: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
+        """No summand on any device."""
+        made = zeros_of(self.type_of(like.type))
+        made.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding_of(like)])
+        ip.insert(made)
+        return made.results[0]
+
+    def like(
+        self, op: ir.Operation, operands: Sequence[ir.Value], ip: ir.InsertionPoint, **changed: ir.Attribute
+    ) -> ir.Value:
+        """`op` on other operands, its result with the new dimension; `changed` attributes instead of its own."""
+        result = op.results[0]
+        attributes: dict[str, ir.Attribute] = {name: op.attributes[name] for name in op.attributes} | changed
+        if op.name == CONSTRAINT:
+            attributes["sharding"] = self.sharding_of(result)
+        else:
+            attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding_of(result)])
+        made = ir.Operation.create(
+            op.name,
+            results=[self.type_of(result.type)],
+            operands=list(operands),
+            attributes=attributes,
+            regions=len(op.regions),
+            ip=ip,
+            loc=op.location,
+        )
+        for old, new in zip(op.regions, made.regions, strict=True):
+            old.blocks[0].append_to(new)
+        return made.results[0]
+
+    def _linear(self, op: ir.Operation, ip: ir.InsertionPoint) -> ir.Value:
+        operands = [self._values.get(value, value) for value in op.operands]
+        changed: dict[str, ir.Attribute] = {}
+        if op.name == "stablehlo.transpose":
+            changed["permutation"] = at.i64s([0, *_behind(op.attributes["permutation"])])
+        elif op.name == REDUCE:
+            changed["dimensions"] = at.i64s(_behind(op.attributes["dimensions"]))
+        elif op.name == "stablehlo.pad":
+            for name in ("edge_padding_low", "edge_padding_high", "interior_padding"):
+                changed[name] = at.i64s([0, *ir.DenseI64ArrayAttr(op.attributes[name])])
+        elif op.name in ("stablehlo.multiply", "stablehlo.divide"):
+            number = next(n for n, value in enumerate(op.operands) if value not in self._values)
+            operands[number] = self._repeated(operands[number], ip)
+        return self.like(op, operands, ip, **changed)
+
+    def _in_groups(self, op: ir.Operation, cuts: Cuts, ip: ir.InsertionPoint) -> ir.Value:
+        operands = [self._cut(v, cuts[n], ip) if n in cuts else v for n, v in enumerate(op.operands)]
+        if op.name == REDUCE:
+            return self.like(op, operands, ip, dimensions=at.i64s(_behind(op.attributes["dimensions"])))
+        if op.name == DOT:
+            old = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+            numbers = stablehlo.DotDimensionNumbers.get(
+                [0, *_plus_one(old.lhs_batching_dimensions)],
+                [0, *_plus_one(old.rhs_batching_dimensions)],
+                _plus_one(old.lhs_contracting_dimensions),
+                _plus_one(old.rhs_contracting_dimensions),
+            )
+            return self.like(op, operands, ip, dot_dimension_numbers=numbers)
+        operands[0] = self.zeros(op.results[0], ip)
+        scatter = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+        numbers = stablehlo.ScatterDimensionNumbers.get(
+            _plus_one(scatter.update_window_dims),
+            _plus_one(scatter.inserted_window_dims),
+            [0],
+            [0],
+            _plus_one(scatter.scattered_dims_to_operand_dims),
+            scatter.index_vector_dim + 1,
+        )
+        return self.like(op, operands, ip, scatter_dimension_numbers=numbers)
+
+    def _cut(self, value: ir.Value, dimension: int, ip: ir.InsertionPoint) -> ir.Value:
+        """`value` with `dimension` cut into groups, whose number is the first dimension."""
+        type_ = ir.RankedTensorType(value.type)
+        groups = self.mesh.count(self.axes)
+        others = without(self.mesh.read(value), self.axes)
+        shape = [*type_.shape[:dimension], groups, type_.shape[dimension] // groups, *type_.shape[dimension + 1 :]]
+        axes = [*others[:dimension], self.axes, *others[dimension:]]
+        value = self._create("stablehlo.reshape", value, shape, axes, ip)
+        if dimension == 0:
+            return value
+        order = [dimension, *(n for n in range(len(shape)) if n != dimension)]
+        permutation = at.i64s(order)
+        shape, axes = [shape[n] for n in order], [axes[n] for n in order]
+        return self._create("stablehlo.transpose", value, shape, axes, ip, permutation=permutation)
+
+    def _repeated(self, value: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
+        type_ = ir.RankedTensorType(value.type)
+        axes = [self.axes, *without(self.mesh.read(value), self.axes)]
+        shape = [self.mesh.count(self.axes), *type_.shape]
+        dimensions = at.i64s(range(1, type_.rank + 1))
+        return self._create("stablehlo.broadcast_in_dim", value, shape, axes, ip, broadcast_dimensions=dimensions)
+
+    def _create(
+        self,
+        name: str,
+        value: ir.Value,
+        shape: Sequence[int],
+        axes: Sequence[Sequence[str]],
+        ip: ir.InsertionPoint,
+        **attributes: ir.Attribute,
+    ) -> ir.Value:
+        attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.mesh.attribute(axes)])
+        made = ir.Operation.create(
+            name,
+            results=[ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)],
+            operands=[value],
+            attributes=attributes,
+            ip=ip,
+            loc=ir.Location.unknown(),
+        )
+        return made.results[0]
+
+
+def zeros_of(type_: ir.Type) -> ir.Operation:
+    """A constant of zeros, in no block yet."""
+    element = ir.RankedTensorType(type_).element_type
+    real = "0.0" if isinstance(element, ir.FloatType) else "0"
+    zero = "(0.0, 0.0)" if isinstance(element, ir.ComplexType) else real
+    return ir.Operation.parse(f"%0 = stablehlo.constant dense<{zero}> : {type_}").operation
+
+
+def _plus_one(dimensions: Sequence[int]) -> list[int]:
+    return [dimension + 1 for dimension in dimensions]
+
+
+def _behind(attribute: ir.Attribute) -> list[int]:
+    """The dimensions of an attribute, behind the new first one."""
+    return _plus_one(list(ir.DenseI64ArrayAttr(attribute)))

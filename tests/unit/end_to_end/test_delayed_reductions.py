@@ -1,0 +1,229 @@
+"""Gradients are summed over the data axis once per step; what comes out is what plain `jax.jit` gives."""
+
+# pyright: reportUnknownLambdaType=false
+
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.collectives import collectives
+from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
+
+import jaxpp.api as jaxpp
+from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+
+MICROBATCHES = 4
+SCHEDULES = {
+    "1f1b": (jaxpp.Std1F1B(2), 2),
+    "interleaved": (jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2), 4),
+    "chimera": (jaxpp.Chimera(2), 2),
+}
+AXES: list[dict[str, Any]] = [{"data": 2}, {"model": 2}, {"data": 2, "model": 2}]
+DATA = (P(), P(None, "data"))
+BACKWARD, AFTER = ("backward", "all-reduce"), ("after", "all-reduce")
+
+
+def gradient_step(params: Any, batch: Any, *, schedule: Any = None, loss: Any = None) -> Any:
+    """(new parameters, sum of the losses): nothing but sums over the microbatches."""
+    one = partial(jax.value_and_grad(loss or dense_loss), params)
+    total, grads = jaxpp.treduce(one, batch, schedule=schedule, operation=jaxpp.Add)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), total
+
+
+def dense_loss(params: Any, microbatch: Any) -> Any:
+    """A layer with bias and scale per stage."""
+    x = microbatch["x"]
+    for layer in params:
+        x = jaxpp.mark_stage_end(jnp.tanh(x @ layer["w"] * layer["scale"] + layer["bias"]))
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+def dense(stages: int) -> Any:
+    ones = np.ones(8, np.float32)
+    return [{"w": w, "scale": ones, "bias": 0.1 * ones} for w in weights(stages)]
+
+
+def tied_loss(params: Any, microbatch: Any) -> Any:
+    """Tokens are looked up in the table with which the last stage's logits are made."""
+    x = params["table"][microbatch["tokens"]]
+    for w in params["layers"]:
+        x = jaxpp.mark_stage_end(x + jnp.tanh(x @ w))
+    logits = jax.nn.log_softmax(x @ params["table"].T)
+    return -jnp.take_along_axis(logits, microbatch["labels"][..., None], -1).mean()
+
+
+def tied(stages: int) -> tuple[Any, Any]:
+    tokens, labels = np.random.default_rng(0).integers(0, 16, (2, MICROBATCHES, 4, 6)).astype(np.int32)
+    table = jax.random.normal(jax.random.key(0), (16, 8))
+    return {"table": table, "layers": weights(stages)}, {"tokens": tokens, "labels": labels}
+
+
+def counted(step: Any, mesh: Any, *args: Any, **options: Any) -> Counter[tuple[str, str]]:
+    return collectives(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options), mesh, *args)
+
+
+@pytest.fixture
+def undelayed(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Counts the collectives of a step whose reductions wait for nothing."""
+
+    def count(*args: Any, **options: Any) -> Counter[tuple[str, str]]:
+        with monkeypatch.context() as patch:
+            patch.setattr(DelayReductions, "run", lambda self, module: None)
+            return counted(*args, **options)
+
+    return count
+
+
+@pytest.mark.parametrize("axes", AXES, ids=lambda axes: "-".join(axes))
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_dense_layers(name: str, axes: dict[str, Any], undelayed: Any) -> None:
+    schedule, stages = SCHEDULES[name]
+    mesh = make_mesh(2, **axes)
+    layer = {"w": P(None, "model"), "scale": P("model"), "bias": P("model")}
+    in_shardings = ([layer] * stages if "model" in axes else P(), P(None, "data"))
+    step, args = partial(gradient_step, schedule=schedule), (dense(stages), batch(MICROBATCHES))
+    check(step, args, mesh, in_shardings=in_shardings, steps=2, feed=feed_state)
+    before = undelayed(step, mesh, *args, in_shardings=in_shardings)
+    after = counted(step, mesh, *args, in_shardings=in_shardings)
+    # What is left in the backward is summed over the other axis: it goes on to the stage before.
+    assert before[BACKWARD] - after[BACKWARD] == MICROBATCHES * after[AFTER] > 0
+    assert after.keys() - {AFTER} <= before.keys()
+    if "model" not in axes:
+        assert after[BACKWARD] == 0
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_tied_embedding(name: str, undelayed: Any) -> None:
+    schedule, stages = SCHEDULES[name]
+    mesh = make_mesh(2, data=2)
+    step, args = partial(gradient_step, schedule=schedule, loss=tied_loss), tied(stages)
+    check(step, args, mesh, in_shardings=DATA, steps=2, feed=feed_state)
+    before = undelayed(step, mesh, *args, in_shardings=DATA)
+    after = counted(step, mesh, *args, in_shardings=DATA)
+    assert after.keys() == {AFTER}
+    assert before.keys() == {BACKWARD}
+    assert before[BACKWARD] >= MICROBATCHES * after[AFTER] > 0
+
+
+FSDP = ([{"w": P("data"), "scale": P(), "bias": P()}] * 2, P(None, "data"))
+WEIGHT = 8 * 8 * 4
+
+
+def constrained(mesh: jaxpp.MpmdMesh) -> Any:
+    """`dense_loss` as one writes it for FSDP: activations sharded over their rows, whatever the weights are."""
+    rows = NamedSharding(mesh.jax_mesh, P("data"))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for layer in params:
+            x = jax.lax.with_sharding_constraint(x @ layer["w"], rows)
+            x = jaxpp.mark_stage_end(jnp.tanh(x * layer["scale"] + layer["bias"]))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    return loss
+
+
+@pytest.mark.parametrize("scatter", ["microbatch", "step"])
+@pytest.mark.parametrize("gather", ["microbatch", "step"])
+def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
+    mesh = make_mesh(2, data=2)
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=constrained(mesh))
+    args = dense(2), batch(MICROBATCHES)
+    options: dict[str, Any] = {"in_shardings": FSDP, "gather_weights": gather, "scatter_gradients": scatter}
+    (found, _) = check(step, args, mesh, steps=2, feed=feed_state, **options)
+    assert [layer["w"].sharding for layer in found] == [NamedSharding(sub, P("data")) for sub in mesh.unstack]
+    run = counted(step, mesh, *args, **options)
+    gathered = {kind: times for (kind, name), times in run.items() if name == "all-gather"}
+    # No gradient leaves stage 0: its backward needs no weight.
+    assert gathered == ({"before": 2} if gather == "step" else {"forward": 2 * MICROBATCHES, "backward": MICROBATCHES})
+    # Scales, biases and the loss are summed once per step in any case.
+    assert run[BACKWARD] == (0 if scatter == "step" else 2 * MICROBATCHES)
+    assert run[AFTER] == (7 if scatter == "step" else 5)
+
+
+def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
+    mesh, args = make_mesh(2, data=2), (dense(2), batch(MICROBATCHES))
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=constrained(mesh))
+    lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=FSDP).lower(*args)
+    price = {"gather_weights": 2 * WEIGHT, "scatter_gradients": 2 * WEIGHT // 2}
+    assert lowered.program().once_per_step_bytes == price
+    replicated = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=DATA).lower(*args)
+    assert replicated.program().once_per_step_bytes == {}
+
+
+def test_a_choice_that_is_none() -> None:
+    with pytest.raises(ValueError, match="gather_weights is 'never', expected 'microbatch' or 'step'"):
+        jaxpp.mpmd_jit_with_loop(gradient_step, mpmd_mesh=make_mesh(2), gather_weights="never")
+
+
+def test_gathered_casts_of_sharded_weights() -> None:
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"].astype(jnp.bfloat16)
+        for w in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w.astype(jnp.bfloat16)))
+        return jnp.mean((x.astype(jnp.float32) - microbatch["y"]) ** 2)
+
+    mesh, args = make_mesh(2, data=2), (weights(2), batch(MICROBATCHES))
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+    options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": "step"}
+    check(step, args, mesh, tolerance=1e-2, **options)
+    price = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program().once_per_step_bytes
+    assert price["gather_weights"] == 2 * WEIGHT // 2, "the casts are gathered, not the weights"
+
+
+def test_a_gradient_that_each_microbatch_needs_is_not_delayed() -> None:
+    """The norm of each microbatch's gradient, and the largest entry."""
+
+    def step(params: Any, batch: Any) -> Any:
+        def one(microbatch: Any) -> Any:
+            grads = jax.grad(dense_loss)(params, microbatch)
+            clipped = jax.tree.map(lambda g: g / (1 + jnp.linalg.norm(g)), grads)
+            return clipped, jax.tree.map(jnp.abs, grads)
+
+        operation = (jaxpp.Add, jaxpp.Max)
+        return jaxpp.treduce(one, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
+
+    mesh, args = make_mesh(2, data=2), (dense(2), batch(MICROBATCHES))
+    check(step, args, mesh, in_shardings=DATA)
+    assert counted(step, mesh, *args, in_shardings=DATA)[AFTER] == 0
+
+
+def test_sum_that_starts_from_something() -> None:
+    class AddToOnes(jaxpp.Op):
+        def state(self, n: int, a: Any) -> jax.Array:
+            return jnp.ones(a.shape, a.dtype)
+
+        def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+            return state + update
+
+    def step(params: Any, batch: Any) -> Any:
+        one = partial(jax.grad(dense_loss), params)
+        return jaxpp.treduce(one, batch, schedule=jaxpp.Std1F1B(2), operation=AddToOnes)
+
+    mesh, args = make_mesh(2, data=2), (dense(2), batch(MICROBATCHES))
+    check(step, args, mesh, in_shardings=DATA)
+    assert counted(step, mesh, *args, in_shardings=DATA)[AFTER] == 6
+
+
+def test_batch_that_does_not_divide() -> None:
+    mesh = make_mesh(2, data=2)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        sharding = NamedSharding(mesh.jax_mesh, P("data"))
+        rows = jax.tree.map(lambda x: jax.lax.with_sharding_constraint(x[:3], sharding), microbatch)
+        return dense_loss(params, rows)
+
+    check(partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss), (dense(2), batch(MICROBATCHES)), mesh)
+
+
+def test_zero_bubble_schedule() -> None:
+    mesh, args = make_mesh(2, data=2), tied(2)
+    step = partial(gradient_step, schedule=jaxpp.ZeroBubble(2), loss=tied_loss)
+    check(step, args, mesh, in_shardings=DATA, steps=2, feed=feed_state)
+    assert counted(step, mesh, *args, in_shardings=DATA).keys() == {AFTER}
