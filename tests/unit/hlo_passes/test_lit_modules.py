@@ -61,7 +61,8 @@ def test_each_pass_has_a_test_to_read_first_and_one_on_a_real_model(folder: str)
 
 def is_whole(text: bytes) -> bool:
     with make_context():
-        by_name = functions(ir.Module.parse(text.decode()))
+        module = ir.Module.parse(text.decode())  # it has to outlive what is read of it
+        by_name = functions(module)
         main = by_name.get("main")
         is_step = main is not None and ir.StringAttr(main.attributes["sym_visibility"]).value == "public"
         return is_step or any(at.MESH in function.attributes for function in by_name.values())
