@@ -16,12 +16,12 @@ def lower_bound(problem: Problem) -> float:
       no more than the memory of the mesh for the time that it takes.
     """
     makespan = problem.objective == "makespan"
-    tails = _tails(problem)
+    tails = problem.tails.max(1)
     ends = [head + time for head, time in zip(problem.heads, problem.times, strict=True)]
     bounds = [max(ends)] if makespan else []
     for mesh, types in enumerate(problem.types_of):
         before = min(problem.heads[each] for each in types)
-        after = min(tails[each] for each in types)
+        after = float(min(tails[each] for each in types))
         filled = _filled(problem, mesh)
         if makespan:
             bounds += [before + problem.loads[mesh] + after, before + filled]
@@ -33,15 +33,6 @@ def lower_bound(problem: Problem) -> float:
 def least_memory(problem: Problem) -> list[float]:
     """For each mesh the least that it keeps: all of one microbatch, as it runs every forward before any backward."""
     return [math.fsum(problem.memory[each] for each in types if each < problem.stages) for types in problem.types_of]
-
-
-def _tails(problem: Problem) -> list[float]:
-    """For each type the least time from its end to the end of the microbatch."""
-    tails = [0.0] * problem.types
-    for each in reversed(problem.chain):
-        users = problem.users[each]
-        tails[each] = max((problem.delays[user] + problem.times[user] + tails[user] for user in users), default=0.0)
-    return tails
 
 
 def _filled(problem: Problem, mesh: int) -> float:

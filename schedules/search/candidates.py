@@ -89,19 +89,15 @@ def _swapped(homes: list[int], one: int, other: int) -> list[int]:
     return swapped
 
 
-def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator[tuple[str, Schedule | ScheduleError]]:
-    """The schedules of the library on a placement, by name.
-
-    Where one exists, but not for these numbers, there is the error that says why.
-    """
+def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator[Schedule]:
+    """The schedules of the library on a placement, those that exist for these numbers."""
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
     for name, function in LIBRARY.items():
         options = {each: offered[each] for each in inspect.signature(function).parameters if each in offered}
         try:
             made = make(name, meshes=meshes, microbatches=microbatches, **options)
-        except ScheduleError as error:
-            yield name, error
+        except ScheduleError:
             continue
         if made.placement == placement:
-            yield name, made
+            yield made

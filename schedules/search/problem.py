@@ -118,6 +118,16 @@ class Problem:
         return heads
 
     @cached_property
+    def tails(self) -> NDArray[np.float64]:
+        """For each type and mesh the least time from its end to the end of what needs it there, or minus infinity."""
+        tails = np.full((self.types, self.meshes), -np.inf)
+        for each in [*range(2 * self.stages, self.types), *reversed(self.chain)]:
+            tails[each, self.mesh_of[each]] = 0.0
+            for user in self.users[each]:
+                tails[each] = np.maximum(tails[each], self.delays[user] + self.times[user] + tails[user])
+        return tails
+
+    @cached_property
     def loads(self) -> list[float]:
         """For each mesh the time that its tasks take."""
         return [self.microbatches * math.fsum(self.times[each] for each in types) for types in self.types_of]

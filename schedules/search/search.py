@@ -254,9 +254,8 @@ class _Search:
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
             each.take(_automatic(problem))
-        for _, made in published(problem.placement, problem.microbatches, each.costs):
-            if isinstance(made, Schedule):
-                each.take(problem.orders(made))
+        for made in published(problem.placement, problem.microbatches, each.costs):
+            each.take(problem.orders(made))
             # Large schedules cost; half of everything at most is for them.
             self.effort.spend(each.tasks * _PUBLISHED)
             if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:

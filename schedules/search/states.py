@@ -61,7 +61,7 @@ class Outlook:
         self.by_mesh, self.by_home = Groups(self.mesh_of), Groups(self.homes)
         self.chain = np.array(problem.chain)
         self.chain_times = np.concatenate([[0.0], np.cumsum(self.times[self.chain][:-1] + self.delays[self.chain][1:])])
-        self.tails = _tails(problem)
+        self.tails = problem.tails
 
     def fits(self, states: States) -> Flags:
         """Whether another forward of each stage fits, and leaves room for the oldest microbatch to get through.
@@ -134,13 +134,3 @@ class Groups:
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
         """The sum of each group, row by row."""
         return np.add.reduceat(values[:, self.columns], self.heads, axis=1)
-
-
-def _tails(problem: Problem) -> Floats:
-    """For each type and mesh: the least time from its end to the end of what needs it there, or minus infinity."""
-    tails = np.full((problem.types, problem.meshes), -np.inf)
-    for each in [*range(2 * problem.stages, problem.types), *reversed(problem.chain)]:
-        tails[each, problem.mesh_of[each]] = 0.0
-        for user in problem.users[each]:
-            tails[each] = np.maximum(tails[each], problem.delays[user] + problem.times[user] + tails[user])
-    return tails
