@@ -177,6 +177,49 @@ def copy_function() -> Any:
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
+def start_transfer_server(device: Any, host: str) -> Any:
+    """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2).
+
+    Without explicit transport addresses transfers between processes crash.
+    """
+    from jax.experimental import transfer
+
+    addresses = [f"{host}:0"] * 2
+    options = {"max_num_parallel_copies": 8, "transfer_size": 1 << 20}
+    return transfer.start_transfer_server(device.client, f"{host}:0", addresses, **options)
+
+
+def offer(server: Any, number: int, arrays: list[Any]) -> None:
+    """`server.await_pull` without its walk over a tree (0.10.2)."""
+    server._await_pull_flat(number, arrays)
+
+
+def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
+    """`connection.pull` without its walk over a tree (0.10.2)."""
+    return connection._pull_flat(number, device.client, types)
+
+
+def error_array(type_: Any, message: str) -> Any:
+    """An array that raises `message` when it is waited for, also in the process that pulls it (0.10.2)."""
+    from jax.experimental import transfer
+
+    return transfer.make_error_array(type_, message)
+
+
+def key_value_store() -> Any:
+    """The client of the store that the processes of `jax.distributed` share (0.10.2)."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def coordinator_address() -> str:
+    """host:port of process 0 of `jax.distributed` (0.10.2)."""
+    from jax._src import distributed
+
+    return str(distributed.global_state.coordinator_address)
+
+
 @cache
 def cpu_devices(count: int) -> tuple[Any, ...]:
     """`count` CPU devices of a client of their own: no XLA flag needs to be set before JAX starts (0.10.2)."""

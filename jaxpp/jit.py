@@ -25,7 +25,7 @@ from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.single import in_one_microbatch
-from jaxpp.runtime import Event, Executable, load, measured_costs, trace_step
+from jaxpp.runtime import Event, Executable, load, measured_costs, processes, trace_step
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Argument, Result
 from jaxpp.times import current_times, record
@@ -302,9 +302,11 @@ class LoweredStep:
         program = self.program()
         mesh = self._lowered.mpmd_mesh
         loaded = load(program.module)
+        submeshes = mesh.unstack[: loaded.meshes]
         executable = Executable(
             loaded,
-            mesh.unstack[: loaded.meshes],
+            submeshes,
+            peers=processes.peers(submeshes, program.as_text),
             names=self._lowered.in_names,
             mpmd_axis=mesh.mpmd_axis_name,
             compiler_options=self._compiler_options,

@@ -25,13 +25,16 @@ class Placed:
 class Shardings:
     """The shardings of values on the submeshes of a program, each made once.
 
-    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1, all of one shape.
+    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1, all of one shape; None for one whose devices
+        this process does not know. Values are described as far as it knows their meshes.
     """
 
-    def __init__(self, program: Program, submeshes: Sequence[Mesh], mpmd_axis: str) -> None:
+    def __init__(self, program: Program, submeshes: Sequence[Mesh | None], mpmd_axis: str) -> None:
         if len(submeshes) != program.meshes:
             raise ProgramError(f"the program has {program.meshes} meshes, {len(submeshes)} are given")
         for number, submesh in enumerate(submeshes):
+            if submesh is None:
+                continue
             if submesh.size != program.partitions:
                 raise ProgramError(
                     f"the program is for meshes of {program.partitions} devices, mesh {number} has {submesh.size}"
@@ -43,35 +46,72 @@ class Shardings:
                     )
         self.submeshes, self.mpmd_axis = submeshes, mpmd_axis
         self._unions: dict[tuple[int, ...], Mesh] = {}
-        self._placed: dict[tuple[TensorSpec, tuple[int, ...]], Placed] = {}
+        self._placed: dict[tuple[TensorSpec, tuple[int, ...], bool], Placed] = {}
+
+    def knows(self, mesh: int) -> bool:
+        """Whether the devices of the mesh are known."""
+        return self.submeshes[mesh] is not None
+
+    def is_here(self, mesh: int) -> bool:
+        """Whether this process holds devices of the mesh."""
+        return self.shard_numbers((mesh,)) != [[]]
 
     def union(self, meshes: tuple[int, ...]) -> Mesh:
-        """The mesh of these submeshes' devices, put together along the mpmd axis."""
-        if len(meshes) == 1:
-            return self.submeshes[meshes[0]]
+        """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known."""
+        known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
+        if len(known) == 1:
+            return known[0]
         if meshes not in self._unions:
-            first = self.submeshes[meshes[0]]
+            first = known[0]
             axis = first.axis_names.index(self.mpmd_axis)
-            devices = np.concatenate([self.submeshes[mesh].devices for mesh in meshes], axis)
+            devices = np.concatenate([submesh.devices for submesh in known], axis)
             self._unions[meshes] = Mesh(devices, first.axis_names, axis_types=first.axis_types)
         return self._unions[meshes]
 
-    def place(self, spec: TensorSpec, meshes: tuple[int, ...]) -> Placed:
-        """The sharding of a value on `meshes`: on each as `spec` says, replicated over the mpmd axis."""
-        key = (spec, meshes)
+    def place(self, spec: TensorSpec, meshes: tuple[int, ...], stacked: bool = False) -> Placed:
+        """The sharding of a value on `meshes`: on each as `spec` says, replicated over the mpmd axis.
+
+        stacked: each mesh has another block of it, as `spec` says: its first dimension is sharded over the mpmd axis.
+        """
+        key = (spec, meshes, stacked)
         if key not in self._placed:
             mesh, axes = _without_parts(self.union(meshes), spec)
+            shape = spec.shape
+            if stacked:
+                axes[0] = (self.mpmd_axis, *axes[0])
+                shape = (shape[0] * self.union(meshes).shape[self.mpmd_axis], *shape[1:])
             entries = [None if not names else names[0] if len(names) == 1 else names for names in axes]
             while entries and entries[-1] is None:
                 entries.pop()
             sharding = NamedSharding(mesh, PartitionSpec(*entries))
-            self._placed[key] = Placed(sharding, _compat.abstract_value(spec.shape, spec.dtype, sharding))
+            self._placed[key] = Placed(sharding, _compat.abstract_value(shape, spec.dtype, sharding))
         return self._placed[key]
 
     def shard_numbers(self, meshes: tuple[int, ...]) -> list[list[int]]:
-        """For each of `meshes` the positions of its devices among those of the union."""
-        position = {device: number for number, device in enumerate(self.union(meshes).devices.flat)}
-        return [[position[device] for device in self.submeshes[mesh].devices.flat] for mesh in meshes]
+        """For each of `meshes` the positions of its devices among those of the union; only this process's count."""
+        if not any(map(self.knows, meshes)):
+            return [[] for _ in meshes]
+        position = {device: number for number, device in enumerate(_here(self.union(meshes)))}
+        known = [self.submeshes[mesh] for mesh in meshes]
+        return [[] if submesh is None else [position[device] for device in _here(submesh)] for submesh in known]
+
+
+def _here(mesh: Mesh) -> list[Any]:
+    """The devices of this process, in the order in which an array over `mesh` has its shards."""
+    return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
+
+
+def put(value: Any, placed: Placed) -> jax.Array:
+    """`value` (numpy, or an array that can be read here) as `placed` says: each process places its own shards.
+
+    `jax.device_put` would have all processes compare their values.
+    """
+    sharding = placed.sharding
+    if sharding.is_fully_addressable:
+        return jax.device_put(value, sharding)
+    value = np.asarray(value)
+    shards = [jax.device_put(value[i], d) for d, i in sharding.addressable_devices_indices_map(value.shape).items()]
+    return jax.make_array_from_single_device_arrays(value.shape, sharding, shards, dtype=value.dtype)
 
 
 def _without_parts(mesh: Mesh, spec: TensorSpec) -> tuple[Mesh, list[tuple[str, ...]]]:
@@ -105,14 +145,20 @@ class Door:
     """Takes one argument in: checks it, and places it on the meshes that use it.
 
     The executables behind the door check nothing: a wrong shape would crash the process.
+
+    places: (mesh, register) wherever this process holds it.
+    is_whole: whether that is one mesh, and no other process has the argument too: it enters as it is, unsplit.
     """
 
     def __init__(self, number: int, name: str, argument: Argument, shardings: Shardings) -> None:
         self.number, self.name, self.spec = number, name, argument.spec
         meshes = tuple(mesh for mesh, _ in argument.registers)
-        self.whole = shardings.place(argument.spec, meshes)
-        self.pieces = [shardings.place(argument.spec, (mesh,)) for mesh in meshes]
-        self.shard_numbers = shardings.shard_numbers(meshes)
+        self.whole = shardings.place(argument.spec, meshes, argument.stacked)
+        self.shape: tuple[int, ...] = self.whole.aval.shape
+        self.shard_numbers = [numbers for numbers in shardings.shard_numbers(meshes) if numbers]
+        self.places = [place for place in argument.registers if shardings.is_here(place[0])]
+        self.pieces = [shardings.place(argument.spec, (mesh,)) for mesh, _ in self.places]
+        self.is_whole = len(self.places) == sum(map(shardings.knows, meshes)) == 1
         self.seen_aval: Any = self.whole.aval
         self.seen_sharding: Any = self.whole.sharding
 
@@ -125,7 +171,7 @@ class Door:
             self._check(value)
             if not isinstance(value, np.ndarray):
                 value = np.asarray(value, self.spec.dtype)
-            return jax.device_put(value, self.whole.sharding)
+            return put(value, self.whole)
         if value.is_deleted():
             raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
         aval: Any = value.aval
@@ -136,25 +182,33 @@ class Door:
         if sharding is not self.seen_sharding:
             # `committed` makes no difference: a device of the right sharding is the right device.
             if not sharding.is_equivalent_to(self.whole.sharding, value.ndim):
-                return jax.device_put(value, self.whole.sharding)
+                self._check_readable(value)
+                return put(value, self.whole)
             self.seen_sharding = sharding
         return value
 
     def split(self, whole: Any) -> list[Any]:
-        """The arrays of the single meshes, in the argument's order, around the same buffers."""
+        """The arrays of the single meshes, in the order of `places`, around the same buffers."""
         shards = _compat.shards(whole)
         return [
             _compat.join_arrays(piece.aval, piece.sharding, [shards[number] for number in numbers])
             for piece, numbers in zip(self.pieces, self.shard_numbers, strict=True)
         ]
 
+    def _check_readable(self, value: jax.Array) -> None:
+        if not (value.is_fully_addressable or (value.is_fully_replicated and value.addressable_shards)):
+            raise ValueError(
+                f"argument `{self.name}` is an array on {value.sharding}, of which this process lacks a part; "
+                f"the program takes it on {self.whole.sharding}"
+            )
+
     def _check(self, value: Any) -> None:
         try:
             found: Any = jax.typeof(value)
         except TypeError:
             raise TypeError(f"argument `{self.name}` is no array: {type(value).__name__}") from None
-        if found.shape != self.spec.shape or found.dtype != self.spec.dtype:
+        if found.shape != self.shape or found.dtype != self.spec.dtype:
             raise ValueError(
                 f"argument `{self.name}` is {found.dtype.name}{list(found.shape)}; "
-                f"the program was compiled for {self.spec.dtype.name}{list(self.spec.shape)}"
+                f"the program was compiled for {self.spec.dtype.name}{list(self.shape)}"
             )

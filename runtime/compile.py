@@ -17,17 +17,18 @@ Executables = dict[tuple[str, int], Any]
 
 def compile_program(
     program: Program,
-    submeshes: Sequence[Mesh],
+    submeshes: Mapping[int, Mesh],
     compiler_options: Mapping[str, Any] | None = None,
     host_callbacks: Sequence[Any] = (),
 ) -> Executables:
     """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
 
+    submeshes: those that this process runs, by number; what only others call is not compiled.
     A line on a terminal's stderr shows the progress. Raises what XLA raises, with the function's name as a note.
     """
     meshes_of: dict[str, list[int]] = {}
-    for mesh, sequence in enumerate(program.sequences):
-        for name in dict.fromkeys(each.function for each in sequence if isinstance(each, Call)):
+    for mesh in submeshes:
+        for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
             meshes_of.setdefault(name, []).append(mesh)
     options = compiler_options or {}
     executables: Executables = {}
@@ -52,7 +53,7 @@ def _compile_function(
     program: Program,
     name: str,
     meshes: Sequence[int],
-    submeshes: Sequence[Mesh],
+    submeshes: Mapping[int, Mesh],
     options: Mapping[str, Any],
     host_callbacks: Sequence[Any],
 ) -> Executables:

@@ -1,19 +1,20 @@
-"""Runs a program: one thread issues the instructions of all submeshes in one merged order."""
+"""Runs a program: one thread issues the instructions of all submeshes of this process in one merged order."""
 
-import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from jaxpp import _compat
-from jaxpp.runtime.arrays import Door, Placed, Shardings
+from jaxpp.runtime.arrays import Door, Shardings, put
 from jaxpp.runtime.compile import compile_program
+from jaxpp.runtime.exits import Exits
+from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import merged_order
-from jaxpp.runtime.program import Call, Constant, Program, Receive, Result, Send
-from jaxpp.runtime.steps import Label, batch_copy, flatten, getter, handler_of
+from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
+from jaxpp.runtime.steps import Label, batch_copy, flatten, handler_of
+from jaxpp.runtime.transfer import Peers
 
 OnInstruction = Callable[
     [int, Call | Send | Receive, Sequence[jax.Array], Sequence[Mapping[int, jax.Array]]],
@@ -29,19 +30,13 @@ OnStart = Callable[[Sequence[Mapping[int, jax.Array]]], None]
 """Called as (live) before the first instruction: constants and arguments, which may still be on their way."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Exit:
-    """How a result leaves: one register's array, or (joined) the shards of several, as (register, shard)."""
-
-    register: int
-    shards: tuple[tuple[int, int], ...]
-    joined: Placed | None
-
-
 class Executable:
     """A compiled program: call it with the flat arguments, get the flat results, all of them `jax.Array`s.
 
-    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1.
+    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1. None for one of other processes
+        whose devices JAX doesn't know here: its arguments are ignored, its results are None.
+    peers: the processes that run the program together: each of them makes an Executable and calls it once per step.
+        None where this process runs all meshes. With peers a call returns when what they send has arrived.
     names: what to call the arguments in messages, as `state['w']`.
     compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
     Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
@@ -50,8 +45,9 @@ class Executable:
     def __init__(
         self,
         program: Program,
-        submeshes: Sequence[Mesh],
+        submeshes: Sequence[Mesh | None],
         *,
+        peers: Peers | None = None,
         names: Sequence[str] = (),
         mpmd_axis: str = "mpmd",
         compiler_options: Mapping[str, Any] | None = None,
@@ -59,22 +55,22 @@ class Executable:
     ) -> None:
         self.program, self.names = program, tuple(names)
         self._lock = threading.Lock()
-        self._order = merged_order(program)
         self._shardings = shardings = Shardings(program, submeshes, mpmd_axis)
-        self._executables = compile_program(program, submeshes, compiler_options, host_callbacks)
-        flat = flatten(program, self._order, self._executables, shardings)
-        self._flat = flat
-        self._doors = [
-            (
-                Door(number, self._name(number), argument, shardings),
-                [flat.number(*place) for place in argument.registers],
-            )
+        here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
+        self._order = [each for each in merged_order(program) if each[0] in here]
+        self._links = Links(program, peers, shardings) if peers else None
+        self._executables = compile_program(program, here, compiler_options, host_callbacks)
+        self._flat = flat = flatten(program, self._order, self._executables, shardings, self._links)
+        doors = [
+            Door(number, self._name(number), argument, shardings)
             for number, argument in program.arguments.items()
+            if any(shardings.knows(mesh) for mesh, _ in argument.registers)
         ]
+        self._doors = [(door, [flat.number(*place) for place in door.places]) for door in doors]
         self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
         self._donated = self._find_donated()
-        constants = self._make_constants()
-        self._exits, self._final_copies = self._prepare_exits(constants.keys())
+        constants = self._make_constants(here)
+        self._exits = Exits(program, flat, shardings, constants.keys())
         self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
 
     def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
@@ -94,8 +90,8 @@ class Executable:
                         registers[results] = function(operands(registers)).consume_with_handlers(handlers)
                     for register in frees:
                         registers[register] = None
-            except Exception as error:
-                error.add_note(_where(label))
+            except BaseException as error:
+                self._fail(error, label)
                 raise
             return self._leave(registers, arguments)
 
@@ -111,17 +107,24 @@ class Executable:
                 if registers[number] is not None:
                     live[mesh][register] = registers[number]
             in_flight: dict[int, jax.Array] = {}
+            label: Label = ()
             if on_start is not None:
                 on_start(live)
-            for mesh, instruction in self._order:
-                try:
-                    made = self._run_one(mesh, instruction, live[mesh], in_flight)
-                except Exception as error:
-                    error.add_note(_where(((mesh, instruction),)))
-                    raise
-                on_instruction(mesh, instruction, made, live)
-                for register in () if isinstance(instruction, Receive) else instruction.frees:
-                    del live[mesh][register]
+            try:
+                if self._links:
+                    self._links.start(())
+                for mesh, instruction in self._order:
+                    label = ((mesh, instruction),)
+                    if not isinstance(instruction, Call) and (mesh, instruction.channel) in self._flat.remote:
+                        made = self._run_remote(mesh, instruction, live[mesh], registers)
+                    else:
+                        made = self._run_one(mesh, instruction, live[mesh], in_flight)
+                    on_instruction(mesh, instruction, made, live)
+                    for register in () if isinstance(instruction, Receive) else instruction.frees:
+                        del live[mesh][register]
+            except BaseException as error:
+                self._fail(error, label)
+                raise
             for (mesh, register), number in numbers.items():
                 registers[number] = live[mesh].get(register)
             return self._leave(registers, arguments)
@@ -151,6 +154,27 @@ class Executable:
         live.update(zip(instruction.results, values, strict=True))
         return values
 
+    def _run_remote(
+        self, mesh: int, instruction: Send | Receive, live: dict[int, jax.Array], registers: list[Any]
+    ) -> list[jax.Array]:
+        """Run what the step does for a transfer to or from another process; returns what has arrived."""
+        numbers = self._flat.numbers
+        if isinstance(instruction, Send):
+            registers[numbers[mesh, instruction.operand]] = live[instruction.operand]
+        for function, operands, results, *_ in self._flat.remote[mesh, instruction.channel]:
+            registers[results] = function(operands(registers))
+        if isinstance(instruction, Send):
+            return []
+        live[instruction.result] = registers[numbers[mesh, instruction.result]]
+        return [live[instruction.result]]
+
+    def _fail(self, error: BaseException, label: Label) -> None:
+        """Say where, and let the other processes know."""
+        if label:
+            error.add_note(_where(label))
+        if self._links:
+            self._links.fail(error)
+
     def _enter(self, arguments: Sequence[Any]) -> list[Any]:
         """The registers at the start: constants and arguments in place."""
         if len(arguments) != self._argument_count:
@@ -160,7 +184,7 @@ class Executable:
         registers = self._template.copy()
         for door, numbers in self._doors:
             value = door.enter(arguments[door.number])
-            if len(numbers) == 1:
+            if door.is_whole:
                 registers[numbers[0]] = value
             else:
                 for number, piece in zip(numbers, door.split(value), strict=True):
@@ -178,21 +202,12 @@ class Executable:
 
     def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
         """The results. Deletes the arrays of donated arguments."""
-        if self._final_copies is not None:
-            copy, operands, results = self._final_copies
-            registers[results] = copy(operands(registers))
+        results = self._exits.leave(registers)
         for number, delete in self._donated.items():
             value = arguments[number]
             if delete and isinstance(value, jax.Array) and not value.is_deleted():
                 value.delete()
-        found: list[jax.Array] = []
-        for leaving in self._exits:
-            if leaving.joined is None:
-                found.append(registers[leaving.register])
-            else:
-                shards = [_compat.shards(registers[register])[shard] for register, shard in leaving.shards]
-                found.append(_compat.join_arrays(leaving.joined.aval, leaving.joined.sharding, shards))
-        return found
+        return results
 
     def _find_donated(self) -> dict[int, bool]:
         """The numbers of the donated arguments, and whether to delete them: not what leaves again as a result."""
@@ -203,60 +218,18 @@ class Executable:
             if argument.donated
         }
 
-    def _make_constants(self) -> dict[int, jax.Array]:
+    def _make_constants(self, meshes: Iterable[int]) -> dict[int, jax.Array]:
         """An array for every constant, by register; equal constants of a mesh are one array."""
         made: dict[tuple[int, Any, bytes], jax.Array] = {}
         constants: dict[int, jax.Array] = {}
-        for mesh, sequence in enumerate(self.program.sequences):
-            for each in sequence:
+        for mesh in meshes:
+            for each in self.program.sequences[mesh]:
                 if isinstance(each, Constant):
                     key = (mesh, each.spec, each.value.tobytes())
                     if key not in made:
-                        made[key] = jax.device_put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
+                        made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)))
                     constants[self._flat.number(mesh, each.result)] = made[key]
         return constants
-
-    def _prepare_exits(self, constants: Any) -> tuple[list[_Exit], Any]:
-        """How each result leaves, and the copies to make before.
-
-        Every result must be the caller's own, to keep or to donate: constants, arguments that are not donated, and
-        values returned twice are copied, as `jax.jit` does.
-        """
-        arguments = self.program.arguments.values()
-        kept = {self._flat.number(*place) for each in arguments if not each.donated for place in each.registers}
-        taken = kept | set(constants)
-        sources: list[int] = []
-        shardings: list[Any] = []
-        exits: list[_Exit] = []
-        first_copy = self._flat.count
-        for result in self.program.results:
-            registers: list[int] = []
-            for mesh, register in result.registers:
-                number = self._flat.number(mesh, register)
-                if number in taken:
-                    sources.append(number)
-                    shardings.append(self._shardings.place(result.spec, (mesh,)).sharding)
-                    number = first_copy + len(sources) - 1
-                taken.add(number)
-                registers.append(number)
-            exits.append(self._exit(result, registers))
-        if not sources:
-            return exits, None
-        self._flat.count += len(sources)
-        results = slice(first_copy, self._flat.count)
-        return exits, (batch_copy(shardings, always=True), getter(sources), results)
-
-    def _exit(self, result: Result, registers: Sequence[int]) -> _Exit:
-        meshes = tuple(mesh for mesh, _ in result.registers)
-        if len(meshes) == 1:
-            return _Exit(registers[0], (), None)
-        order = sorted(
-            (position, register, shard)
-            for register, positions in zip(registers, self._shardings.shard_numbers(meshes), strict=True)
-            for shard, position in enumerate(positions)
-        )
-        shards = tuple((register, shard) for _, register, shard in order)
-        return _Exit(registers[0], shards, self._shardings.place(result.spec, meshes))
 
     def _name(self, number: int) -> str:
         return self.names[number] if number < len(self.names) else str(number)

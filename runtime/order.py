@@ -13,6 +13,9 @@ HOP = 2.0
 """How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
 at once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
 
+AHEAD = 1
+"""How many calls of its mesh a value from another process is asked for before its receive stands."""
+
 Merged = list[tuple[int, Call | Send | Receive]]
 """(mesh, instruction), without the constants."""
 
@@ -34,6 +37,27 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: floa
     if merger.waiting:
         raise ProgramError(merger.circle())
     return merger.order
+
+
+def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
+    """`order` with every receive `ahead` calls of its mesh earlier: what is asked for by then arrives meanwhile.
+
+    Each one more costs the memory of one value that waits to be used.
+    """
+    calls: dict[int, list[int]] = {}
+    early: dict[int, Merged] = {}
+    for position, (mesh, instruction) in enumerate(order):
+        if isinstance(instruction, Call):
+            calls.setdefault(mesh, []).append(position)
+        elif isinstance(instruction, Receive):
+            before = calls.get(mesh, [])[-ahead:] if ahead else [position]
+            early.setdefault(before[0] if len(before) == max(ahead, 1) else 0, []).append((mesh, instruction))
+    found: Merged = []
+    for position, each in enumerate(order):
+        found += early.get(position, [])
+        if not isinstance(each[1], Receive):
+            found.append(each)
+    return found
 
 
 class _Merger:

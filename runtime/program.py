@@ -86,19 +86,25 @@ Instruction = Constant | Call | Send | Receive
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of the program. registers: (mesh, register) wherever it lives; none if nobody uses it."""
+    """An argument of the program.
+
+    registers: (mesh, register) wherever it lives; none if nobody uses it.
+    stacked: each register has another block of it along the first dimension, in this order; `spec` is that of a block.
+    """
 
     spec: TensorSpec
     donated: bool
     registers: tuple[tuple[int, int], ...]
+    stacked: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Result:
-    """A result of the program. registers: (mesh, register) wherever it lives."""
+    """A result of the program. registers: (mesh, register) wherever it lives; `stacked` as of an Argument."""
 
     spec: TensorSpec
     registers: tuple[tuple[int, int], ...]
+    stacked: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,13 +1,16 @@
-"""A program flattened for dispatch: one list of small tuples over the registers of all meshes."""
+"""A program flattened for dispatch: one list of small tuples over the registers of all meshes of this process."""
 
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from jax.sharding import SingleDeviceSharding
+
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Placed, Shardings
 from jaxpp.runtime.compile import Executables
-from jaxpp.runtime.order import Merged
+from jaxpp.runtime.links import Links
+from jaxpp.runtime.order import Merged, with_pulls
 from jaxpp.runtime.program import Call, Instruction, Program, Receive, Send
 
 Operands = Callable[[list[Any]], Sequence[Any]]
@@ -17,9 +20,17 @@ Label = tuple[tuple[int, Instruction], ...]
 Step = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, Label]
 """(function, operands, result registers, registers to free, extra, label).
 
-A call: `execute_sharded`, with the result handlers as `extra`. A batch of copies: `extra` is None, and `function` is
-`copy_batch` with everything but the arrays bound.
+A call: `execute_sharded`, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes arrays
+and returns arrays: a batch of copies, or what `Links` does.
 """
+
+Place = tuple[int, int]
+"""(mesh, the mesh's register)"""
+
+Hop = tuple[int, Send | Receive]
+"""(mesh, instruction)"""
+
+NOTHING: Operands = operator.itemgetter(slice(0, 0))
 
 
 class Flat:
@@ -28,13 +39,22 @@ class Flat:
     numbers: (mesh, the mesh's register) -> register; count: how many there are.
     """
 
-    def __init__(self, program: Program, executables: Executables, shardings: Shardings) -> None:
-        self.program, self.executables, self.shardings = program, executables, shardings
+    def __init__(
+        self, program: Program, executables: Executables, shardings: Shardings, links: Links | None = None
+    ) -> None:
+        self.program, self.executables, self.shardings, self.links = program, executables, shardings, links
         self.steps: list[Step] = []
-        self.numbers: dict[tuple[int, int], int] = {}
+        self.numbers: dict[Place, int] = {}
         self.count = 0
         self.sends: list[tuple[int, Send]] = []
         self.handlers: dict[tuple[str, int], list[Any]] = {}
+        self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
+        """(receive, positions, registers) of the shards that were asked for and nobody waited for yet."""
+        self.copied: dict[int, dict[int, int]] = {}
+        """Of a channel between processes the shards that stay in this one: position -> register."""
+        self.remote: dict[tuple[int, int], list[Step]] = {}
+        """The steps of each (mesh, channel) from or to another process; they are in `steps` too."""
+        self.fragile = _fragile(program) if links else set[Place]()
         self.destinations = {
             each.channel: (mesh, each.result)
             for mesh, sequence in enumerate(program.sequences)
@@ -42,7 +62,7 @@ class Flat:
             if isinstance(each, Receive)
         }
 
-    def define(self, places: Sequence[tuple[int, int]]) -> slice:
+    def define(self, places: Sequence[Place]) -> slice:
         """New registers, side by side, for these (mesh, register)."""
         for place in places:
             self.numbers[place] = self.count
@@ -55,8 +75,15 @@ class Flat:
             self.define([(mesh, register)])
         return self.numbers[mesh, register]
 
+    def reserve(self, count: int) -> slice:
+        """New registers that are no register of a mesh."""
+        self.count += count
+        return slice(self.count - count, self.count)
+
     def call(self, mesh: int, call: Call) -> None:
         self.copy_pending()
+        for register in call.operands:
+            self.arrive(mesh, register)
         key = (call.function, mesh)
         if key not in self.handlers:
             placed = [self.shardings.place(spec, (mesh,)) for spec in self.program.functions[call.function].results]
@@ -67,9 +94,18 @@ class Flat:
         execute = self.executables[key].execute_sharded
         self.steps.append((execute, operands, results, frees, self.handlers[key], ((mesh, call),)))
 
+    def send(self, mesh: int, send: Send) -> None:
+        """A copy within this process, or an offer to others, or some shards so and some so."""
+        if self.links is None or self.links.is_local(mesh, send.destination):
+            self.sends.append((mesh, send))
+        else:
+            self.offer(self.links, mesh, send)
+
     def copy_pending(self) -> None:
         if not self.sends:
             return
+        for mesh, send in self.sends:
+            self.arrive(mesh, send.operand)
         operands = getter([self.number(mesh, send.operand) for mesh, send in self.sends])
         frees = tuple(self.number(mesh, register) for mesh, send in self.sends for register in send.frees)
         destinations = [self.destinations[send.channel] for _, send in self.sends]
@@ -78,17 +114,88 @@ class Flat:
         self.steps.append((copy, operands, self.define(destinations), frees, None, tuple(self.sends)))
         self.sends = []
 
+    def remote_step(
+        self, function: Callable[..., Any], operands: Operands, results: slice, frees: Sequence[int], at: Hop
+    ) -> None:
+        step = (function, operands, results, tuple(frees), None, (at,))
+        self.steps.append(step)
+        self.remote.setdefault((at[0], at[1].channel), []).append(step)
 
-def flatten(program: Program, order: Merged, executables: Executables, shardings: Shardings) -> Flat:
-    """The steps in merged order. Sends that follow each other are one batch of copies; receives cost nothing."""
-    flattener = Flat(program, executables, shardings)
-    for mesh, instruction in order:
+    def offer(self, links: Links, mesh: int, send: Send) -> None:
+        """Offer the shards that go to other processes, and copy those that stay in this one."""
+        self.copy_pending()
+        self.arrive(mesh, send.operand)
+        number = self.number(mesh, send.operand)
+        frees = [self.number(mesh, register) for register in send.frees]
+        if stays := links.stays(mesh, send):
+            copy = batch_copy([SingleDeviceSharding(device) for _, _, device in stays])
+            kept = [index for _, index, _ in stays]
+            results = self.reserve(len(stays))
+            self.copied[send.channel] = dict(zip([each[0] for each in stays], range(self.count)[results], strict=True))
+            self.remote_step(_on_shards(copy, kept), getter([number]), results, (), (mesh, send))
+        if (mesh, send.operand) in self.fragile:
+            sharding = self.shardings.place(self.program.registers[mesh][send.operand], (mesh,)).sharding
+            copied = self.reserve(1)
+            self.remote_step(batch_copy([sharding], always=True), getter([number]), copied, (), (mesh, send))
+            number = copied.start
+            frees.append(number)
+        self.remote_step(links.offer(mesh, send), getter([number]), self.reserve(0), frees, (mesh, send))
+
+    def pull(self, mesh: int, receive: Receive) -> None:
+        """Ask for the shards that come from other processes."""
+        if self.links is None or self.links.is_local(mesh, receive.source):
+            return
+        run, positions = self.links.pull(mesh, receive)
+        results = self.reserve(len(positions))
+        self.remote_step(run, NOTHING, results, (), (mesh, receive))
+        self.coming[mesh, receive.result] = receive, positions, list(range(self.count)[results])
+
+    def arrive(self, mesh: int, register: int) -> None:
+        """Wait for the shards of a register that are on their way, if they are."""
+        if self.links is None or (mesh, register) not in self.coming:
+            return
+        receive, positions, registers = self.coming.pop((mesh, register))
+        for position, copied in self.copied.pop(receive.channel, {}).items():
+            positions, registers = [*positions, position], [*registers, copied]
+        run = self.links.arrive(mesh, receive, positions)
+        results = self.define([(mesh, register)])
+        self.remote_step(run, getter(registers), results, registers, (mesh, receive))
+
+
+def flatten(
+    program: Program, order: Merged, executables: Executables, shardings: Shardings, links: Links | None = None
+) -> Flat:
+    """The steps in merged order. Sends within this process that follow each other are one batch of copies.
+
+    Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
+    """
+    flattener = Flat(program, executables, shardings, links)
+    if links:
+        flattener.steps.append((links.start, NOTHING, slice(0, 0), (), None, ()))
+    for mesh, instruction in with_pulls(order) if links else order:
         if isinstance(instruction, Call):
             flattener.call(mesh, instruction)
         elif isinstance(instruction, Send):
-            flattener.sends.append((mesh, instruction))
+            flattener.send(mesh, instruction)
+        else:
+            flattener.pull(mesh, instruction)
     flattener.copy_pending()
+    for place in list(flattener.coming):
+        flattener.arrive(*place)
     return flattener
+
+
+def _fragile(program: Program) -> set[Place]:
+    """What may be donated or deleted while another process still has to fetch it: the user's arrays among it."""
+    found: set[Place] = set()
+    values: list[Any] = [*program.arguments.values(), *program.results]
+    for each in values:
+        found.update(each.registers)
+    for mesh, sequence in enumerate(program.sequences):
+        for call in sequence:
+            if isinstance(call, Call):
+                found.update((mesh, call.operands[number]) for number in program.functions[call.function].donates)
+    return found
 
 
 def handler_of(placed: Placed) -> Any:
@@ -108,3 +215,13 @@ def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequ
     copy = _compat.copy_function()
     devices, targets, semantics = _compat.copy_arguments(shardings, always)
     return lambda arrays: copy(arrays, devices, targets, semantics)
+
+
+def _on_shards(copy: Callable[[Sequence[Any]], list[Any]], indices: Sequence[int]) -> Callable[..., list[Any]]:
+    """`copy` for these shards of one array."""
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        shards = _compat.shards(arrays[0])
+        return copy([shards[index] for index in indices])
+
+    return run

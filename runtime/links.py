@@ -1,0 +1,167 @@
+"""What one program sends to other processes and receives from them, step after step."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxpp import _compat
+from jaxpp.runtime.arrays import Shardings
+from jaxpp.runtime.program import Program, Receive, Send
+from jaxpp.runtime.transfer import NUMBERS, Peers, TransferError, Waiting, key
+from jaxpp.runtime.values import TensorSpec
+
+Run = Callable[[Sequence[Any]], list[Any]]
+"""What a step of the flattened program does: arrays in, arrays out."""
+
+
+class Links:
+    """The transfers of one program to and from this process.
+
+    The shards of one channel that go from one process to one other are one transfer. Its number is made of a digest of
+    the program, the channel, the type, the positions of the shards, and the step: what differs in any of these never
+    meets. At the start of each step every two processes that have to do with each other exchange a message that names
+    program and step, so that those that don't agree find out, instead of waiting. A process is so never more than one
+    step ahead of those that it sends to, which bounds what it has on offer.
+    """
+
+    def __init__(self, program: Program, peers: Peers, shardings: Shardings) -> None:
+        self.program, self.shardings = program, shardings
+        self.owners, self.positions = peers.owners, peers.positions
+        self.transport, self.me = peers.transport, peers.transport.me
+        self._digest = peers.program
+        self._words = np.frombuffer(peers.program[:16].ljust(16, b"\0"), np.uint32).tolist()
+        self.neighbours = self._find_neighbours()
+        self._step = 0
+        self._messages: dict[int, tuple[Any, list[int]]] = {}
+        """The message of each neighbour that nobody looked at yet, and what it should be."""
+        self._offers: list[tuple[int, list[Any]]] = []
+        """(key, types) of every offer of a step, in order."""
+        self._offered = 0
+
+    def is_local(self, *meshes: int) -> bool:
+        """Whether all devices of these meshes are this process's."""
+        return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
+
+    def stays(self, mesh: int, send: Send) -> list[tuple[int, int, Any]]:
+        """(position, which of this process's shards, device that is to have it) of what it sends to itself."""
+        target = self.owners[send.destination]
+        devices = self.shardings.union((send.destination,)).devices.flat
+        mine = self.positions(mesh)
+        return [(position, mine.index(position), devices[position]) for position in mine if target[position] == self.me]
+
+    def start(self, _: Sequence[Any]) -> list[Any]:
+        """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
+        self._offered = 0
+        for peer in list(self._messages):
+            self._check(peer)
+        self._step += 1
+        message = [*self._words, self._step % NUMBERS]
+        self.transport.post(self.neighbours, message)
+        self._messages = {peer: (self.transport.fetch(peer), message) for peer in self.neighbours}
+        return []
+
+    def offer(self, mesh: int, send: Send) -> Run:
+        """Offers this process's shards of an array to the processes that are to have them."""
+        spec = self.program.registers[mesh][send.operand]
+        mine = self.positions(mesh)
+        pieces: list[tuple[int, list[int]]] = []
+        for peer, positions in self._groups(send.destination, mine).items():
+            number = self._key(self.me, peer, send.channel, spec, positions)
+            pieces.append((number, [mine.index(position) for position in positions]))
+            self._offers.append((number, [self._type(spec, mesh, position) for position in positions]))
+        transport, count = self.transport, len(pieces)
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            shards = _compat.shards(values[0])
+            for number, indices in pieces:
+                transport.offer(number + self._step % NUMBERS, [shards[index] for index in indices])
+            self._offered += count
+            return []
+
+        return run
+
+    def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
+        """Asks the other processes for their shards of what this mesh receives; and the positions of those shards."""
+        spec = self.program.registers[mesh][receive.result]
+        pieces: list[tuple[int, int, list[Any]]] = []
+        order: list[int] = []
+        for peer, positions in self._groups(receive.source, self.positions(mesh)).items():
+            number = self._key(peer, self.me, receive.channel, spec, positions)
+            pieces.append((peer, number, [self._type(spec, mesh, position) for position in positions]))
+            order += positions
+        transport = self.transport
+
+        def run(_: Sequence[Any]) -> list[Any]:
+            step = self._step % NUMBERS
+            return [each for peer, number, types in pieces for each in transport.pull(peer, number + step, types)]
+
+        return run, order
+
+    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
+        """Waits for pulled shards, and puts them and those copied here, at the positions `order`, together."""
+        placed = self.shardings.place(self.program.registers[mesh][receive.result], (mesh,))
+        source = self.owners[receive.source]
+        waits = [(index, Waiting(source[position], mesh, receive)) for index, position in enumerate(order)]
+        waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
+        indices = [order.index(position) for position in self.positions(mesh)]
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            for index, waiting in waits:
+                if waiting.peer in self._messages:
+                    self._check(waiting.peer)
+                self.transport.wait(values[index], waiting)
+            return [_compat.join_arrays(placed.aval, placed.sharding, [values[index] for index in indices])]
+
+        return run
+
+    def fail(self, error: BaseException) -> None:
+        """Offer an error in place of what this step has not offered yet."""
+        reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
+        for number, types in self._offers[self._offered :]:
+            arrays = [_compat.error_array(each, reason) for each in types]
+            self.transport.offer(number + self._step % NUMBERS, arrays)
+        self._offered = len(self._offers)
+
+    def _check(self, peer: int) -> None:
+        """Wait for the peer's message; raises TransferError when it runs something else."""
+        message, expected = self._messages.pop(peer)
+        self.transport.wait(message, Waiting(peer))
+        found = np.asarray(message).tolist()[: len(expected)]
+        if found == expected:
+            return
+        what = f"step {found[-1]}" if found[:-1] == expected[:-1] else "another program"
+        raise TransferError(f"process {peer} runs {what}, process {self.me} step {expected[-1]} of this one")
+
+    def _find_neighbours(self) -> list[int]:
+        """The processes that share a mesh with this one, send to it, or receive from it."""
+        found: set[int] = set()
+        for mesh, sequence in enumerate(self.program.sequences):
+            hops = [(mesh, each.destination) for each in sequence if isinstance(each, Send)]
+            for source, target in {(mesh, mesh), *hops}:
+                here = {*self.owners[source]} if source == target else set[int]()
+                here.update(*(pair for pair in zip(self.owners[source], self.owners[target], strict=True)
+                              if self.me in pair))  # fmt: skip
+                if self.me in here:
+                    found |= here
+        return sorted(found - {self.me})
+
+    def _groups(self, other: int, positions: Sequence[int]) -> dict[int, list[int]]:
+        """Which of `positions` belong to each other process on the mesh `other`."""
+        groups: dict[int, list[int]] = {}
+        for position in positions:
+            if self.owners[other][position] != self.me:
+                groups.setdefault(self.owners[other][position], []).append(position)
+        return groups
+
+    def _key(self, sender: int, receiver: int, channel: int, spec: TensorSpec, positions: Sequence[int]) -> int:
+        return key(self._digest.hex(), sender, receiver, channel, spec, positions)
+
+    def _type(self, spec: TensorSpec, mesh: int, position: int) -> Any:
+        """The type of one shard, on this process's device at that position of the mesh."""
+        placed = self.shardings.place(spec, (mesh,))
+        device = self.shardings.union((mesh,)).devices.flat[position]
+        shape = placed.sharding.shard_shape(spec.shape)
+        return jax.ShapeDtypeStruct(shape, spec.dtype, sharding=SingleDeviceSharding(device))

@@ -1,0 +1,136 @@
+"""The processes of `jax.distributed`: what each of them holds, how they find each other, that they run one program."""
+
+import atexit
+import collections
+import hashlib
+import itertools
+import socket
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpp import _compat
+from jaxpp.runtime.transfer import Peers, Transport
+
+PATIENCE = 300.0
+"""Seconds that a process waits for another to compile the same step: they trace it at their own speed."""
+
+WIDTH = 100
+"""How much of a line a message shows."""
+
+
+class ProcessError(RuntimeError):
+    """Another process is missing, or runs something else."""
+
+
+def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
+    """Who runs a program on these submeshes; None where this process does so alone.
+
+    Every process that holds a device of them calls this, and they compare what they are about to run.
+
+    submeshes: one per mesh of the program.
+    text: makes the text of the program.
+    Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp.
+    """
+    owners = [[device.process_index for device in mesh.devices.flat] for mesh in submeshes]
+    together = sorted({owner for mesh in owners for owner in mesh})
+    me = jax.process_index()
+    if together == [me]:
+        return None
+    if me not in together:
+        return Peers(transport(), owners, b"")
+    lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
+    lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
+    program = agree("\n".join([*lines, text()]), together)
+    found = Peers(transport(), owners, program)
+    for peer in together:
+        if peer != me:
+            found.transport.connection(peer)
+    return found
+
+
+_agreements: collections.Counter[tuple[int, ...]] = collections.Counter()
+
+
+def agree(text: str, together: Sequence[int]) -> bytes:
+    """Compare `text` with those that the processes `together`, this one among them, give in their calls.
+
+    Returns a digest of it. Raises ProcessError, on each of them with the same message, when the texts differ: which
+    processes have another one, and the first line that does.
+    """
+    me = jax.process_index()
+    group = tuple(together)
+    _agreements[group] += 1
+    place = f"jaxpp/program/{'-'.join(map(str, group))}/{_agreements[group]}"
+    digest = hashlib.sha256(text.encode())
+    _put(f"{place}/digest/{me}", digest.digest())
+    found = {process: _get(f"{place}/digest/{process}", process) for process in group}
+    if len(set(found.values())) == 1:
+        return digest.digest()
+    _put(f"{place}/text/{me}", zlib.compress(text.encode()))
+    most = collections.Counter(found.values()).most_common(1)[0][0]
+    usual = [process for process in group if found[process] == most]
+    other = [process for process in group if found[process] != most]
+    texts = [zlib.decompress(_get(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
+    verb = "runs" if len(other) == 1 else "run"
+    raise ProcessError(f"{_named(other)} {verb} another program than {_named(usual)}{_difference(usual, other, texts)}")
+
+
+def _named(processes: Sequence[int]) -> str:
+    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+
+
+def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
+    """Where two texts start to differ, with that line of both."""
+    lines = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(nothing)")
+    number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
+    column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
+    start = max(0, column - WIDTH // 2)
+    shown = [f"{'...' if start else ''}{line[start : start + WIDTH].strip()}" for line in pair]
+    return f", from line {number} on:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
+
+
+@cache
+def transport() -> Transport:
+    """This process's end of all transfers, made when it is first needed. The others find its address."""
+    made = Transport(jax.process_index(), jax.local_devices()[0], _find, _host())
+    _put(f"jaxpp/transfer/{made.me}", made.address.encode())
+    atexit.register(made.close)
+    return made
+
+
+def _find(process: int) -> str:
+    return _get(f"jaxpp/transfer/{process}", process).decode()
+
+
+def _host() -> str:
+    """The address of this machine on the network of the coordinator: loopback where that is on loopback."""
+    host, port = _compat.coordinator_address().rsplit(":", 1)
+    host = host.strip("[]")
+    family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing: only picks the interface
+        own = str(probe.getsockname()[0])
+    return f"[{own}]" if ":" in own else own
+
+
+def _put(key: str, value: bytes) -> None:
+    _compat.key_value_store().key_value_set_bytes(key, value)
+
+
+def _get(key: str, process: int) -> bytes:
+    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after PATIENCE."""
+    store = _compat.key_value_store()
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            return bytes(store.blocking_key_value_get_bytes(key, 200))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise ProcessError(f"process {process} can't be asked: {error}") from None
+    raise ProcessError(f"process {process} did not compile this step within {PATIENCE:.0f} s")

@@ -1,0 +1,209 @@
+"""Arrays from process to process: `jax.experimental.transfer`, with waits that end.
+
+A transfer is a pull: the sender offers arrays under a number, the receiver asks for that number, in either order. Both
+calls return at once, and the arrays may not be computed yet. What is offered lives in the sender's server until it was
+pulled, however soon Python forgets it; but if it is donated or deleted before, the receiver gets an error.
+"""
+
+import collections
+import dataclasses
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxpp import _compat
+from jaxpp.runtime.program import Instruction
+
+TICK = 0.1
+"""Seconds between two calls of `watch` during a wait."""
+
+MESSAGE = 8
+"""Numbers in a message, each below 2**32."""
+
+NUMBERS = 1 << 24
+"""How many numbers follow each key: far more than transfers of one kind are ever under way at once."""
+
+
+class TransferError(RuntimeError):
+    """What another process was to send will not come, or is not what was expected."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a process waits for.
+
+    peer: the process that it comes from.
+    mesh: the mesh that waits; None where the whole step waits for the peer to begin it.
+    instruction: the Receive that waits; None likewise.
+    """
+
+    peer: int
+    mesh: int | None = None
+    instruction: Instruction | None = None
+
+    def __str__(self) -> str:
+        if self.mesh is None:
+            return f"waiting for process {self.peer} to begin the step"
+        return f"mesh {self.mesh}: {self.instruction} from process {self.peer}"
+
+
+Watch = Callable[[Waiting, float], None]
+"""Called as (what is waited for, for how many seconds) every TICK of a wait; raises to end it."""
+
+
+def key(*parts: object) -> int:
+    """The first of NUMBERS numbers that belong to `parts`: 40 bits of a hash, then the 24 that count."""
+    text = "\0".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=5).digest(), "big") * NUMBERS
+
+
+class Transport:
+    """This process's end of all its transfers: a server, and a connection to each peer.
+
+    It knows nothing of `jax.distributed`: processes are numbers that all of them agree on.
+
+    me: the number of this process.
+    device: a device of this process, of the client that runs the programs.
+    find: the address of the transport of a process; asked once, when it is first needed.
+    host: the address of this machine that the peers connect to.
+
+    `watch` looks on during every wait; whoever knows of dead peers puts his own there.
+    """
+
+    def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
+        self.me, self.device, self.host, self._find = me, device, host, find
+        self.watch: Watch = lambda waiting, seconds: None
+        self._server = _compat.start_transfer_server(device, host)
+        self._connections: dict[int, Any] = {}
+        self._waiter = _Waiter()
+        self._message = jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))
+        self._posted: collections.Counter[int] = collections.Counter()
+        self._fetched: collections.Counter[int] = collections.Counter()
+
+    @property
+    def address(self) -> str:
+        """Where the peers connect to."""
+        return str(self._server.address())
+
+    def connection(self, peer: int) -> Any:
+        """The connection to a peer, made when it is first asked for."""
+        if peer not in self._connections:
+            self._connections[peer] = self._server.connect(self._find(peer))
+        return self._connections[peer]
+
+    def offer(self, number: int, arrays: list[Any]) -> None:
+        """Hold arrays, each on one device, until somebody pulls them under `number`."""
+        _compat.offer(self._server, number, arrays)
+
+    def pull(self, peer: int, number: int, types: list[Any]) -> list[Any]:
+        """What the peer offers under `number`, on its way; as many arrays as `types`, each a `jax.ShapeDtypeStruct`.
+
+        Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
+        """
+        return _compat.pull(self.connection(peer), number, self.device, types)
+
+    def post(self, peers: Sequence[int], message: Sequence[int]) -> None:
+        """Send the next message, at most MESSAGE numbers, to each of `peers`."""
+        padded = np.zeros(MESSAGE, np.uint32)
+        padded[: len(message)] = message
+        array = jax.device_put(padded, self.device)
+        for peer in peers:
+            self._post(peer, array)
+
+    def fetch(self, peer: int) -> Any:
+        """The peer's next message, on its way."""
+        self._fetched[peer] += 1
+        return self.pull(peer, key("message", peer, self.me) + self._fetched[peer] % NUMBERS, [self._message])[0]
+
+    def wait(self, array: Any, waiting: Waiting) -> None:
+        """Return when the array has arrived. Every wait for another process goes through here.
+
+        Ctrl-C ends it, and what `watch` raises. Raises TransferError, with what was waited for, if it will not come.
+        """
+        if array.is_ready():
+            error = _failure(array)
+        else:
+            error = self._waiter.wait(array, lambda seconds: self.watch(waiting, seconds))
+        if error is not None:
+            raise TransferError(f"{waiting}: {error}")
+
+    def close(self) -> None:
+        """Answer with an error whoever still begins a step with this process. What is offered stays."""
+        for peer in self._connections:
+            self._post(peer, _compat.error_array(self._message, f"process {self.me} has ended"))
+
+    def _post(self, peer: int, array: Any) -> None:
+        self._posted[peer] += 1
+        self.offer(key("message", self.me, peer) + self._posted[peer] % NUMBERS, [array])
+
+
+@dataclasses.dataclass(frozen=True)
+class Peers:
+    """The processes that run one program.
+
+    transport: this process's end.
+    owners: for each mesh the process of each of its devices, in the order of `mesh.devices.flat`.
+    program: a digest of the program, the same in all of them.
+    """
+
+    transport: Transport
+    owners: Sequence[Sequence[int]]
+    program: bytes
+
+    def positions(self, mesh: int) -> list[int]:
+        """The positions of this process's devices in the mesh."""
+        return [position for position, owner in enumerate(self.owners[mesh]) if owner == self.transport.me]
+
+
+class _Waiter:
+    """Waits in a thread of its own: JAX's waits have no end and hear no Ctrl-C, those of a lock have, and do."""
+
+    def __init__(self) -> None:
+        self._requests: queue.SimpleQueue[Any] | None = None
+
+    def wait(self, array: Any, look: Callable[[float], None]) -> Exception | None:
+        """Wait until the array is there; returns what it raised. Every TICK calls `look` with the seconds so far."""
+        requests, self._requests = self._requests or _start(), None
+        done = threading.Lock()
+        done.acquire()
+        outcome: list[Exception | None] = []
+        requests.put((array, outcome, done))
+        start = time.monotonic()
+        try:
+            while not done.acquire(timeout=TICK):
+                look(time.monotonic() - start)
+        except BaseException:
+            requests.put(None)  # the thread may wait for ever: the next wait takes another
+            raise
+        self._requests = requests
+        return outcome[0]
+
+
+def _start() -> "queue.SimpleQueue[Any]":
+    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=_serve, args=(requests,), name="jaxpp-wait", daemon=True).start()
+    return requests
+
+
+def _serve(requests: "queue.SimpleQueue[Any]") -> None:
+    while (request := requests.get()) is not None:
+        array, outcome, done = request
+        outcome.append(_failure(array))
+        del request, array  # an array must not live until the next wait
+        done.release()
+
+
+def _failure(array: Any) -> Exception | None:
+    """What a wait for the array raises; None when it has arrived."""
+    try:
+        array.block_until_ready()
+    except Exception as error:
+        return error
+    return None
