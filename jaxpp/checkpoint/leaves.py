@@ -1,0 +1,103 @@
+"""The leaves of a state: their names, what a checkpoint stores of each, and what it notes besides."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+import tensorstore
+
+from jaxpp._compat import key_implementation
+
+NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The leaves of a tree under orbax's names for them, `layers.0.weight`, in order.
+
+    Raises:
+        ValueError: two leaves have one name: a key of a dictionary has a dot in it.
+    """
+    leaves = ocp.tree.to_flat_dict(tree)
+    names = [".".join(path) for path in leaves]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if twice:
+        raise ValueError(f"two leaves of the state have the name {twice[0]}; rename one")
+    return dict(zip(names, leaves.values(), strict=True))
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether the leaf is an array of random keys, or describes one."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a checkpoint holds of one leaf: an array, and what the array alone does not say.
+
+    Orbax stores arrays of at least one element; the rest is in the notes that go with them, as JSON.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    key: str | None = None  # the generator, of a key array, whose bits the array is
+    number: str | None = None  # the type, of a Python number
+    is_weak: bool = False  # of a `jax.Array` whose dtype gives way to others, as a Python number's does
+    is_empty: bool = False  # nothing is stored
+
+    def __str__(self) -> str:
+        return text(self.shape, self.dtype, self.key)
+
+    def note(self) -> dict[str, Any]:
+        """What is to be noted, as JSON; nothing of an ordinary array."""
+        found: dict[str, Any] = {"key": self.key, "number": self.number, "weak": self.is_weak}
+        if self.is_empty:
+            found["empty"] = [list(self.shape), self.dtype.name]
+        return {name: value for name, value in found.items() if value}
+
+
+def text(shape: tuple[int, ...], dtype: np.dtype[Any], key: str | None) -> str:
+    """An array as messages show it: `float32[4, 8]`."""
+    return f"{dtype.name}{list(shape)}" + (f" (keys of {key})" if key else "")
+
+
+def from_note(note: dict[str, Any], stored: Any) -> Held:
+    """What a checkpoint holds, from its note, and from what orbax knows of the array, if one is stored."""
+    is_empty = "empty" in note
+    shape, dtype = note["empty"] if is_empty else (stored.shape, stored.dtype)
+    return Held(tuple(shape), jnp.dtype(dtype), note.get("key"), note.get("number"), note.get("weak", False), is_empty)
+
+
+def to_store(name: str, leaf: Any) -> tuple[Any, Held]:
+    """The array to store for a leaf, and what the checkpoint will hold of it.
+
+    Anything but a `jax.Array` is asked for its numbers by `np.asarray`, and is taken to be the same in every process.
+
+    Raises:
+        RuntimeError: the array was donated.
+        TypeError: the leaf is neither an array of numbers nor a number, or of a dtype that can't be written.
+    """
+    key = number = None
+    array: Any = leaf
+    if isinstance(leaf, jax.Array):
+        if leaf.is_deleted():
+            raise RuntimeError(f"`{name}` was donated to an earlier call: its array is deleted")
+        if is_key(leaf):
+            key, array = key_implementation(leaf.dtype), jax.random.key_data(leaf)
+    else:
+        if not isinstance(leaf, np.generic):  # np.float64 is a float
+            number = next((each for each, kind in NUMBERS.items() if isinstance(leaf, kind)), None)
+        array = np.asarray(leaf)
+        if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+            raise TypeError(
+                f"`{name}` is of type {type(leaf).__name__}; a checkpoint holds arrays of numbers, and numbers"
+            )
+    try:
+        tensorstore.dtype(array.dtype)
+    except ValueError:
+        raise TypeError(f"`{name}` is {array.dtype.name}, which the file format does not have; cast it") from None
+    is_weak = key is None and getattr(leaf, "weak_type", False)
+    return array, Held(array.shape, jnp.dtype(array.dtype), key, number, is_weak, array.size == 0)

@@ -1,0 +1,183 @@
+"""`restore`: a checkpoint becomes a state, wherever its arrays are to be."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from etils import epath
+from jax.sharding import Sharding
+
+from jaxpp._compat import key_implementation, weakly_typed
+from jaxpp.array import plain
+from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
+from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, text
+from jaxpp.lowering import MpmdSharding
+
+AS_SAVED = object()  # a leaf that `like` says nothing of
+SHOWN = 5  # differences in a message
+
+
+def latest_step(directory: str | os.PathLike[str]) -> int | None:
+    """The last step that is saved; None where there is none."""
+    return max(all_steps(directory), default=None)
+
+
+def restore(directory: str | os.PathLike[str], like: Any = None, *, step: int | None = None) -> Any:
+    """The state that was saved, its arrays where `like` says, whatever devices and processes they were saved from.
+
+    Args:
+        directory: as given to `save`.
+        like: a tree of the structure of the state. Its leaves say where those of the result shall be:
+
+            - an array or a `jax.ShapeDtypeStruct`: in its sharding; without one, or uncommitted, on the default device
+            - a `jax.sharding.Sharding`, a `jaxpp.MpmdSharding` (of `in_shardings` of a compiled step): there
+            - a numpy array, a number, any other array: in numpy, as a number of that type
+
+            None: nested dictionaries and lists of numpy arrays, numbers and key arrays.
+        step: which; the latest if None.
+
+    In several processes each reads what its devices hold; an array of other processes' devices comes without data.
+
+    Raises:
+        FileNotFoundError: the directory has no checkpoint, or none of `step`.
+        ValueError: the checkpoint is of another model: leaves are missing in it or in `like`, or differ in shape or
+            dtype, or don't fit their sharding. The message names them.
+    """
+    path = _find(absolute(directory), step)
+    handler = pytree_handler()
+    metadata = handler.metadata(path)
+    held, as_saved = _held_leaves(metadata.tree, (metadata.custom_metadata or {}).get("jaxpp", {}))
+    like = as_saved if like is None else plain(like)
+    wanted = named_leaves(like)
+    _check(path, held, wanted)
+
+    def argument(stored: Any) -> ocp.RestoreArgs:
+        return _argument(held[stored.name], wanted[stored.name])
+
+    arguments = ocp.args.PyTreeRestore(restore_args=jax.tree.map(argument, metadata.tree))
+    read = named_leaves(handler.restore(path, args=arguments))
+    leaves = [_finish(read.get(name), held[name], place) for name, place in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _held_leaves(stored: Any, notes: Mapping[str, Any]) -> tuple[dict[str, Held], Any]:
+    """What a checkpoint holds, by name, and the tree that it makes, of AS_SAVED."""
+
+    def is_leaf(node: Any) -> bool:
+        return node is None  # also in place of a leaf of no elements, which is not stored
+
+    arrays: dict[str, Any] = ocp.tree.to_flat_dict(stored, sep=".", is_leaf=is_leaf)
+    held = {
+        name: from_note(notes.get(name, {}), array)
+        for name, array in arrays.items()
+        if array is not None or name in notes
+    }
+    leaves = [AS_SAVED if name in held else None for name in arrays]
+    return held, jax.tree.unflatten(jax.tree.structure(stored, is_leaf=is_leaf), leaves)
+
+
+def _find(directory: epath.Path, step: int | None) -> epath.Path:
+    """The folder of a step, the latest if None."""
+    steps = all_steps(directory)
+    if not steps:
+        raise FileNotFoundError(
+            f"{directory} has no checkpoint" if directory.exists() else f"{directory} does not exist"
+        )
+    if step is not None and step not in steps:
+        shown = ", ".join(map(str, steps[-SHOWN:]))
+        raise FileNotFoundError(f"{directory} has no checkpoint of step {step}; the latest are {shown}")
+    return directory / str(steps[-1] if step is None else step) / ITEM
+
+
+def _sharding(place: Any) -> Sharding | None:
+    """Where a leaf goes; None if it is read as a numpy array first."""
+    if isinstance(place, MpmdSharding):
+        return place.sharding
+    if isinstance(place, Sharding):
+        return place
+    if isinstance(place, jax.ShapeDtypeStruct) or (isinstance(place, jax.Array) and place.committed):
+        return place.sharding
+    return None
+
+
+def _argument(held: Held, place: Any) -> ocp.RestoreArgs:
+    """How orbax is to read a leaf."""
+    sharding = _sharding(place)
+    if sharding is None:
+        return ocp.RestoreArgs(restore_type=np.ndarray)
+    return ocp.ArrayRestoreArgs(sharding=sharding, global_shape=held.shape, dtype=_device_dtype(held, place))
+
+
+def _device_dtype(held: Held, place: Any) -> np.dtype[Any]:
+    """The dtype on a device. A Python number has none of its own."""
+    if held.number and hasattr(place, "dtype"):
+        return place.dtype
+    return jax.dtypes.canonicalize_dtype(held.dtype)
+
+
+def _finish(read: Any, held: Held, place: Any) -> Any:
+    """The leaf that was saved, of the kind that `place` is, from the array that was read."""
+    if isinstance(place, np.generic):
+        return place.dtype.type(read)
+    if place is AS_SAVED and held.number:
+        return NUMBERS[held.number](read.item())
+    if isinstance(place, tuple(NUMBERS.values())):
+        return type(place)(read.item())
+    if held.is_empty:
+        read = np.zeros(held.shape, held.dtype)
+    if held.key is None and not isinstance(place, jax.Array | jax.ShapeDtypeStruct | Sharding | MpmdSharding):
+        return read
+    if isinstance(read, np.ndarray):
+        read = _put(read.astype(_device_dtype(held, place)), _sharding(place))
+    if held.key:
+        return jax.random.wrap_key_data(read, impl=held.key)
+    return weakly_typed(read) if held.is_weak else read
+
+
+def _put(array: np.ndarray[Any, Any], sharding: Sharding | None) -> jax.Array:
+    """An array on devices, of which other processes may have some; on the default device without a sharding."""
+    if sharding is None:
+        return jnp.asarray(array)
+    parts = [
+        jax.device_put(array[index], device)
+        for device, index in sharding.addressable_devices_indices_map(array.shape).items()
+    ]
+    return jax.make_array_from_single_device_arrays(array.shape, sharding, parts, dtype=array.dtype)
+
+
+def _check(path: epath.Path, held: Mapping[str, Held], wanted: Mapping[str, Any]) -> None:
+    """Raise ValueError if the tree that is wanted is not the one that the checkpoint holds."""
+    found = [f"{name}: not in the checkpoint" for name in wanted if name not in held]
+    found += [f"{name}: not in `like`, {each} in the checkpoint" for name, each in held.items() if name not in wanted]
+    both = {name: _difference(held[name], place) for name, place in wanted.items() if name in held}
+    found += [f"{name}: {difference}" for name, difference in both.items() if difference]
+    if found:
+        more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+        lines = "".join(f"\n  {line}" for line in [*found[:SHOWN], *more])
+        raise ValueError(f"{path.parent} is the checkpoint of another model{lines}")
+
+
+def _difference(held: Held, place: Any) -> str:
+    """What keeps a leaf from being restored as `place`; nothing if it can be."""
+    shape: Any = getattr(place, "shape", None)
+    dtype: Any = getattr(place, "dtype", None)
+    key = None
+    if is_key(place):
+        bits = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
+        key, shape, dtype = key_implementation(dtype), bits.shape, bits.dtype
+    if isinstance(place, tuple(NUMBERS.values())):
+        return "" if held.shape == () and not held.key else f"{held} in the checkpoint, a number in `like`"
+    if shape is not None and (shape, key, held.number or dtype) != (held.shape, held.key, held.number or held.dtype):
+        return f"{held} in the checkpoint, {text(shape, dtype, key)} in `like`"
+    sharding = _sharding(place)
+    if sharding is None:
+        return ""
+    try:
+        sharding.shard_shape(held.shape)
+    except (ValueError, IndexError):
+        return f"{held} does not divide as {sharding}"
+    return ""

@@ -1,0 +1,131 @@
+"""`Saver`, `save`: a state becomes a checkpoint."""
+
+import operator
+import os
+from typing import Any, SupportsIndex
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxpp.array import plain
+from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
+from jaxpp.checkpoint.leaves import named_leaves, to_store
+
+
+def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
+    """Save a state, and return when it is on the disk: a `Saver` for one step.
+
+    Args:
+        directory: of all steps; created if need be. In several processes the same for all, which see the same files.
+        step: the number of the checkpoint, at least 0.
+        state: a pytree, see `Saver.save`.
+        keep: delete all but so many of the latest steps.
+
+    Raises: as `Saver` and `Saver.save`.
+    """
+    with Saver(directory, keep=keep) as saver:
+        saver.save(step, state)
+
+
+class Saver:
+    """Saves one step after another, while the training goes on.
+
+        with jaxpp.checkpoint.Saver("checkpoints", keep=3) as saver:
+            ...
+                saver.save(step, state)
+
+    In several processes each has a Saver, and they save the same steps in the same order. A directory has one Saver at
+    a time: it deletes what an earlier one left half-written.
+
+    Args:
+        directory: of all steps; created if need be. In several processes the same for all, which see the same files.
+        keep: when the next step is saved, or the Saver closed, delete all but so many of the latest. None: keep all.
+
+    Raises:
+        ValueError: `keep` is less than 1.
+        OSError: the directory can't be made, or read.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, keep: int | None = None) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep must be at least 1, not {keep}")
+        self._directory, self._keep = absolute(directory), keep
+        self._directory.mkdir(parents=True, exist_ok=True)
+        if jax.process_index() == 0:
+            for path in self._directory.iterdir():
+                if path.name[0].isdigit() and ocp.utils.is_tmp_checkpoint(path):
+                    path.rmtree()
+        # Processes that are named meet through JAX's coordination service. Else orbax would have them meet in a
+        # computation on all devices, at a moment that need not be the same for the programs that run on them.
+        processes = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
+        # Not orbax's CheckpointManager: it asks JAX's preemption service about steps of its own, in the background
+        # too, which can keep the processes from agreeing on the step at which they stop.
+        item: Any = {ITEM: pytree_handler()}
+        handler = ocp.CompositeCheckpointHandler(
+            composite_options=ocp.CompositeOptions(multiprocessing_options=processes), **item
+        )
+        self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=processes)
+        self._saving: int | None = None
+
+    def save(self, step: SupportsIndex, state: Any) -> None:
+        """Save a state as the checkpoint of `step`; returns once it is copied to the host: it may then be donated.
+
+        The files are written in the background. The checkpoint is there when all of it is, of all processes, in one
+        move; before that it can't be restored. A save that is still going on is waited for first.
+
+        Args:
+            step: the number of the checkpoint, at least 0.
+            state: a pytree of `jax.Array`s on any devices, of key arrays, numpy arrays, numbers, or anything that
+                `np.asarray` takes. Every shard is written once, by the process that holds its first copy; what is no
+                `jax.Array`, by process 0.
+
+        Raises:
+            FileExistsError: there is a checkpoint of `step`.
+            RuntimeError: an array of the state was donated.
+            TypeError: a leaf is no array and no number.
+            ValueError: `step` is negative, the state has no leaves, or two of one name.
+            OSError: as `wait_until_finished`, of the step before.
+        """
+        number = operator.index(step)
+        if number < 0:
+            raise ValueError(f"step must be at least 0, not {number}")
+        state = plain(state)
+        stored = {name: to_store(name, leaf) for name, leaf in named_leaves(state).items()}
+        if not stored:
+            raise ValueError("the state has no leaves: there is nothing to save")
+        self.wait_until_finished()
+        if number in all_steps(self._directory):
+            raise FileExistsError(f"{self._directory} has a checkpoint of step {number} already")
+        notes: Any = {name: held.note() for name, (_, held) in stored.items() if held.note()}
+        arrays = [None if held.is_empty else array for array, held in stored.values()]
+        tree = jax.tree.unflatten(jax.tree.structure(state), arrays)
+        item = ocp.args.PyTreeSave(tree, custom_metadata={"jaxpp": notes})
+        self._saving = number
+        self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+
+    def wait_until_finished(self) -> None:
+        """Wait until what was saved is on the disk.
+
+        Raises:
+            OSError: it could not be written: no space is left, a process died.
+        """
+        try:
+            self._checkpointer.wait_until_finished()
+        except Exception as error:  # whatever orbax and tensorstore make of it, from a thread
+            raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
+        if self._keep is not None and jax.process_index() == 0:
+            for step in all_steps(self._directory)[: -self._keep]:
+                delete(self._directory / str(step))
+
+    def close(self) -> None:
+        """Wait likewise, and end; the context does it by itself."""
+        try:
+            self.wait_until_finished()
+        finally:
+            self._checkpointer.close()
+
+    def __enter__(self) -> "Saver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
