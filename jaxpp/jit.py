@@ -404,9 +404,9 @@ class CompiledStep:
         mesh = self._lowered.mpmd_mesh
         if value is None:
             return MpmdSharding(mesh, frozenset(), PartitionSpec())
-        meshes = {number for number, _ in value.registers}
-        spec = self._places.place(value.spec, tuple(sorted(meshes))[:1] or (0,)).sharding.spec
-        return MpmdSharding(mesh, meshes, spec)
+        meshes = tuple(number for number, _ in value.registers)
+        spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
+        return MpmdSharding(mesh, frozenset(meshes), spec, blocks=meshes if value.stacked else ())
 
     def _bits(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The arguments as the program has them: key arrays as their bits."""

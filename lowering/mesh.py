@@ -139,6 +139,8 @@ class MpmdSharding:
         mesh_ids: the mpmd indices of the meshes that hold the array, each a whole copy. Empty: nobody uses it.
         spec: the sharding on each mesh; an entry for the mpmd axis is left out.
         memory_kind: as of a NamedSharding.
+        blocks: for stacked layers, of which each mesh holds one block along the first dimension and no mesh the whole:
+            the meshes of the blocks, in order. `spec` is that of a block.
 
     Raises:
         ValueError: an index or an axis is not in the mesh.
@@ -148,6 +150,7 @@ class MpmdSharding:
     mesh_ids: AbstractSet[int]
     spec: PartitionSpec
     memory_kind: str | None = None
+    blocks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         mesh_ids = frozenset(self.mesh_ids)
@@ -167,8 +170,16 @@ class MpmdSharding:
     @property
     def sharding(self) -> NamedSharding:
         """The sharding of the array over all its meshes together; over mesh 0 when it has none."""
-        mesh = self.mpmd_mesh.mpmd_submesh(sorted(self.mesh_ids) or [0]).jax_mesh
-        return NamedSharding(mesh, self.spec, memory_kind=self.memory_kind)
+        mesh = self.mpmd_mesh.mpmd_submesh(self.blocks or sorted(self.mesh_ids) or [0]).jax_mesh
+        spec = with_first_axis(self.spec, self.mpmd_mesh.mpmd_axis_name) if self.blocks else self.spec
+        return NamedSharding(mesh, spec, memory_kind=self.memory_kind)
+
+
+def with_first_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
+    """`spec` with the first dimension sharded over `axis` before all else."""
+    first, *rest = spec or (None,)
+    names = first if isinstance(first, tuple) else () if first is None else (first,)
+    return PartitionSpec((axis, *names) if names else axis, *rest)
 
 
 def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:

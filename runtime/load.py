@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -54,6 +55,17 @@ def integer(attribute: ir.Attribute) -> int:
     return attribute.value
 
 
+Block = tuple[int, int] | None
+"""(number, how many there are) of a block of a stack; None for a value that each of its meshes has whole."""
+
+
+def _block(attributes: Any) -> Block:
+    if "jaxpp.block" not in attributes:
+        return None
+    number, count = list(ir.DenseI64ArrayAttr(attributes["jaxpp.block"]))
+    return number, count
+
+
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:
     for op in module.body.operations:
         if op.operation.name == "func.func":
@@ -87,10 +99,10 @@ class _MeshReader:
         self.registers: dict[ir.Value, int] = {}
         self.constants: dict[int, Constant] = {}
         self.resharded: dict[tuple[int, TensorSpec], int] = {}
-        self.arguments: list[tuple[int, int, bool]] = []
-        """(argument number, register, donated)"""
-        self.results: list[tuple[int, int]] = []
-        """(result number, register)"""
+        self.arguments: list[tuple[int, int, bool, Block]] = []
+        """(argument number, register, donated, block)"""
+        self.results: list[tuple[int, int, Block]] = []
+        """(result number, register, block)"""
 
     def fail(self, op: ir.Operation, message: str) -> ProgramError:
         return ProgramError(f"{op.location}: {op.name} on mesh {self.mesh}: {message}".removeprefix("loc(unknown): "))
@@ -105,7 +117,7 @@ class _MeshReader:
             sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
             register = self.define(value, read_spec(value.type, sharding, self.axis_sizes))
             donated = "jax.buffer_donor" in attrs or "tf.aliasing_output" in attrs
-            self.arguments.append((integer(attrs["jaxpp.argument"]), register, donated))
+            self.arguments.append((integer(attrs["jaxpp.argument"]), register, donated, _block(attrs)))
         readers = {
             "stablehlo.constant": self.constant,
             "func.call": self.call,
@@ -123,7 +135,7 @@ class _MeshReader:
 
     def free_unused(self) -> None:
         """A result that nobody reads dies with its call."""
-        used = {register for _, register in self.results}
+        used = {register for _, register, _ in self.results}
         for each in self.sequence:
             used.update(each.operands if isinstance(each, Call) else [each.operand] if isinstance(each, Send) else [])
         for index, each in enumerate(self.sequence):
@@ -218,32 +230,48 @@ class _MeshReader:
             number = integer(attrs["jaxpp.result"])
             sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
             expected = read_spec(value.type, sharding, self.axis_sizes)
-            self.results.append((number, self.use(op, value, expected, f"result {number}")))
+            self.results.append((number, self.use(op, value, expected, f"result {number}"), _block(attrs)))
 
 
 def _arguments(readers: Sequence[_MeshReader]) -> dict[int, Argument]:
-    arguments: dict[int, Argument] = {}
+    found: dict[int, list[tuple[_MeshReader, int, Block]]] = {}
+    donated: dict[int, set[bool]] = {}
     for reader in readers:
-        for number, register, donated in reader.arguments:
-            spec = reader.specs[register]
-            place = (reader.mesh, register)
-            before = arguments.get(number, Argument(spec, donated, ()))
-            if (before.spec, before.donated) != (spec, donated) or spec.unreduced:
-                raise reader.fail(reader.op, f"argument {number} is {spec} here, {before.spec} on another mesh")
-            arguments[number] = Argument(spec, donated, (*before.registers, place))
-    return dict(sorted(arguments.items()))
+        for number, register, gives, block in reader.arguments:
+            found.setdefault(number, []).append((reader, register, block))
+            donated.setdefault(number, set()).add(gives)
+    arguments: dict[int, Argument] = {}
+    for number, places in sorted(found.items()):
+        spec, registers, stacked = _places(f"argument {number}", places)
+        if len(donated[number]) > 1:
+            raise places[-1][0].fail(places[-1][0].op, f"argument {number} is donated on one mesh, kept on another")
+        arguments[number] = Argument(spec, True in donated[number], registers, stacked)
+    return arguments
 
 
 def _results(readers: Sequence[_MeshReader]) -> tuple[Result, ...]:
-    results: dict[int, Result] = {}
+    found: dict[int, list[tuple[_MeshReader, int, Block]]] = {}
     for reader in readers:
-        for number, register in reader.results:
-            spec = reader.specs[register]
-            before = results.get(number, Result(spec, ()))
-            if before.spec != spec or spec.unreduced:
-                raise reader.fail(reader.op, f"result {number} is {spec} here, {before.spec} on another mesh")
-            results[number] = Result(spec, (*before.registers, (reader.mesh, register)))
-    if sorted(results) != list(range(len(results))):
-        missing = min(set(range(max(results))) - set(results))
+        for number, register, block in reader.results:
+            found.setdefault(number, []).append((reader, register, block))
+    if sorted(found) != list(range(len(found))):
+        missing = min(set(range(max(found))) - set(found))
         raise ProgramError(f"no mesh returns result {missing}")
-    return tuple(results[number] for number in range(len(results)))
+    return tuple(Result(*_places(f"result {number}", places)) for number, places in sorted(found.items()))
+
+
+def _places(
+    what: str, places: Sequence[tuple[_MeshReader, int, Block]]
+) -> tuple[TensorSpec, tuple[tuple[int, int], ...], bool]:
+    """(spec, (mesh, register) of each place, whether these are the blocks of a stack, in their order)."""
+    reader, register, block = places[0]
+    spec = reader.specs[register]
+    for other, number, _ in places:
+        if other.specs[number] != spec or spec.unreduced:
+            raise other.fail(other.op, f"{what} is {other.specs[number]} here, {spec} on another mesh")
+    if block is not None or any(each is not None for _, _, each in places):
+        places = sorted(places, key=lambda place: place[2] or (-1, 0))
+        if [each for _, _, each in places] != [(number, len(places)) for number in range(len(places))]:
+            blocks = [each for _, _, each in places]
+            raise reader.fail(reader.op, f"{what} has the blocks {blocks}, expected one on each of its meshes")
+    return spec, tuple((each.mesh, number) for each, number, _ in places), block is not None

@@ -1,6 +1,6 @@
 """The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -19,6 +19,8 @@ LAST_USE = "jaxpp.last_use"
 ARGUMENT = "jaxpp.argument"
 RESULT = "jaxpp.result"
 FEEDS = "jaxpp.feeds"
+BLOCKS = "jaxpp.blocks"
+BLOCK = "jaxpp.block"
 PEAK_BYTES = "jaxpp.peak_bytes"
 PEAK_ACTIVATIONS = "jaxpp.peak_activations"
 LOOP = "jaxpp.microbatch_loop"
@@ -58,6 +60,14 @@ def integers(op: ir.Operation, name: str) -> list[int]:
     """The `array<i64: ...>` attribute `name` of `op`; empty when it has none."""
     attribute = op.attributes.get(name)
     return list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+
+
+def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:
+    """(number, how many there are) of the block that an argument or result of a mesh function is; None for no stack."""
+    attribute = entry.get(BLOCK)
+    if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2:
+        return None
+    return attribute[0], attribute[1]
 
 
 def value_sharding(value: ir.Value) -> ir.Attribute | None:

@@ -15,7 +15,7 @@ _ELEMENTWISE = frozenset(f"stablehlo.{name}" for name in ("add convert divide mu
 
 @dataclass(frozen=True)
 class _Sum:
-    """A carried value to which each iteration adds a stack of `rows` along `dimension`."""
+    """A carried value to which each iteration adds a stack of `rows` along `dimension`, as many in each."""
 
     position: int
     add: ir.Operation
@@ -37,48 +37,55 @@ def _sum(loop: ir.Operation, position: int) -> _Sum | None:
     if add is None or add.name != "stablehlo.add" or len(list(argument.uses)) != 1 or argument not in add.operands:
         return None
     stack = add.operands[1 if add.operands[0] == argument else 0]
-    dimension = _dimension(stack, body)
-    if dimension is None:
+    cut = _cut(stack, body)
+    if cut is None:
         return None
-    return _Sum(position, add, _rows(stack, body, dimension, add), dimension)
+    return _Sum(position, add, _rows(stack, body, cut, add), cut[0])
 
 
-def _dimension(value: ir.Value, body: ir.Block) -> int | None:
-    """Along which dimension `value` is a concatenation of single rows, or elementwise of such and of splats."""
+Cut = tuple[int, int]
+"""(dimension, number of rows)."""
+
+
+def _cut(value: ir.Value, body: ir.Block) -> Cut | None:
+    """How `value` is a concatenation of equal rows, elementwise of such and of splats, or one with other dimensions."""
     op = _producer(value, body)
     if op is None:
         return None
     if op.name == "stablehlo.concatenate":
         dimension = ir.IntegerAttr(op.attributes["dimension"]).value
-        single = all(ir.RankedTensorType(operand.type).shape[dimension] == 1 for operand in op.operands)
-        return dimension if single else None
+        equal = len({ir.RankedTensorType(operand.type).shape[dimension] for operand in op.operands}) == 1
+        return (dimension, len(op.operands)) if equal else None
     if op.name == "sdy.sharding_constraint":
-        return _dimension(op.operands[0], body)
+        return _cut(op.operands[0], body)
+    if op.name == "stablehlo.reshape":
+        found, shape = _cut(op.operands[0], body), ir.RankedTensorType(value.type).shape
+        # Row-major: what is cut along the first dimension stays in one piece.
+        return found if found and found[0] == 0 and shape and shape[0] % found[1] == 0 else None
     if op.name not in _ELEMENTWISE:
         return None
-    found = {_dimension(operand, body) for operand in op.operands if _splat(operand) is None}
-    return found.pop() if len(found) == 1 else None
+    cuts = {_cut(operand, body) for operand in op.operands if _splat(operand) is None}
+    return cuts.pop() if len(cuts) == 1 else None
 
 
-def _rows(value: ir.Value, body: ir.Block, dimension: int, before: ir.Operation) -> list[ir.Value]:
-    """The rows of `value`, of which `_dimension` is not None."""
+def _rows(value: ir.Value, body: ir.Block, cut: Cut, before: ir.Operation) -> list[ir.Value]:
+    """The rows of `value`, which `_cut` cuts so."""
     op = _producer(value, body)
     assert op is not None
     if op.name == "stablehlo.concatenate":
         return list(op.operands)
     if op.name == "sdy.sharding_constraint":
-        return _rows(op.operands[0], body, dimension, before)
-    count = ir.RankedTensorType(value.type).shape[dimension]
+        return _rows(op.operands[0], body, cut, before)
     ip = ir.InsertionPoint(before)
     each: list[Sequence[ir.Value]] = []
     for operand in op.operands:
         scalar = _splat(operand)
         if scalar is None:
-            each.append(_rows(operand, body, dimension, before))
+            each.append(_rows(operand, body, cut, before))
         else:
-            each.append([_broadcast(scalar, _row_type(operand.type, dimension), ip)] * count)
+            each.append([_broadcast(scalar, _row_type(operand.type, cut), ip)] * cut[1])
     attributes = {name: op.attributes[name] for name in op.attributes if name != at.SHARDING}
-    type_ = _row_type(value.type, dimension)
+    type_ = _row_type(value.type, cut)
     return [
         ir.Operation.create(
             op.name, results=[type_], operands=list(operands), attributes=attributes, ip=ip, loc=op.location
@@ -138,17 +145,18 @@ def _rebuild(loop: ir.Operation, sums: Sequence[_Sum]) -> None:
 def _initial_rows(loop: ir.Operation, found: _Sum) -> list[ir.Value]:
     """What the sums of the rows start from."""
     initial = loop.operands[found.position]
-    type_ = _row_type(initial.type, found.dimension)
+    type_ = _row_type(initial.type, (found.dimension, len(found.rows)))
     ip, scalar = ir.InsertionPoint(loop), _splat(initial)
     if scalar is not None:
         return [_broadcast(scalar, type_, ip) for _ in found.rows]
     shape = list(ir.RankedTensorType(initial.type).shape)
+    size = type_.shape[found.dimension]
     bounds = [
         (
-            [k if d == found.dimension else 0 for d in range(len(shape))],
-            [*shape[: found.dimension], k + 1, *shape[found.dimension + 1 :]],
+            [start if d == found.dimension else 0 for d in range(len(shape))],
+            [*shape[: found.dimension], start + size, *shape[found.dimension + 1 :]],
         )
-        for k in range(len(found.rows))
+        for start in range(0, shape[found.dimension], size)
     ]
     return [slice_of(initial, each, type_, ip, loop.location) for each in bounds]
 
@@ -180,10 +188,10 @@ def _broadcast(scalar: ir.Value, type_: ir.Type, ip: ir.InsertionPoint) -> ir.Va
     return made.results[0]
 
 
-def _row_type(type_: ir.Type, dimension: int) -> ir.RankedTensorType:
+def _row_type(type_: ir.Type, cut: Cut) -> ir.RankedTensorType:
     whole = ir.RankedTensorType(type_)
     shape = list(whole.shape)
-    shape[dimension] = 1
+    shape[cut[0]] //= cut[1]
     return ir.RankedTensorType.get(shape, whole.element_type)
 
 

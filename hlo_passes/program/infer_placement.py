@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, terminator
+from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, operations, terminator
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.ir.values import is_used
@@ -24,6 +24,7 @@ class InferPlacement(Pass):
     - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
       computed wherever it is used.
     - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
+    - A stack has one block on each mesh: its `jaxpp.meshes` are those of the blocks, in their order.
     - A weight of several meshes is updated on one of them and then sent: as few bytes as when each sends its gradient
       to the others, and the work and the state of the optimizer only once.
 
@@ -80,6 +81,8 @@ class _Regroup:
         self._module = module
         self._placement = placement
         self._return = terminator(body_of(placement.main))
+        joins = placement.stacks.joins
+        self._end = next((op for op in operations(body_of(placement.main)) if op in joins), self._return)
         self._groups: dict[Key, _Group] = {}
         self._key: dict[ir.Operation, Key] = {}
 
@@ -151,10 +154,19 @@ class _Regroup:
     def _connect_returns(self) -> None:
         placement = self._placement
         for number, value in enumerate(self._return.operands):
-            producer = placement.producers.get(value)
-            if producer is not None:
-                group = self._group(self._key.get(producer, ("after", tuple(placement.returned[number]), 0)))
-                group.uses.append((self._return, number, group.result(value)))
+            join = placement.stacks.results.get(number)
+            if join is None:
+                self._connect_return(self._return, number, value, placement.returned[number])
+            else:
+                for block, mesh in enumerate(placement.block_order):
+                    self._connect_return(join, block, join.operands[block], [mesh])
+
+    def _connect_return(self, user: ir.Operation, number: int, value: ir.Value, meshes: Sequence[int]) -> None:
+        """Let a result of a group be operand `number` of `user`: of the return, or of the join of a stack's blocks."""
+        producer = self._placement.producers.get(value)
+        if producer is not None:
+            group = self._group(self._key.get(producer, ("after", tuple(meshes), 0)))
+            group.uses.append((user, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:
         """Add the floating operations that a group uses, and its fixed operands as results of their groups."""
@@ -180,7 +192,7 @@ class _Regroup:
         placement = self._placement
         shardings = Shardings(self._module)
         order = {op: number for number, op in enumerate(placement.ops)}
-        first_task = next(iter(placement.tasks), self._return)
+        first_task = next(iter(placement.tasks), self._end)
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():
             phase, meshes, level = key
@@ -194,7 +206,7 @@ class _Regroup:
                 [value.type for value in group.outputs],
                 [made.get(value, value) for value in part.inputs],
                 {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)},
-                ir.InsertionPoint(first_task if phase == "before" else self._return),
+                ir.InsertionPoint(first_task if phase == "before" else self._end),
                 placement.main.location,
             )
             for value, result in zip(group.outputs, made_call.results, strict=True):
@@ -211,7 +223,7 @@ class _Regroup:
         placement = self._placement
         arguments = at.argument_attributes(placement.main)
         for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
-            entry[at.MESHES] = at.i64s(sorted(meshes))
+            entry[at.MESHES] = at.i64s(placement.block_order if at.BLOCKS in entry else sorted(meshes))
         results = at.result_attributes(placement.main)
         for entry, meshes in zip(results, placement.returned, strict=True):
             entry[at.MESHES] = at.i64s(meshes)

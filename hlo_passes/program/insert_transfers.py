@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, terminator
 from jaxpp.hlo_passes.ir.program import meshes_of
 from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.program.stacks import Stacks
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class InsertTransfers(Pass):
 
     A value is sent right after it is made, and received right before its first use; once per value and destination.
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
-    of its own. Sends don't wait; the token chain of a mesh keeps its order.
+    of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
+    block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
 
     Preconditions: `infer-placement` ran.
 
@@ -56,6 +58,8 @@ class _Cut:
         self._arguments = list(body_of(main).arguments)
         self._argument_table = at.argument_attributes(main)
         self._result_table = at.result_attributes(main)
+        self._stacks = Stacks.of(main)
+        self._joins = self._stacks.joins
         self._local: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
         self._home: dict[ir.Value, int] = {}
         self._constants: dict[ir.Value, ir.Operation] = {}
@@ -72,7 +76,8 @@ class _Cut:
             for number, entry in enumerate(self._argument_table)
             if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
         ]
-        types = [self._arguments[number].type for number in here]
+        blocks = [self._block_on(mesh, number) for number in here]
+        types = [self._type(number, block) for number, block in zip(here, blocks, strict=True)]
         function = create(
             self._module,
             f"mesh_{mesh}",
@@ -84,11 +89,14 @@ class _Cut:
         )
         block = body_of(function)
         entries: list[dict[str, ir.Attribute]] = []
-        for number, argument in zip(here, block.arguments, strict=True):
+        for number, cut, argument in zip(here, blocks, block.arguments, strict=True):
             value = self._arguments[number]
+            entry: dict[str, ir.Attribute] = {at.ARGUMENT: at.i64(number)}
+            if cut is not None:
+                entry[at.BLOCK] = at.i64s([cut, self._stacks.count])
+                value = self._slice(value, cut)
             self._local[mesh][value] = argument
             self._home.setdefault(value, mesh)
-            entry: dict[str, ir.Attribute] = {at.ARGUMENT: at.i64(number)}
             sharding = self._shardings.of(value)
             if sharding is not None:
                 entry[at.SHARDING] = sharding
@@ -101,8 +109,29 @@ class _Cut:
         )
         return block
 
+    def _block_on(self, mesh: int, number: int) -> int | None:
+        """Which block of argument `number` a mesh has; None when the argument is no stack."""
+        entry = self._argument_table[number]
+        return list(ir.DenseI64ArrayAttr(entry[at.MESHES])).index(mesh) if at.BLOCKS in entry else None
+
+    def _type(self, number: int, block: int | None) -> ir.Type:
+        type_ = ir.RankedTensorType(self._arguments[number].type)
+        if block is None:
+            return type_
+        rows, *rest = type_.shape
+        return ir.RankedTensorType.get([rows // self._stacks.count, *rest], type_.element_type)
+
+    def _slice(self, argument: ir.Value, block: int) -> ir.Value:
+        """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
+        for use in argument.uses:
+            if self._stacks.slices[use.owner.operation] == block:
+                return use.owner.operation.results[0]
+        return argument
+
     def place(self, op: ir.Operation) -> None:
         """Move one operation of `@main` to its mesh, or to each of its meshes."""
+        if op in self._stacks.slices or op in self._joins:
+            return
         if op.name == "stablehlo.constant":
             self._constants[op.results[0]] = op
             return
@@ -196,11 +225,17 @@ class _Cut:
                 for number, entry in enumerate(self._result_table)
                 if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
             ]
-            values = [self.local(returned[number], mesh) for number in here]
             entries: list[dict[str, ir.Attribute]] = []
+            values: list[ir.Value] = []
             for number in here:
                 entry: dict[str, ir.Attribute] = {at.RESULT: at.i64(number)}
-                sharding = self._shardings.of(returned[number])
+                value = returned[number]
+                if number in self._stacks.results:
+                    cut = list(ir.DenseI64ArrayAttr(self._result_table[number][at.MESHES])).index(mesh)
+                    entry[at.BLOCK] = at.i64s([cut, self._stacks.count])
+                    value = self._stacks.results[number].operands[cut]
+                values.append(self.local(value, mesh))
+                sharding = self._shardings.of(value)
                 if sharding is not None:
                     entry[at.SHARDING] = sharding
                 entries.append(entry)

@@ -15,6 +15,7 @@ from jaxpp.hlo_passes.ir.functions import (
     terminator,
 )
 from jaxpp.hlo_passes.ir.values import byte_size, is_used
+from jaxpp.hlo_passes.program.stacks import Stacks, order_of_blocks
 
 # Computing something this small again is cheaper than sending it.
 SMALL = 1 << 16
@@ -28,10 +29,12 @@ class Placement:
     operation to its mesh. The operations that are not in it float: they are computed wherever they are used, because
     they depend on constants and on arguments of no single mesh, or because they only make something small bigger (the
     broadcast of a norm: `sources` holds what such an operation depends on). `arguments` maps each argument to its
-    meshes; `returned` lists the meshes of each result.
+    meshes; `returned` lists the meshes of each result. Of `stacks`, block k is on the mesh `block_order[k]`; its slice
+    counts as an argument, and is in `made_by_tasks`.
     """
 
     main: ir.Operation
+    stacks: Stacks
     ops: list[ir.Operation] = field(default_factory=list)
     tasks: dict[ir.Operation, int] = field(default_factory=dict)
     home: dict[ir.Operation, int] = field(default_factory=dict)
@@ -42,6 +45,7 @@ class Placement:
     used_by_tasks: dict[ir.Value, set[int]] = field(default_factory=dict)
     arguments: dict[ir.Value, set[int]] = field(default_factory=dict)
     returned: list[list[int]] = field(default_factory=list)
+    block_order: list[int] = field(default_factory=list)
 
     def mesh_of(self, value: ir.Value) -> int | None:
         """The one mesh where `value` is; None when it floats or is an argument of several meshes."""
@@ -73,6 +77,7 @@ def place(main: ir.Operation) -> Placement:
     first. Arguments are where they are used.
     """
     placement = _read(main)
+    _place_blocks(placement)
     # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from its users' meshes.
     for _ in range(2):
         _fix_forward(placement)
@@ -84,8 +89,12 @@ def place(main: ir.Operation) -> Placement:
 
 def _read(main: ir.Operation) -> Placement:
     block = body_of(main)
-    placement = Placement(main, arguments={argument: set() for argument in block.arguments})
+    stacks = Stacks.of(main)
+    placement = Placement(main, stacks, arguments={argument: set() for argument in block.arguments})
+    joins = stacks.joins
     for op in operations(block)[:-1]:
+        if op in stacks.slices or op in joins:
+            continue
         mesh = at.integer(op, at.MESH)
         if mesh is None:
             placement.ops.append(op)
@@ -101,6 +110,16 @@ def _read(main: ir.Operation) -> Placement:
     for argument, meshes in placement.arguments.items():
         meshes.update(placement.used_by_tasks.get(argument, ()))
     return placement
+
+
+def _place_blocks(placement: Placement) -> None:
+    """Put each block on the mesh whose tasks use it, as far as each mesh has one."""
+    stacks = placement.stacks
+    placement.block_order = order_of_blocks(stacks, _pulls(placement))
+    for op, block in stacks.slices.items():
+        placement.made_by_tasks[op.results[0]] = placement.block_order[block]
+    for argument in stacks.arguments:
+        placement.arguments[argument] = set(placement.block_order)
 
 
 def _drop_dead(placement: Placement) -> None:
@@ -182,6 +201,11 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
         feeds = table[number].get(at.FEEDS)
         fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
         argument = arguments[fed] if 0 <= fed < len(arguments) else None
+        if number in placement.stacks.results:
+            for block, mesh in zip(placement.stacks.results[number].operands, placement.block_order, strict=True):
+                pulls.setdefault(block, set()).add(mesh)
+            placement.returned.append(placement.block_order)
+            continue
         if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]
         elif value in placement.arguments:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -79,7 +80,7 @@ class Program:
             raise RunError(f"in @{name}: {error}") from None
 
     def run(self, arguments: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
-        """For every result of the step, by its number: (mesh, value) on each mesh that has it.
+        """For every result of the step, by its number: (mesh, value) on each mesh that has it; (0, whole) for a stack.
 
         Args:
             arguments: the arguments of the step by their number; those that no mesh uses may be missing.
@@ -87,6 +88,7 @@ class Program:
         meshes = [self._enter(index, function, arguments) for index, function in enumerate(self._functions)]
         mailbox: dict[int, _Message] = {}
         results: dict[int, list[tuple[int, Array]]] = {}
+        blocks: dict[int, dict[int, Array]] = {}
         running = list(meshes)
         while running:
             before = [mesh.position for mesh in running]
@@ -96,11 +98,13 @@ class Program:
                 raise _deadlock(running)
             for mesh in running:
                 if mesh.current.name == "func.return":
-                    _leave(mesh, results)
+                    _leave(mesh, results, blocks)
             running = [mesh for mesh in running if mesh.current.name != "func.return"]
         for channel, message in mailbox.items():
             if not message.received:
                 raise PassError(f"channel {channel}: nobody receives what is sent", location=message.send.location)
+        for number, parts in blocks.items():
+            results[number] = [(0, np.concatenate([np.asarray(parts[block]) for block in sorted(parts)]))]
         return results
 
     def _enter(self, index: int, function: ir.Operation, arguments: Mapping[int, Array]) -> _Mesh:
@@ -113,7 +117,10 @@ class Program:
             if not isinstance(number, ir.IntegerAttr) or number.value not in arguments:
                 what = f"argument {value.arg_number} of mesh {index} is none of the step's arguments"
                 raise PassError(f"{what}: {at.ARGUMENT} = {number}", location=function.location)
-            mesh.values[value] = arguments[number.value]
+            whole, block = arguments[number.value], at.block(entry)
+            mesh.values[value] = (
+                whole if block is None else self._runner.put(np.split(np.asarray(whole), block[1])[block[0]])
+            )
             if at.DONOR not in entry:
                 mesh.kept.add(value)
         return mesh
@@ -215,13 +222,17 @@ def _receive(mesh: _Mesh, op: ir.Operation, mailbox: dict[int, _Message]) -> boo
     return True
 
 
-def _leave(mesh: _Mesh, results: dict[int, list[tuple[int, Array]]]) -> None:
+def _leave(mesh: _Mesh, results: dict[int, list[tuple[int, Array]]], blocks: dict[int, dict[int, Array]]) -> None:
     op = mesh.current
     for number, entry in enumerate(mesh.results):
         result = entry.get(at.RESULT)
         if not isinstance(result, ir.IntegerAttr):
             raise PassError(f"result {number} of mesh {mesh.index} has no {at.RESULT}", location=op.location)
-        results.setdefault(result.value, []).append((mesh.index, _read(mesh, op, number)))
+        block = at.block(entry)
+        if block is None:
+            results.setdefault(result.value, []).append((mesh.index, _read(mesh, op, number)))
+        else:
+            blocks.setdefault(result.value, {})[block[0]] = _read(mesh, op, number)
 
 
 def _deadlock(waiting: Sequence[_Mesh]) -> PassError:

@@ -220,6 +220,10 @@ def _collect(
         number = entry.get(name)
         if not isinstance(number, ir.IntegerAttr):
             raise PassError(f"a mesh function has an argument or result without {name}", location=function.location)
+        block = at.block(entry)
+        if block is not None:
+            rows, *rest = ir.RankedTensorType(type_).shape
+            type_ = ir.RankedTensorType.get([rows * block[1], *rest], ir.RankedTensorType(type_).element_type)
         if found.setdefault(number.value, type_) != type_:
             raise PassError(f"{name} = {number.value} has two types", location=function.location)
 

@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 import re
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -205,16 +206,130 @@ def test_explicit_axes() -> None:
     check(step, (stacked(), batch(4)), mesh, in_shardings=(P(), P(None, "data")), reference=reference)
 
 
-def test_rows_of_the_gradient_cross_once_per_step() -> None:
-    """Each stage sums its own rows; nothing stacked is sent for a microbatch."""
+def adamw_step(state: Any, batch: Any, *, schedule: Any, loss: Any = loss) -> Any:
+    """Clipped by the norm of all gradients."""
+    optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
+    params, moments = state
+    losses, grads = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch, schedule=schedule)
+    updates, moments = optimizer.update(grads, moments, params)
+    return (optax.apply_updates(params, updates), moments), losses
 
-    def sent(microbatches: int) -> tuple[list[str], int]:
-        step = partial(gradient_step, schedule=jaxpp.Std1F1B(4), loss=loss)
-        step = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4))
-        program = step.lower(stacked(), batch(microbatches, rows=3)).program().as_text()
-        types = re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program)
-        assert types.count("3x8xf32") == 6 * microbatches, "an activation and its gradient between two stages"
-        return sorted(set(types) - {"3x8xf32"}), len([each for each in types if each != "3x8xf32"])
 
-    assert sent(4) == sent(8)
-    assert sent(4)[0] == ["1x8x8xf32", "1x8xf32", "4x8x8xf32", "4x8xf32"], "rows of gradients, the new weights"
+def adamw_state(count: int = 4) -> Any:
+    params = stacked(count)
+    return params, optax.adamw(1e-2).init(params)
+
+
+def sent(schedule: Any, layers: int, meshes: int, microbatches: int) -> dict[str, int]:
+    """How many values of each type a step sends; activations are 3x8."""
+    step = jaxpp.mpmd_jit_with_loop(partial(adamw_step, schedule=schedule), mpmd_mesh=make_mesh(meshes))
+    params, moments = adamw_state(layers)
+    state = (params, (optax.EmptyState(), moments))
+    program = step.lower(state, batch(microbatches, rows=3)).program().as_text()
+    return Counter(re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program))
+
+
+@pytest.mark.parametrize("microbatches", [4, 8])
+def test_nothing_stacked_is_sent(microbatches: int) -> None:
+    """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
+    found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches)
+    assert found.pop("3x8xf32") == 6 * microbatches, "an activation and its gradient between two stages"
+    assert set(found) <= {"f32", "i1"} and found.total() <= 12
+
+
+def by_stage(params: Any, microbatch: Any, stages: int = 2) -> jax.Array:
+    """Several layers in each stage."""
+
+    def stage(x: jax.Array, params: Any) -> Any:
+        return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
+
+    params = jax.tree.map(lambda leaf: leaf.reshape(stages, -1, *leaf.shape[1:]), params)
+    return squared_error(lax.scan(stage, microbatch["x"], params)[0], microbatch)
+
+
+@pytest.mark.parametrize(("schedule", "loss"), [(jaxpp.Std1F1B(2), by_stage), (jaxpp.Interleaved1F1B(4, 2), loss)])
+def test_each_mesh_has_its_part_of_the_state(schedule: Any, loss: Any) -> None:
+    """What the step returns is stored split by stage, goes back in as it is, and reads like any array."""
+    mesh = make_mesh(2)
+    step = jaxpp.mpmd_jit_with_loop(partial(adamw_step, schedule=schedule, loss=loss), mpmd_mesh=mesh, donate_argnums=0)
+    params, moments = adamw_state()
+    state, _ = step((params, (optax.EmptyState(), moments)), batch(4))
+    for leaf in jax.tree.leaves(state):
+        if leaf.ndim:
+            assert leaf.sharding.spec == P("mpmd") and leaf.sharding.mesh == mesh.jax_mesh
+            assert [shard.data.shape[0] for shard in leaf.addressable_shards] == [2, 2]
+    again, _ = step(state, batch(4))
+    assert jax.tree.map(lambda leaf: leaf.sharding, again) == jax.tree.map(lambda leaf: leaf.sharding, state)
+
+
+@pytest.mark.parametrize("plan", ["interleaved-1f1b", "sharded", "chimera"])
+def test_what_needs_all_rows(plan: str) -> None:
+    """After the loop: sums within rows and over them, products of matrices, other orders, slices, one big vector."""
+
+    def step(params: Any, batch: Any, *, schedule: Any) -> Any:
+        losses, grads = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch, schedule=schedule)
+        w, g = params["w"], grads["w"]
+        flat = jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(grads)])
+        found = {
+            "square": jnp.einsum("lij,ljk->lik", g, g),
+            "rows": g.mean(axis=(1, 2)),
+            "columns": g.max(axis=0),
+            "norm": jnp.linalg.norm(flat),
+            "swapped": g.transpose(1, 0, 2) + jnp.ones((8, 4, 1)),
+            "back": g[::-1] + w,
+            "first": g[0],
+            "some": g[1:, :2],
+            "scaled": g * jnp.arange(4.0)[:, None, None],
+            "sorted": jnp.sort(g, axis=0),
+            "factored": g / jnp.sqrt(1e-3 + (g**2).mean(axis=1, keepdims=True)),
+        }
+        new = {"w": w - 0.1 * found["square"] * found["rows"][:, None, None], "b": params["b"] - grads["b"]}
+        return new, losses, found
+
+    check_step(step, (stacked(), batch(4)), plan, steps=2, feed=lambda results, args: (results[0], args[1]))
+
+
+def test_an_argument_that_is_also_read_whole_stays_whole() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        return loss(params, microbatch) + 1e-2 * sum((leaf**2).sum() for leaf in jax.tree.leaves(params))
+
+    check_loss(of_one, "interleaved-1f1b", stacked(), steps=2)
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_layers_that_do_not_divide(count: int) -> None:
+    """Six layers on four meshes can't be cut evenly: each mesh has the whole stack, and the numbers are the same."""
+    schedule = jaxpp.Std1F1B(2) if count == 3 else jaxpp.Interleaved1F1B(6, 2)
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        def body(x: jax.Array, params: Any) -> Any:
+            return mark(layer(params, x)), None
+
+        if count == 6:
+            return squared_error(lax.scan(body, microbatch["x"], params)[0], microbatch)
+        first, rest = (jax.tree.map(lambda leaf: leaf[:1], params), jax.tree.map(lambda leaf: leaf[1:], params))
+        x = lax.scan(body, microbatch["x"], first)[0]
+        x = lax.scan(lambda x, params: (layer(params, x), None), x, rest)[0]
+        return squared_error(x, microbatch)
+
+    step = partial(gradient_step, schedule=schedule, loss=of_one)
+    check(step, (stacked(count), batch(4)), make_mesh(2), steps=2, feed=feed_state)
+
+
+def test_an_evaluation_takes_the_state_of_the_training_as_it_is() -> None:
+    mesh = make_mesh(4)
+    schedule = jaxpp.Std1F1B(4)
+    step = jaxpp.mpmd_jit_with_loop(partial(gradient_step, schedule=schedule, loss=loss), mpmd_mesh=mesh)
+    params, *_ = step(stacked(), batch(4))
+
+    def evaluate(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(partial(loss, params), batch, schedule=schedule)
+
+    found = jaxpp.mpmd_jit_with_loop(evaluate, mpmd_mesh=mesh)
+    wanted, _ = found.compile(params, batch(4)).in_shardings[0]
+    assert jax.tree.map(lambda leaf: leaf.sharding, wanted) == jax.tree.map(lambda leaf: leaf.sharding, params)
+    np.testing.assert_allclose(found(params, batch(4)), jax.jit(evaluate)(stacked_values(params), batch(4)), rtol=1e-5)
+
+
+def stacked_values(params: Any) -> Any:
+    return jax.tree.map(np.asarray, params)
