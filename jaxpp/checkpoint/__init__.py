@@ -15,9 +15,8 @@ orbax: `pip install 'jaxpp[checkpoint]'`.
 try:
     import orbax.checkpoint as _orbax
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"jaxpp.checkpoint needs {error.name}: pip install 'jaxpp[checkpoint]'", name=error.name
-    ) from None
+    message = "jaxpp.checkpoint needs orbax-checkpoint: pip install 'jaxpp[checkpoint]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
 
 from jaxpp.checkpoint.handler import all_steps
 from jaxpp.checkpoint.preemption import Preemption

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
-from jax.sharding import Sharding
+from jax.sharding import NamedSharding, Sharding
 
 from jaxpp._compat import key_implementation, weakly_typed
 from jaxpp.array import plain
@@ -135,7 +135,8 @@ def _finish(read: Any, held: Held, place: Any) -> Any:
         read = _put(read.astype(_device_dtype(held, place)), _sharding(place))
     if held.key:
         return jax.random.wrap_key_data(read, impl=held.key)
-    return weakly_typed(read) if held.is_weak else read
+    is_weak = getattr(place, "weak_type", True) if held.number else held.is_weak
+    return weakly_typed(read) if is_weak else read
 
 
 def _put(array: np.ndarray[Any, Any], sharding: Sharding | None) -> jax.Array:
@@ -179,5 +180,10 @@ def _difference(held: Held, place: Any) -> str:
     try:
         sharding.shard_shape(held.shape)
     except (ValueError, IndexError):
-        return f"{held} does not divide as {sharding}"
+        return f"{held} does not fit {_spec(sharding)}"
     return ""
+
+
+def _spec(sharding: Sharding) -> str:
+    """A sharding as messages show it."""
+    return f"{sharding.spec} on {dict(sharding.mesh.shape)}" if isinstance(sharding, NamedSharding) else str(sharding)
