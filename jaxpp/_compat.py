@@ -199,6 +199,11 @@ def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[An
     return connection._pull_flat(number, device.client, types)
 
 
+def poison(connection: Any) -> None:
+    """Let all pulls of a connection fail that have not come to an end, and all later ones (0.10.2)."""
+    connection._poison_connection()
+
+
 def error_array(type_: Any, message: str) -> Any:
     """An array that raises `message` when it is waited for, also in the process that pulls it (0.10.2)."""
     from jax.experimental import transfer

@@ -132,8 +132,9 @@ class Links:
         found = np.asarray(message).tolist()[: len(expected)]
         if found == expected:
             return
-        what = f"step {found[-1]}" if found[:-1] == expected[:-1] else "another program"
-        raise TransferError(f"process {peer} runs {what}, process {self.me} step {expected[-1]} of this one")
+        if found[:-1] != expected[:-1]:
+            raise TransferError(f"process {peer} calls another program than process {self.me}")
+        raise TransferError(f"process {peer} is at step {found[-1]}, process {self.me} at step {expected[-1]}")
 
     def _find_neighbours(self) -> list[int]:
         """The processes that share a mesh with this one, send to it, or receive from it."""

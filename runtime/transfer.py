@@ -98,6 +98,11 @@ class Transport:
             self._connections[peer] = self._server.connect(self._find(peer))
         return self._connections[peer]
 
+    def disconnect(self, peer: int) -> None:
+        """Let everything fail that is still on its way from the peer. The next pull connects anew."""
+        if peer in self._connections:
+            _compat.poison(self._connections.pop(peer))
+
     def offer(self, number: int, arrays: list[Any]) -> None:
         """Hold arrays, each on one device, until somebody pulls them under `number`."""
         _compat.offer(self._server, number, arrays)
@@ -125,14 +130,20 @@ class Transport:
     def wait(self, array: Any, waiting: Waiting) -> None:
         """Return when the array has arrived. Every wait for another process goes through here.
 
-        Ctrl-C ends it, and what `watch` raises. Raises TransferError, with what was waited for, if it will not come.
+        Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
+        what was waited for, if it will not come.
         """
         if array.is_ready():
             error = _failure(array)
         else:
-            error = self._waiter.wait(array, lambda seconds: self.watch(waiting, seconds))
+            try:
+                error = self._waiter.wait(array, lambda seconds: self.watch(waiting, seconds))
+            except BaseException:
+                self.disconnect(waiting.peer)
+                self._waiter.abandon()
+                raise
         if error is not None:
-            raise TransferError(f"{waiting}: {error}")
+            raise TransferError(f"{waiting}: {str(error).removeprefix('INTERNAL: Error while transferring: ')}")
 
     def close(self) -> None:
         """Answer with an error whoever still begins a step with this process. What is offered stays."""
@@ -150,7 +161,8 @@ class Peers:
 
     transport: this process's end.
     owners: for each mesh the process of each of its devices, in the order of `mesh.devices.flat`.
-    program: a digest of the program, the same in all of them.
+    program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
+        loaded twice: they go into the numbers of its transfers.
     """
 
     transport: Transport
@@ -166,30 +178,29 @@ class _Waiter:
     """Waits in a thread of its own: JAX's waits have no end and hear no Ctrl-C, those of a lock have, and do."""
 
     def __init__(self) -> None:
-        self._requests: queue.SimpleQueue[Any] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="jaxpp-wait", daemon=True)
+        self._thread.start()
 
     def wait(self, array: Any, look: Callable[[float], None]) -> Exception | None:
         """Wait until the array is there; returns what it raised. Every TICK calls `look` with the seconds so far."""
-        requests, self._requests = self._requests or _start(), None
         done = threading.Lock()
         done.acquire()
         outcome: list[Exception | None] = []
-        requests.put((array, outcome, done))
+        self._requests.put((array, outcome, done))
         start = time.monotonic()
-        try:
-            while not done.acquire(timeout=TICK):
-                look(time.monotonic() - start)
-        except BaseException:
-            requests.put(None)  # the thread may wait for ever: the next wait takes another
-            raise
-        self._requests = requests
+        while not done.acquire(timeout=TICK):
+            look(time.monotonic() - start)
         return outcome[0]
 
-
-def _start() -> "queue.SimpleQueue[Any]":
-    requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    threading.Thread(target=_serve, args=(requests,), name="jaxpp-wait", daemon=True).start()
-    return requests
+    def abandon(self) -> None:
+        """Leave the thread to a wait that was interrupted, and take another. Python can't end with one that waits."""
+        self._requests.put(None)
+        self._thread.join(1.0)
+        self._start()
 
 
 def _serve(requests: "queue.SimpleQueue[Any]") -> None:

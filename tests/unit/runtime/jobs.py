@@ -1,6 +1,9 @@
 """What the processes of test_processes.py run: each function is called in all of them at the same time."""
 
 import gc
+import os
+import signal
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,6 +14,9 @@ import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 import jaxpp.api as jaxpp
+from jaxpp.runtime import processes
+from jaxpp.runtime.program import Receive
+from jaxpp.runtime.transfer import Waiting, key
 
 WIDTH = 32
 
@@ -51,18 +57,16 @@ def check(stages: int, devices: Any = None, steps: int = 3) -> list[int]:
     """Train, and compare what this process holds with plain jax.jit; how many shards of each result that is."""
     weights, batch = arguments(stages)
     step, plain = compiled(stages, devices), jax.jit(train_step)
-    expected, expected_value, found = weights, None, None
+    found: tuple[Any, Any] = weights, None
+    expected = found
     for _ in range(steps):
-        weights, value = step(weights, batch)
-        expected, expected_value = plain(expected, batch)
-        found = [*weights, value]
-    assert found
-    for array, right in zip(found, [*expected, expected_value], strict=True):
+        found, expected = step(found[0], batch), plain(expected[0], batch)
+    for array, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert array.shape == right.shape
         assert array.dtype == right.dtype
         for shard in shards_of(array):
             np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
-    return [len(array.addressable_shards) for array in found]
+    return [len(array.addressable_shards) for array in jax.tree.leaves(found)]
 
 
 def several_meshes_each() -> list[int]:
@@ -99,3 +103,120 @@ def nothing_piles_up() -> list[int]:
             gc.collect()
             counts.append(len(jax.live_arrays()))
     return counts
+
+
+def deleted_at_once() -> None:
+    """What process 0 sends is also a result, which is deleted before process 1 can have it."""
+
+    def function(x: Any, w: Any) -> Any:
+        h = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+        return h, (h + x) @ w
+
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data")), "mpmd")
+    step = jaxpp.mpmd_jit_by_yield(function, mesh, target_num_stages=2)
+    (w, _), (x, _) = arguments(2)
+    for _ in range(20):
+        h, y = step(x, w)
+        h.delete()
+        for shard in shards_of(y):
+            np.testing.assert_allclose(shard, (np.tanh(x @ w) + x) @ w, rtol=1e-4, atol=1e-5)
+
+
+def raised(function: Callable[[], Any]) -> tuple[str, str, float]:
+    """The type and the message of what the call raises, and after how many seconds."""
+    start = time.monotonic()
+    try:
+        function()
+    except BaseException as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    raise AssertionError("nothing was raised")
+
+
+def another_program() -> tuple[str, str, float]:
+    """Process 1 has another learning rate."""
+
+    def other_step(weights: Any, batch: Any) -> Any:
+        new, value = train_step(weights, batch)
+        rate = 0.5 + jax.process_index()
+        return [w + rate * (n - w) for w, n in zip(weights, new, strict=True)], value
+
+    return raised(lambda: compiled(2, function=other_step).compile(*arguments(2)))
+
+
+def another_program_later() -> tuple[str, str, float]:
+    """Both processes compile two steps, and call different ones."""
+    steps = [compiled(2).compile(*arguments(2, microbatches)) for microbatches in (4, 6)]
+    microbatches, step = list(zip((4, 6), steps, strict=True))[jax.process_index()]
+    return raised(lambda: step(*arguments(2, microbatches)))
+
+
+def another_number_of_steps() -> tuple[str, str, float]:
+    """Process 1 believes that it has done a step more."""
+    step = compiled(2).compile(*arguments(2))
+    step(*arguments(2))
+    step.executable._links._step += jax.process_index()
+    return raised(lambda: step(*arguments(2)))
+
+
+def a_failing_task() -> tuple[str, str, float]:
+    """Process 0 runs out of memory in a step; the next step works."""
+    step = compiled(2).compile(*arguments(2))
+    before = jax.device_get(shards_of(step(*arguments(2))[0][jax.process_index()]))
+    steps = step.executable._flat.steps
+
+    def fail(_: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    position = next(i for i, each in enumerate(steps) if "backward" in str(each[-1]) or "forward" in str(each[-1]))
+    kept = steps[position]
+    if jax.process_index() == 0:
+        steps[position] = (fail, *kept[1:])
+    found = raised(lambda: step(*arguments(2)))
+    steps[position] = kept
+    after = shards_of(step(*arguments(2))[0][jax.process_index()])
+    np.testing.assert_array_equal(before, after)
+    return found
+
+
+def transfers_that_differ() -> list[tuple[str, str, float]]:
+    """What is offered is not what is asked for: another type, number, or size under one number; and Ctrl-C."""
+    transport = processes.transport()
+    me, device = jax.process_index(), jax.local_devices()[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+
+    def patience(waiting: Waiting, seconds: float) -> None:
+        if seconds > 0.5:
+            raise TimeoutError(f"{waiting}: nothing came for half a second")
+
+    def interrupt(waiting: Waiting, seconds: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def asked(number: int, dtype: Any, size: int) -> Any:
+        return transport.pull(1 - me, number, [jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])[0]
+
+    def waited(array: Any, watch: Any) -> tuple[str, str, float]:
+        transport.watch, kept = watch, transport.watch
+        try:
+            return raised(lambda: transport.wait(array, Waiting(1 - me, 1 - me, Receive(7, 0, me))))
+        finally:
+            transport.watch = kept
+
+    offered = jax.device_put(np.arange(8, dtype="f4"), device)
+    transport.offer(key("test", 7, "float32[8]"), [offered])
+    transport.offer(key("another test", 7), [offered])
+    return [
+        waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
+        waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),
+        waited(asked(key("another test", 7), np.float32, 4), patience),
+        waited(asked(key("test", 10), np.float32, 8), interrupt),
+    ]
+
+
+def one_process_ends() -> tuple[str, str, float] | None:
+    """Process 0 is done; process 1 begins one more step."""
+    step = compiled(2).compile(*arguments(2))
+    step(*arguments(2))
+    if jax.process_index() == 0:
+        processes.transport().close()
+        return None
+    return raised(lambda: step(*arguments(2)))

@@ -1,5 +1,6 @@
 """Programs over several processes of `jax.distributed`: real processes, compared with plain jax.jit in each of them."""
 
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,13 @@ JOBS = [
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.nothing_piles_up,
+    jobs.deleted_at_once,
+    jobs.another_program,
+    jobs.another_program_later,
+    jobs.another_number_of_steps,
+    jobs.a_failing_task,
+    jobs.transfers_that_differ,
+    jobs.one_process_ends,  # the last: nothing runs after it
 ]
 
 
@@ -37,3 +45,58 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
 def test_nothing_piles_up_over_a_thousand_steps(results: dict[str, list[Any]]) -> None:
     for counts in results["nothing_piles_up"]:
         assert len(set(counts)) == 1
+
+
+def test_processes_with_different_programs_stop_at_once(results: dict[str, list[Any]]) -> None:
+    for kind, message, seconds in results["another_program"]:
+        assert kind == "ProcessError"
+        assert re.fullmatch(
+            r"process 1 runs another program than process 0, from line \d+ on:\n"
+            r"  process 0: .*dense<5.000000e-01> : tensor<f32>\n"
+            r"  process 1: .*dense<1.500000e\+00> : tensor<f32>",
+            message,
+        )
+        assert seconds < 10
+
+
+def test_processes_that_call_different_programs_or_steps_stop_at_once(results: dict[str, list[Any]]) -> None:
+    found = {name: results[name] for name in ("another_program_later", "another_number_of_steps")}
+    assert {each[0] for both in found.values() for each in both} == {"TransferError"}
+    assert [each[1] for both in found.values() for each in both] == [
+        "process 1 calls another program than process 0",
+        "process 0 calls another program than process 1",
+        "process 1 is at step 3, process 0 at step 2",
+        "process 0 is at step 2, process 1 at step 3",
+    ]
+    assert all(each[2] < 10 for both in found.values() for each in both)
+
+
+def test_a_failing_task_fails_everywhere_and_the_next_step_works(results: dict[str, list[Any]]) -> None:
+    first, second = results["a_failing_task"]
+    assert first[:2] == ["RuntimeError", "RESOURCE_EXHAUSTED: out of memory"]
+    assert second[0] == "TransferError"
+    assert re.fullmatch(
+        r"mesh 1: receive on channel \d+ from process 0: process 0 failed: RuntimeError: .*out of memory", second[1]
+    )
+
+
+def test_transfers_that_differ_end(results: dict[str, list[Any]]) -> None:
+    for number, found in enumerate(results["transfers_that_differ"]):
+        where = f"mesh {1 - number}: receive on channel 7 from process {1 - number}"
+        another_type, another_number, another_size, interrupted = found
+        assert another_type[:2] == another_number[:2] == ["TimeoutError", f"{where}: nothing came for half a second"]
+        assert another_size[0] == "TransferError"
+        assert another_size[1].startswith(f"{where}: INVALID_ARGUMENT: Invalid slicing of buffer")
+        assert interrupted[0] == "KeyboardInterrupt"
+        assert interrupted[2] < 2
+
+
+def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
+    assert results["deleted_at_once"] == [None, None]
+
+
+def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:
+    first, second = results["one_process_ends"]
+    assert first is None
+    assert second[:2] == ["TransferError", "waiting for process 0 to begin the step: process 0 has ended"]
+    assert second[2] < 2
