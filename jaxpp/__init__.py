@@ -12,6 +12,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxpp import checkpoint as checkpoint
     from jaxpp.api import *  # noqa: F403
 
 __version__ = "0.1.0"

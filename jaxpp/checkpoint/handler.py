@@ -22,8 +22,14 @@ def pytree_handler() -> ocp.PyTreeCheckpointHandler:
 
 
 def absolute(directory: str | os.PathLike[str]) -> epath.Path:
-    """The directory as orbax wants it; a bucket (`gs://...`) is one too."""
-    return epath.Path(directory).absolute()
+    """The directory as orbax wants it."""
+    path = epath.Path(directory)
+    return path if is_bucket(path) else path.absolute()
+
+
+def is_bucket(path: epath.Path) -> bool:
+    """Whether a path is none of the file system: `gs://...`."""
+    return "://" in str(path)
 
 
 def all_steps(directory: str | os.PathLike[str]) -> list[int]:
@@ -34,7 +40,7 @@ def all_steps(directory: str | os.PathLike[str]) -> list[int]:
 
 def delete(checkpoint: epath.Path) -> None:
     """Delete the checkpoint of a step. Killed in the middle, it leaves none that looks whole."""
-    if "://" in str(checkpoint):  # in a bucket a checkpoint is whole when it has this file, and a move is a copy
+    if is_bucket(checkpoint):  # there one is whole when it has this file, and a move is a copy
         (checkpoint / "commit_success.txt").unlink(missing_ok=True)
         checkpoint.rmtree()
     else:

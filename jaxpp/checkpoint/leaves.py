@@ -1,5 +1,6 @@
 """The leaves of a state: their names, what a checkpoint stores of each, and what it notes besides."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,24 +9,41 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from jaxpp._compat import key_implementation
 
+NAME_KEYS, NUMBER_KEYS = (DictKey, GetAttrKey), (SequenceKey, FlattenedIndexKey)
 NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree under orbax's names for them, `layers.0.weight`, in order.
+    """The leaves of a tree in order, under the names that orbax gives them: `layers.0.weight`.
 
     Raises:
         ValueError: two leaves have one name: a key of a dictionary has a dot in it.
     """
-    leaves = ocp.tree.to_flat_dict(tree)
-    names = [".".join(path) for path in leaves]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise ValueError(f"two leaves of the state have the name {twice[0]}; rename one")
-    return dict(zip(names, leaves.values(), strict=True))
+    found: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if name in found:
+            raise ValueError(f"two leaves of the state have the name {name}; rename one")
+        found[name] = leaf
+    return found
+
+
+def like_tree(tree: Any, leaves: Mapping[str, Any]) -> Any:
+    """The named leaves of a tree in its structure; in a flat dictionary if orbax could not read that one again.
+
+    It can't if some keys of a node are names and others numbers, also those of nodes without leaves: nnx modules.
+    """
+    kinds: dict[Any, type] = {}
+    for path, _ in jax.tree_util.tree_leaves_with_path(tree, is_leaf=ocp.utils.is_empty_or_leaf):
+        for depth, key in enumerate(path):
+            kind = str if isinstance(key, NAME_KEYS) else int if isinstance(key, NUMBER_KEYS) else None
+            if kind is None or kinds.setdefault(path[:depth], kind) is not kind:
+                return dict(leaves)
+    return jax.tree.unflatten(jax.tree.structure(tree), leaves.values())
 
 
 def is_key(leaf: Any) -> bool:

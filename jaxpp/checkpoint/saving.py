@@ -9,7 +9,7 @@ import orbax.checkpoint as ocp
 
 from jaxpp.array import plain
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
-from jaxpp.checkpoint.leaves import named_leaves, to_store
+from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -97,8 +97,7 @@ class Saver:
         if number in all_steps(self._directory):
             raise FileExistsError(f"{self._directory} has a checkpoint of step {number} already")
         notes: Any = {name: held.note() for name, (_, held) in stored.items() if held.note()}
-        arrays = [None if held.is_empty else array for array, held in stored.values()]
-        tree = jax.tree.unflatten(jax.tree.structure(state), arrays)
+        tree = like_tree(state, {name: None if held.is_empty else array for name, (array, held) in stored.items()})
         item = ocp.args.PyTreeSave(tree, custom_metadata={"jaxpp": notes})
         self._saving = number
         self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))

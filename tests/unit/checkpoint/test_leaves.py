@@ -87,6 +87,29 @@ def test_without_a_tree_it_becomes_dictionaries_of_numpy_arrays(tmp_path: Path) 
     assert_same(checkpoint.restore(tmp_path, found), found)
 
 
+@jax.tree_util.register_pytree_with_keys_class
+class Mixed:
+    """A node with a key of a number and one of a name, as nnx has them: orbax could write it, and not read it."""
+
+    def __init__(self, *children: Any) -> None:
+        self.children = children
+
+    def tree_flatten_with_keys(self) -> Any:
+        keys = jax.tree_util.SequenceKey(0), jax.tree_util.GetAttrKey("state")
+        return tuple(zip(keys, self.children, strict=True)), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, children: Any) -> "Mixed":
+        return cls(*children)
+
+
+def test_a_tree_that_orbax_can_not_read(tmp_path: Path) -> None:
+    state = {"a": Mixed(jnp.ones(2), {}), "b": [jnp.zeros(0), 1]}
+    checkpoint.save(tmp_path, 0, state)
+    assert_same(checkpoint.restore(tmp_path, state), state)
+    assert list(checkpoint.restore(tmp_path)) == ["a.0", "b.0", "b.1"]
+
+
 @pytest.mark.parametrize("state", [np.arange(3), [np.zeros((0,))], {"": 1, "x": {"": 2}}, [1]], ids=str)
 def test_odd_trees(state: Any, tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 0, state)
