@@ -4,6 +4,7 @@
     python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
+    python examples/gpt.py --processes 4         # each with a quarter of the devices
 
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import gpt_model
 import gpt_options
+import gpt_processes
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,6 +44,8 @@ State = tuple[Any, Any]  # the parameters, and what the optimizer keeps
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and return the exit code: 1 when --check finds too large a difference."""
     options, devices = gpt_options.parse(arguments)
+    if options.starts_others:
+        return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
     model = gpt_model.Config(
         options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype
     )
@@ -59,10 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trained, losses, times[f"{options.steps} steps"] = train(name, pipeline, state, options)
 
     agrees = True
-    if options.check:
+    trained_parameters = jaxpp.fetch(trained[0])
+    if options.check and jax.process_index() == 0:
         plain = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
         expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options)
-        agrees = compare(options, (losses, trained[0]), (expected_losses, expected[0]))
+        agrees = compare(options, (losses, trained_parameters), (expected_losses, expected[0]))
 
     _, events = pipeline.trace(trained, batch)
     show_times(times, events)
@@ -136,7 +141,7 @@ def train(name: str, step: Callable[..., Any], state: State, options: Options) -
             print(name)
         for done, batch in enumerate(bar, 1):
             state, loss = step(state, batch)
-            losses.append(float(loss))
+            losses.append(float(jaxpp.fetch(loss)))
             speed = done * options.batch * options.sequence / (time.perf_counter() - start)
             bar.set_postfix_str(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, {speed:,.0f} tokens/s")
             if bar.disable and (done == 1 or done % 5 == 0 or done == options.steps):

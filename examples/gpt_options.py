@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from gpt_processes import join
 
 from jaxpp import schedules
 
@@ -27,6 +28,9 @@ class Options:
     data: int
     model: int
     platform: str
+    processes: int
+    process: int | None
+    coordinator: str | None
     layers: int
     width: int
     heads: int
@@ -41,6 +45,11 @@ class Options:
     trace: Path | None
     costs: Path | None
     dump: Path | None
+
+    @property
+    def starts_others(self) -> bool:
+        """Whether this process only starts the others."""
+        return self.processes > 1 and self.coordinator is None
 
     @property
     def devices(self) -> int:
@@ -58,7 +67,7 @@ class Options:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
-    """The flags, and the devices to run on. A mistake ends the process: a message, exit code 2."""
+    """The flags, and the devices to run on, none when it starts others. A mistake ends it: a message, exit code 2."""
     parser = _parser()
     named = parser.parse_args(arguments)
     if named.learning_rate is None:
@@ -66,7 +75,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
     options = Options(**{field.name: getattr(named, field.name) for field in fields(Options)})
     try:
         _check(options)
-        return options, _find_devices(options)
+        return options, [] if options.starts_others else _find_devices(options)
     except ValueError as error:
         parser.error(str(error))
 
@@ -80,11 +89,16 @@ def _check(options: Options) -> None:
         ("--batch / --microbatches", per_microbatch, "--data", options.data),
         ("--width", options.width, "--heads", options.heads),
         ("--heads", options.heads, "--model", options.model),
+        ("meshes x --data x --model", options.devices, "--processes", options.processes),
     )
     for name, value, by, divisor in divisions:
         if value % divisor:
             raise ValueError(f"{name} ({value}) must be a multiple of {by} ({divisor})")
     _ = options.plan
+    if (options.coordinator or "auto") != "auto" and options.process is None:
+        raise ValueError("--coordinator needs --process, the number of this process")
+    if options.process is not None and options.process >= options.processes:
+        raise ValueError(f"--process ({options.process}) must be less than --processes ({options.processes})")
     size = TEXT.stat().st_size
     if options.sequence >= size:
         raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
@@ -100,9 +114,11 @@ def _find_devices(options: Options) -> list[Any]:
     """
     jax.config.update("jax_platforms", options.platform)
     if options.platform == "cpu":
-        jax.config.update("jax_num_cpu_devices", options.devices)
+        jax.config.update("jax_num_cpu_devices", options.devices // options.processes)
     elif options.check:  # many accelerators round the factors of float32 products, unless told not to
         jax.config.update("jax_default_matmul_precision", "float32")
+    if options.coordinator:
+        join(options.coordinator, options.processes, options.process)
     try:
         found = jax.devices()
     except (RuntimeError, AssertionError):  # an AssertionError where JAX knows the name but lacks the plugin
@@ -126,6 +142,11 @@ def _parser() -> argparse.ArgumentParser:
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
     _number(pipeline, "--data", 2, "data parallelism inside each stage")
     _number(pipeline, "--model", 1, "tensor parallelism inside each stage")
+    _number(pipeline, "--processes", 1, "processes that hold the devices; this one starts them")
+    pipeline.add_argument(
+        "--coordinator", metavar="HOST:PORT", help="don't start others, join them: where process 0 listens, or auto"
+    )
+    _number(pipeline, "--process", None, "the number of this process, with --coordinator", least=0)
     pipeline.add_argument(
         "--platform",
         default=os.environ.get("JAX_PLATFORMS") or "cpu",

@@ -18,6 +18,7 @@ from jaxpp.lowering import (
     treduce,
     treduce_i,
 )
+from jaxpp.runtime.fetch import fetch
 from jaxpp.schedules import (
     GIS,
     BaseSchedule,
@@ -81,6 +82,7 @@ __all__ = [
     "collect_task_times_ms",
     "cross_mpmd_all_reduce",
     "cross_mpmd_stack",
+    "fetch",
     "mark_stage_end",
     "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",

@@ -121,7 +121,7 @@ class _Tracer:
         seconds = time.perf_counter() - self.last
         if isinstance(instruction, Receive):
             place = (mesh, instruction.result)
-            self.ready[place] = self.arrivals[instruction.channel]
+            self.ready[place] = self.arrivals.get(instruction.channel, self.clocks[mesh] + seconds)
             self.bytes[place] = byte_size(self.program.registers[mesh][instruction.result])
         elif isinstance(instruction, Send):
             self.send(mesh, instruction, seconds)

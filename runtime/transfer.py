@@ -40,7 +40,7 @@ class Waiting:
     """What a process waits for.
 
     peer: the process that it comes from.
-    mesh: the mesh that waits; None where the whole step waits for the peer to begin it.
+    mesh: the mesh that waits; None between steps.
     instruction: the Receive that waits; None likewise.
     """
 
@@ -50,7 +50,7 @@ class Waiting:
 
     def __str__(self) -> str:
         if self.mesh is None:
-            return f"waiting for process {self.peer} to begin the step"
+            return f"waiting for process {self.peer}"
         return f"mesh {self.mesh}: {self.instruction} from process {self.peer}"
 
 

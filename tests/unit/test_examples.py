@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,30 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     assert program.getvalue().count("func.func public @mesh_") == meshes
 
 
+def test_gpt_in_several_processes() -> None:
+    """Two stages, each over two processes."""
+    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--processes", "4")
+    assert output.count("loss ") == 6, "one process prints"
+    assert len(re.findall(r"^  (losses|parameters) +\d\.\de[-+]\d\d", output, re.MULTILINE)) == 2
+    assert "TOO LARGE" not in output
+
+
+def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
+    script = tmp_path / "gpt.py"  # what is started instead: it says who it is; the last one dies, the others wait
+    script.write_text(
+        "import os, sys, time; number = int(sys.argv[-1]); open(f'{number}', 'w').write(str(os.getpid()))\n"
+        "sys.exit(3) if number == 2 else time.sleep(60)"
+    )
+    (tmp_path / "gpt_processes.py").write_text((EXAMPLES / "gpt_processes.py").read_text())
+    starter = tmp_path / "start.py"
+    starter.write_text("import gpt_processes, sys; gpt_processes.GRACE = 0.5; sys.exit(gpt_processes.start(3, []))")
+    begin = time.monotonic()
+    assert start(starter, folder=tmp_path).returncode == 3
+    assert time.monotonic() - begin < 20
+    for number in range(3):
+        assert not Path(f"/proc/{(tmp_path / str(number)).read_text()}").exists()
+
+
 def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
     options = example("gpt_options", monkeypatch)
     monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
@@ -98,6 +123,9 @@ def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyP
         ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),
         ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),
         ("--learning-rate nan", "argument --learning-rate: 'nan' is not a positive number"),
+        ("--processes 3", "meshes x --data x --model (8) must be a multiple of --processes (3)"),
+        ("--processes 2 --coordinator host:1", "--coordinator needs --process, the number of this process"),
+        ("--processes 2 --coordinator auto --process 2", "--process (2) must be less than --processes (2)"),
         ("--trace missing/step.json", "--trace: no folder missing"),
         ("--costs missing/costs.toml", "--costs: no folder missing"),
     ],

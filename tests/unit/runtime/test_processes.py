@@ -98,5 +98,5 @@ def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
 def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:
     first, second = results["one_process_ends"]
     assert first is None
-    assert second[:2] == ["TransferError", "waiting for process 0 to begin the step: process 0 has ended"]
+    assert second[:2] == ["TransferError", "waiting for process 0: process 0 has ended"]
     assert second[2] < 2

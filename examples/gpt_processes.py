@@ -1,0 +1,57 @@
+"""gpt.py in several processes: how they find each other, and how one on this host starts them all."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+GRACE = 3.0
+"""Seconds that the others have to say what they miss, when one process is gone."""
+
+
+def join(coordinator: str, processes: int, process: int | None) -> None:
+    """Become one of the processes that share their devices; only process 0 goes on printing.
+
+    coordinator: host:port where process 0 listens; "auto" where JAX knows it from its surroundings, as with SLURM.
+    """
+    if coordinator == "auto":
+        jax.distributed.initialize()
+    else:
+        jax.distributed.initialize(coordinator, processes, process)
+    if jax.process_index() > 0:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+
+
+def start(processes: int, arguments: Sequence[str]) -> int:
+    """Run gpt.py with these arguments in `processes` processes on this host; returns the exit code.
+
+    When one fails, or this one is told to end, all end.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        for number in range(processes):
+            output = subprocess.DEVNULL if number else None
+            children.append(subprocess.Popen([*command, "--process", str(number)], stdout=output))
+        while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
+            time.sleep(0.05)
+        code = next((child.returncode for child in children if child.returncode), 0)
+        end = time.monotonic() + GRACE
+        while any(child.poll() is None for child in children) and time.monotonic() < end:
+            time.sleep(0.05)
+    finally:
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+    return code if code >= 0 else 128 - code

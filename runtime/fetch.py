@@ -1,0 +1,90 @@
+"""`fetch`: the numbers of arrays, in every process."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+
+from jaxpp.runtime import processes
+from jaxpp.runtime.steps import batch_copy
+from jaxpp.runtime.transfer import Waiting, key
+
+_calls = itertools.count()
+
+
+def fetch(tree: Any) -> Any:
+    """A pytree of arrays as numpy arrays, with the same numbers in every process.
+
+    A result of a step lives on the devices of its stage. In several processes only those that hold such a device can
+    read it: `float(loss)` fails in the others, `float(jaxpp.fetch(loss))` works in all. All of them call it, with the
+    same tree. In one process it is `jax.device_get`.
+
+    Raises TransferError when a process that holds a part of an array is gone.
+    """
+    if jax.process_count() == 1:
+        return jax.device_get(tree)
+    leaves, structure = jax.tree.flatten(tree)
+    call = next(_calls)
+    arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if is_array(leaf)}
+    for array in arrays.values():
+        array.send()
+    for number, array in arrays.items():
+        leaves[number] = array.read()
+    return jax.tree.unflatten(structure, leaves)
+
+
+def is_array(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array)
+
+
+class _Fetched:
+    """One array while it goes from the processes that hold a part of it to all others.
+
+    name: the same in all of them, and of no other array.
+    """
+
+    def __init__(self, array: jax.Array, name: str) -> None:
+        self.array, self.name = array, name
+        self.transport = processes.transport()
+        self.here = {shard.device: shard.data for shard in array.addressable_shards}
+        self.coming: list[tuple[tuple[slice, ...], int, Any]] = []
+        """(where, the process that sends it, the part)"""
+
+    def send(self) -> None:
+        """Offer the parts that others lack, and ask for those that this process lacks."""
+        me = self.transport.me
+        for number, (index, device, holders) in enumerate(self.parts()):
+            if device in self.here:
+                # A copy: the array may be donated to the next step while it is still on offer.
+                copied = batch_copy([SingleDeviceSharding(device)], always=True)([self.here[device]])
+                for peer in set(range(jax.process_count())) - holders:
+                    self.transport.offer(key("fetch", self.name, number, peer), copied)
+            elif me not in holders:
+                shape = self.array.sharding.shard_shape(self.array.shape)
+                wanted = jax.ShapeDtypeStruct(
+                    shape, self.array.dtype, sharding=SingleDeviceSharding(self.transport.device)
+                )
+                sender = device.process_index
+                part = self.transport.pull(sender, key("fetch", self.name, number, me), [wanted])[0]
+                self.coming.append((index, sender, part))
+
+    def read(self) -> np.ndarray[Any, Any]:
+        """The whole array, when all parts have arrived."""
+        found = np.empty(self.array.shape, self.array.dtype)
+        for shard in self.array.addressable_shards:
+            found[shard.index] = shard.data
+        for index, sender, part in self.coming:
+            self.transport.wait(part, Waiting(sender))
+            found[index] = part
+        return found
+
+    def parts(self) -> Iterator[tuple[tuple[slice, ...], Any, set[int]]]:
+        """(where, the first device that holds it, the processes that do) of each distinct part."""
+        places: dict[str, tuple[tuple[slice, ...], list[Any]]] = {}
+        for device, index in self.array.sharding.devices_indices_map(self.array.shape).items():
+            places.setdefault(str(index), (index or (), []))[1].append(device)
+        for index, devices in places.values():
+            yield index, devices[0], {device.process_index for device in devices}
