@@ -35,7 +35,8 @@ def is_bucket(path: epath.Path) -> bool:
 def all_steps(directory: str | os.PathLike[str]) -> list[int]:
     """The steps that are saved, ascending; those that are only half-written are left out."""
     path = absolute(directory)
-    return sorted(ocp.utils.checkpoint_steps(path)) if path.is_dir() else []
+    found = ocp.utils.checkpoint_steps_paths(path) if path.is_dir() else []
+    return sorted(int(each.name) for each in found if each.name.isdigit())
 
 
 def delete(checkpoint: epath.Path) -> None:

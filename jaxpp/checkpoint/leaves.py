@@ -52,6 +52,13 @@ def is_key(leaf: Any) -> bool:
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
+def number_type(leaf: Any) -> str | None:
+    """The name of the type of a Python number; None of anything else, a numpy scalar too."""
+    if isinstance(leaf, np.generic):  # np.float64 is a float
+        return None
+    return next((name for name, kind in NUMBERS.items() if isinstance(leaf, kind)), None)
+
+
 @dataclass(frozen=True)
 class Held:
     """What a checkpoint holds of one leaf: an array, and what the array alone does not say.
@@ -98,16 +105,13 @@ def to_store(name: str, leaf: Any) -> tuple[Any, Held]:
         RuntimeError: the array was donated.
         TypeError: the leaf is neither an array of numbers nor a number, or of a dtype that can't be written.
     """
-    key = number = None
-    array: Any = leaf
+    key, number, array = None, number_type(leaf), leaf
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise RuntimeError(f"`{name}` was donated to an earlier call: its array is deleted")
         if is_key(leaf):
             key, array = key_implementation(leaf.dtype), jax.random.key_data(leaf)
     else:
-        if not isinstance(leaf, np.generic):  # np.float64 is a float
-            number = next((each for each, kind in NUMBERS.items() if isinstance(leaf, kind)), None)
         array = np.asarray(leaf)
         if not (jnp.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
             raise TypeError(

@@ -14,7 +14,7 @@ from jax.sharding import NamedSharding, Sharding
 from jaxpp._compat import key_implementation, weakly_typed
 from jaxpp.array import plain
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
-from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, text
+from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, number_type, text
 from jaxpp.lowering import MpmdSharding
 
 AS_SAVED = object()  # a leaf that `like` says nothing of
@@ -125,14 +125,14 @@ def _finish(read: Any, held: Held, place: Any) -> Any:
         return place.dtype.type(read)
     if place is AS_SAVED and held.number:
         return NUMBERS[held.number](read.item())
-    if isinstance(place, tuple(NUMBERS.values())):
+    if number_type(place):
         return type(place)(read.item())
     if held.is_empty:
         read = np.zeros(held.shape, held.dtype)
     if held.key is None and not isinstance(place, jax.Array | jax.ShapeDtypeStruct | Sharding | MpmdSharding):
         return read
     if isinstance(read, np.ndarray):
-        read = _put(read.astype(_device_dtype(held, place)), _sharding(place))
+        read = _put(read.astype(_device_dtype(held, place), copy=False), _sharding(place))
     if held.key:
         return jax.random.wrap_key_data(read, impl=held.key)
     is_weak = getattr(place, "weak_type", True) if held.number else held.is_weak
@@ -164,16 +164,16 @@ def _check(path: epath.Path, held: Mapping[str, Held], wanted: Mapping[str, Any]
 
 def _difference(held: Held, place: Any) -> str:
     """What keeps a leaf from being restored as `place`; nothing if it can be."""
-    shape: Any = getattr(place, "shape", None)
-    dtype: Any = getattr(place, "dtype", None)
+    number = number_type(place)
+    wanted: Any = np.empty((), NUMBERS[number]) if number else place
     key = None
     if is_key(place):
-        bits = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(shape, dtype))
-        key, shape, dtype = key_implementation(dtype), bits.shape, bits.dtype
-    if isinstance(place, tuple(NUMBERS.values())):
-        return "" if held.shape == () and not held.key else f"{held} in the checkpoint, a number in `like`"
-    if shape is not None and (shape, key, held.number or dtype) != (held.shape, held.key, held.number or held.dtype):
-        return f"{held} in the checkpoint, {text(shape, dtype, key)} in `like`"
+        wanted = jax.eval_shape(jax.random.key_data, jax.ShapeDtypeStruct(place.shape, place.dtype))
+        key = key_implementation(place.dtype)
+    if hasattr(wanted, "dtype"):
+        is_same = (key, wanted.shape) == (held.key, held.shape)
+        if not is_same or not _converts(held.dtype, wanted.dtype, exactly=not (number or held.number)):
+            return f"{held} in the checkpoint, {text(wanted.shape, wanted.dtype, key)} in `like`"
     sharding = _sharding(place)
     if sharding is None:
         return ""
@@ -182,6 +182,14 @@ def _difference(held: Held, place: Any) -> str:
     except (ValueError, IndexError):
         return f"{held} does not fit {_spec(sharding)}"
     return ""
+
+
+def _converts(held: np.dtype[Any], wanted: np.dtype[Any], exactly: bool) -> bool:
+    """Whether values keep their dtype; of a Python number, whether they keep their value but for rounding."""
+    if exactly:
+        return held == wanted
+    are_integers = jnp.issubdtype(held, np.integer) and jnp.issubdtype(wanted, np.integer)
+    return are_integers or np.can_cast(held, wanted, "same_kind")
 
 
 def _spec(sharding: Sharding) -> str:

@@ -140,8 +140,8 @@ def test_a_sharding_says_where(place: Any, tmp_path: Path) -> None:
 
 def test_a_leaf_of_another_kind_says_as_what(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"array": jnp.ones(3), "number": 3, "scalar": jnp.float32(2)})
-    like: Any = {"array": np.zeros(3, np.float32), "number": np.int8(0), "scalar": 0}
-    expected: Any = {"array": np.ones(3, np.float32), "number": np.int8(3), "scalar": 2}
+    like: Any = {"array": np.zeros(3, np.float32), "number": np.int8(0), "scalar": 0.0}
+    expected: Any = {"array": np.ones(3, np.float32), "number": np.int8(3), "scalar": 2.0}
     assert_same(checkpoint.restore(tmp_path, like), expected)
     like = {"array": jax.ShapeDtypeStruct((3,), np.float32), "number": jnp.float32(0), "scalar": np.float32(0)}
     expected = {"array": jnp.ones(3), "number": jnp.float32(3), "scalar": np.float32(2)}
@@ -185,11 +185,12 @@ def test_what_can_not_be_saved(state: Any, error: type[Exception], message: str,
 
 
 def test_another_model(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 7, {"a": jnp.ones((6, 2)), "b": 1, "c": 1, "d": 1, "key": jax.random.key(0)})
+    checkpoint.save(tmp_path, 7, {"a": jnp.ones((6, 2)), "b": 1, "c": 1, "d": 1, "f": 1.5, "key": jax.random.key(0)})
     like = {
         "a": np.ones((6, 3), np.float32),
         "b": jnp.ones(2),
-        "c": NamedSharding(make_mesh(), P("data")),
+        "c": True,
+        "f": NamedSharding(make_mesh(), P("data")),
         "d": {"e": 1},
         "key": jnp.zeros(2, jnp.uint32),
     }
@@ -201,6 +202,14 @@ def test_another_model(tmp_path: Path) -> None:
         "  d: not in `like`, int64[] in the checkpoint",
         "  a: float32[6, 2] in the checkpoint, float32[6, 3] in `like`",
         "  b: int64[] in the checkpoint, float32[2] in `like`",
-        "  c: int64[] does not fit P('data',) on {'mpmd': 4, 'data': 2}",
-        "  and 1 more",
+        "  c: int64[] in the checkpoint, bool[] in `like`",
+        "  and 2 more",
+    ]
+    del like["a"], like["b"], like["d"], like["c"]
+    with pytest.raises(ValueError, match="another model") as caught:
+        checkpoint.restore(tmp_path, like | {"a": jnp.ones((6, 2), jnp.bfloat16), "b": 1.0, "c": 1, "d": np.uint8(1)})
+    assert str(caught.value).splitlines()[1:] == [
+        "  a: float32[6, 2] in the checkpoint, bfloat16[6, 2] in `like`",
+        "  f: float64[] does not fit P('data',) on {'mpmd': 4, 'data': 2}",
+        "  key: uint32[2] (keys of threefry2x32) in the checkpoint, uint32[2] in `like`",
     ]
