@@ -262,4 +262,4 @@ def weakly_typed(array: Any) -> Any:
     """`array` with the weak type that the result of a Python scalar has (0.10.2)."""
     from jax._src.array import ArrayImpl
 
-    return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=True)
+    return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=array.committed)
