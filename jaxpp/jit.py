@@ -16,6 +16,7 @@ from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
 from jaxpp.array import plain
 from jaxpp.hlo_passes import PassError, run_passes
+from jaxpp.hlo_passes.ir.program import stacked_arguments
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions, once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -279,6 +280,7 @@ class LoweredStep:
                     f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
                     hint="give a larger mesh, or a schedule that places several stages on one mesh",
                 )
+            _check_stacks(self._lowered.stacks, module)
             self._program = ProgramModule(module)
         return self._program
 
@@ -313,6 +315,14 @@ class LoweredStep:
             host_callbacks=self._lowered.host_callbacks,
         )
         return CompiledStep(self._lowered, executable)
+
+
+def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:
+    """Refuse an argument that the user wants sharded over the mpmd axis, and that is no stack of layers."""
+    cut = stacked_arguments(module) if wanted else ()
+    for number, message in wanted.items():
+        if number not in cut:
+            raise ValueError(message)
 
 
 @dataclass(frozen=True)

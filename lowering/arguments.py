@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -88,10 +88,12 @@ class Placer:
     Args:
         mpmd_mesh: the user's mesh.
         mesh: the mesh of the trace: the whole mesh, or one submesh.
+        stacks: filled with what was asked to be sharded over the mpmd axis in its first dimension, by argument.
     """
 
     mpmd_mesh: MpmdMesh
     mesh: Mesh
+    stacks: dict[str, str] = field(default_factory=dict[str, str])
 
     def describe(self, name: str, argument: Any, shardings: Sequence[Any]) -> Any:
         """The argument with every array replaced by its type and sharding; `shardings` has one entry per leaf."""
@@ -103,6 +105,8 @@ class Placer:
     def _describe(self, name: str, leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         aval = jax.typeof(leaf)
         placed = self.requested(f"in_shardings for {name}", sharding)
+        if placed is not None and getattr(sharding, "spec", sharding) != placed.spec:
+            self.stacks[name] = f"in_shardings for {name}: {getattr(sharding, 'spec', sharding)}"
         if placed is None:
             placed = self._present(leaf)
         else:
@@ -118,22 +122,21 @@ class Placer:
 
         Raises:
             TypeError: it is something else.
-            ValueError: it names an axis the mesh lacks, or the mpmd axis.
+            ValueError: it names an axis the mesh lacks, or the mpmd axis anywhere but first in the first dimension.
+                There it is left out: stacked layers can be sharded so, and what is one is not known yet.
         """
         if sharding is None:
             return None
         spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"{what}: {type(sharding).__name__}; expected a NamedSharding, a PartitionSpec or None")
-        for axis in _axes(spec):
+        axes, mpmd = _axes(spec), self.mpmd_mesh.mpmd_axis_name
+        for axis in axes:
             if axis not in self.mesh.axis_names:
                 raise ValueError(f"{what}: {spec} names the axis {axis!r}; the mesh has {self.mesh.axis_names}")
-            if axis == self.mpmd_mesh.mpmd_axis_name:
-                raise ValueError(
-                    f"{what}: {spec} shards over the mpmd axis {axis!r}; a value lives on whole submeshes: "
-                    f"shard it over {self.mpmd_mesh.spmd_axis_names or 'no axis'}"
-                )
-        return NamedSharding(self.mesh, spec)
+        if mpmd in axes and _axes(PartitionSpec(*spec[:1]))[:1] != [mpmd]:
+            raise ValueError(over_mpmd_axis(f"{what}: {spec}", self.mpmd_mesh))
+        return NamedSharding(self.mesh, without_axis(spec, mpmd) if mpmd in axes else spec)
 
     def _present(self, leaf: Any) -> NamedSharding | None:
         """Where a `jax.Array` is already, if that is on a mesh with the axes of ours; its mpmd axis is dropped."""
@@ -145,6 +148,15 @@ class Placer:
         if any(self.mesh.shape[name] != size for name, size in sizes.items()):
             return None
         return NamedSharding(self.mesh, without_axis(sharding.spec, mpmd))
+
+
+def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
+    """The message for a sharding over the mpmd axis of something that is no stack of layers."""
+    return (
+        f"{what} shards over the mpmd axis {mpmd_mesh.mpmd_axis_name!r}; a value lives on whole submeshes, unless it "
+        "is a stack of layers that the loop reads one by one, as many for each mesh: "
+        f"shard it over {mpmd_mesh.spmd_axis_names or 'no axis'}"
+    )
 
 
 def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:

@@ -38,6 +38,8 @@ class Lowered:
         static: which arguments of a call are static.
         host_callbacks: the Python functions that the module calls back (`jax.debug.print`, `jax.pure_callback`), by
             the index in its custom calls; they are compiled with every program of the module.
+        stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
+            message for one that isn't.
     """
 
     module: ir.Module
@@ -51,6 +53,7 @@ class Lowered:
     donated: tuple[bool, ...]
     static: StaticArguments
     host_callbacks: tuple[Any, ...]
+    stacks: Mapping[int, str]
 
 
 def lower(
@@ -100,12 +103,13 @@ def lower(
         {"donate_argnums": donate_argnums, "donate_argnames": donate_argnames},
     )
     request.check()
-    traced, lowered, mesh = request.lowered()
+    traced, lowered, placer = request.lowered()
     module = own_copy(lowered.compiler_ir())
     in_avals = tuple(traced.jaxpr.in_avals)
     donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
     feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
-    narrow(module, Axes(mesh.axis_names, mesh.axis_sizes, mpmd_mesh.mpmd_axis))
+    narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
+    names = request.in_names()
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
     return Lowered(
@@ -115,11 +119,12 @@ def lower(
         lowered.out_tree,
         in_avals,
         tuple(traced.jaxpr.out_avals),
-        request.in_names(),
+        names,
         tuple(arguments_.leaf_names("result", lowered.out_info)),
         donated,
         request.static,
         host_callbacks(lowered),
+        {names.index(name): arguments_.over_mpmd_axis(what, mpmd_mesh) for name, what in placer.stacks.items()},
     )
 
 
@@ -170,7 +175,7 @@ class _Request:
         for name, argument in self.named():
             arguments_.check_arrays(name, argument)
 
-    def lowered(self) -> tuple[Any, Any, Mesh]:
+    def lowered(self) -> tuple[Any, Any, Placer]:
         """Trace and lower over the whole mesh; over one submesh when the function's own constraints name that."""
         try:
             return self._lowered_over(self.mpmd_mesh.jax_mesh)
@@ -182,7 +187,7 @@ class _Request:
             except ValueError:
                 raise error from None
 
-    def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Mesh]:
+    def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Placer]:
         placer = Placer(self.mpmd_mesh, mesh)
         options = dict(self.donation)
         if self.out_shardings is not None:
@@ -199,7 +204,7 @@ class _Request:
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             traced = jitted.trace(*args, **kwargs)
-            return traced, _lower_traced(traced), mesh
+            return traced, _lower_traced(traced), placer
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""

@@ -64,6 +64,7 @@ def _compile_unit(
         main = op.clone()
         for callee in _reachable(op, tops):
             callee.clone()
+    unit.operation.walk(_free_reshape)
     main.attributes["sym_name"] = ir.StringAttr.get("main")
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     for key in [key for key in main.attributes if str(_name(key)).startswith("jaxpp.")]:
@@ -76,6 +77,17 @@ def _compile_unit(
     buffer = io.BytesIO()
     unit.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+def _free_reshape(op: ir.Operation) -> ir.WalkResult:
+    """Let XLA choose the sharding of a reshape.
+
+    Where it undoes another (JAX makes a row of a value, and takes it out again), XLA puts what it undoes in its place
+    and gives that its attributes: a loop of several results then has the sharding of one, and doesn't compile (0.10.2).
+    """
+    if op.name == "stablehlo.reshape" and "sdy.sharding" in op.attributes:
+        del op.attributes["sdy.sharding"]
+    return ir.WalkResult.ADVANCE
 
 
 def _name(key: str | ir.NamedAttribute) -> str:

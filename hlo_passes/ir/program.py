@@ -21,6 +21,12 @@ def mesh_functions(module: ir.Module) -> list[ir.Operation]:
     return [found[mesh] for mesh in sorted(found)]
 
 
+def stacked_arguments(module: ir.Module) -> set[int]:
+    """The numbers of the arguments of which each mesh has one block."""
+    entries = [entry for function in mesh_functions(module) for entry in at.argument_attributes(function)]
+    return {ir.IntegerAttr(entry[at.ARGUMENT]).value for entry in entries if at.BLOCK in entry}
+
+
 def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
     """The functions that the mesh functions call, by name."""
     return {name: function for name, function in functions(module).items() if at.KIND in function.attributes}

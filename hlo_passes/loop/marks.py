@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.boundary import Boundary
 from jaxpp.hlo_passes.ir.functions import nested, operations
@@ -92,6 +93,13 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
             hint="put jax.checkpoint around what stands between two marks; differentiate with jax.grad or jax.vjp",
         )
     count = len(marked_stages(marks))
+    if any(at.LAYER in op.attributes for op, _ in marks):
+        return PassError(
+            f"found {count} stage marks, one for each layer of a scan; the schedule {schedule} has {stages} stages",
+            location=marks[0][0].location,
+            hint=f"scan over the {stages} stages, and over the layers of each inside: "
+            f"reshape the stacked parameters to ({stages}, layers per stage, ...)",
+        )
     times = count // stages
     if times > 1 and count == times * stages and stages > 1:
         return PassError(
@@ -117,7 +125,7 @@ def _computed_again(marks: Marks, stages: int) -> ir.Operation | None:
             backward = True
         elif backward:
             return op
-        elif mark.stage in seen:
+        elif mark.stage in seen and at.LAYER not in op.attributes:
             repeated = repeated or op
         else:
             seen.add(mark.stage)

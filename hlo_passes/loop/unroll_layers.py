@@ -70,17 +70,19 @@ def _unroll(loop: ir.Operation) -> None:
     body = loop.regions[1].blocks[0]
     ops, yielded = operations(body)[:-1], list(terminator(body).operands)
     carried = list(loop.operands)
-    for _ in range(_trips(loop)):
+    for layer in range(_trips(loop)):
         values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, carried, strict=True))
         for op in ops:
-            _clone(op, values, ir.InsertionPoint(loop))
+            copy = _clone(op, values, ir.InsertionPoint(loop))
+            if boundary.is_mark(copy):
+                copy.attributes[at.LAYER] = at.i64(layer)
         carried = [values.get(value, value) for value in yielded]
     for result, value in zip(list(loop.results), carried, strict=True):
         result.replace_all_uses_with(value)
     loop.erase()
 
 
-def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint) -> None:
+def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint) -> ir.Operation:
     copy = op.clone(ip).operation
     for part in (copy, *nested(copy)):
         for number, operand in enumerate(list(part.operands)):
@@ -88,6 +90,7 @@ def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionP
                 part.operands[number] = values[operand]
     for old, new in zip(op.results, copy.results, strict=True):
         values[old] = new
+    return copy
 
 
 def _trips(loop: ir.Operation) -> int:

@@ -169,8 +169,9 @@ def test_sharding_over_the_mpmd_axis() -> None:
     step = partial(sgd_step, schedule=SCHEDULE)
     text = message(step, error=ValueError, in_shardings=(P("mpmd"), None))
     assert text == (
-        "in_shardings for params[0]: P('mpmd',) shards over the mpmd axis 'mpmd'; "
-        "a value lives on whole submeshes: shard it over ('data', 'model')"
+        "in_shardings for params[0]: P('mpmd',) shards over the mpmd axis 'mpmd'; a value lives on whole submeshes, "
+        "unless it is a stack of layers that the loop reads one by one, as many for each mesh: "
+        "shard it over ('data', 'model')"
     )
     mesh = make_mesh(2)
     summed = jax.shard_map(lambda w: lax.psum(w, "mpmd"), mesh=mesh.jax_mesh, in_specs=P(), out_specs=P())

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import pytest
 from jax import lax
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
 from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, more_plans, plans
@@ -331,6 +332,28 @@ def test_an_evaluation_takes_the_state_of_the_training_as_it_is() -> None:
     wanted, _ = found.compile(params, batch(4)).in_shardings[0]
     assert jax.tree.map(lambda leaf: leaf.sharding, wanted) == jax.tree.map(lambda leaf: leaf.sharding, params)
     np.testing.assert_allclose(found(params, batch(4)), jax.jit(evaluate)(stacked_values(params), batch(4)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [P("mpmd"), P("mpmd", "data"), P(("mpmd", "data"))])
+def test_shardings_of_stacks_that_the_user_asks_for(spec: P) -> None:
+    mesh = make_mesh(2, data=2)
+    params = jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh.jax_mesh, spec)), stacked())
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=by_stage)
+    options = {"in_shardings": (spec, P(None, "data")), "out_shardings": (spec, P(), spec)}
+    found = check(step, (params, batch(4)), mesh, steps=2, feed=feed_state, **options)
+    assert {leaf.sharding.spec for leaf in jax.tree.leaves(found[0])} == {spec}
+
+
+def test_a_mark_for_each_layer_where_the_schedule_has_fewer_stages() -> None:
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+    with pytest.raises(jaxpp.PassError) as info:
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))(stacked(), batch(4))
+    assert "test_stacked_layers.py:" in str(info.value)
+    assert str(info.value).endswith(
+        "found 4 stage marks, one for each layer of a scan; the schedule 1f1b has 2 stages\n"
+        "  scan over the 2 stages, and over the layers of each inside: "
+        "reshape the stacked parameters to (2, layers per stage, ...)"
+    )
 
 
 def stacked_values(params: Any) -> Any:

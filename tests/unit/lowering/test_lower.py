@@ -228,10 +228,10 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "argument b is of type builtin_function_or_method (<built-in function len>), not an array",
     ),
     "mpmd axis": (
-        {"in_shardings": (P("mpmd"), None)},
+        {"in_shardings": (P("data", "mpmd"), None)},
         ValueError,
-        "in_shardings for a: P('mpmd',) shards over the mpmd axis 'mpmd'; "
-        "a value lives on whole submeshes: shard it over ('data',)",
+        "in_shardings for a: P('data', 'mpmd') shards over the mpmd axis 'mpmd'; a value lives on whole submeshes, "
+        "unless it is a stack of layers that the loop reads one by one, as many for each mesh: shard it over ('data',)",
     ),
     "unknown axis": (
         {"in_shardings": (None, P("model"))},
@@ -261,9 +261,9 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "leaf": ({"in_shardings": (None, "data")}, TypeError, "in_shardings for b: str; expected a NamedSharding, a"),
     "results": (
-        {"out_shardings": P("mpmd")},
+        {"out_shardings": P(None, "mpmd")},
         ValueError,
-        "out_shardings: P('mpmd',) shards over the mpmd axis 'mpmd'",
+        "out_shardings: P(None, 'mpmd') shards over the mpmd axis 'mpmd'",
     ),
 }
 
