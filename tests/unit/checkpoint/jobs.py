@@ -69,16 +69,17 @@ def exchange() -> list[int]:
 
 
 def go_on() -> list[float]:
-    """Go on with a training that one process has begun, and save its end; the losses that this process holds."""
+    """Go on with a training that one process has begun, saving as it goes; the losses that this process holds."""
     directory = os.environ["DIRECTORY"] + "/training"
     step = pipeline(jaxpp.Std1F1B(2), 2, slice(4), 2)
     first = checkpoint.latest_step(directory)
     assert first is not None
     current, losses = checkpoint.restore(directory, step.in_shardings[0][0]), []
-    for number in range(first, STEPS):
-        current, loss = step(current, batch(number))
-        losses += [float(shard.data) for shard in loss.addressable_shards[:1]]
-    checkpoint.save(directory, STEPS, current)
+    with checkpoint.Saver(directory) as saver:
+        for number in range(first, STEPS):
+            current, loss = step(current, batch(number))
+            losses += [float(shard.data) for shard in loss.addressable_shards[:1]]
+            saver.save(number + 1, current)  # written while the next step runs in the memory of this state
     return losses
 
 
