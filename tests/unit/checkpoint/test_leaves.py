@@ -148,6 +148,21 @@ def test_a_leaf_of_another_kind_says_as_what(tmp_path: Path) -> None:
     assert_same(checkpoint.restore(tmp_path, like), expected)
 
 
+class Handle:
+    """A remote array, as a driver holds it: fetched by `np.asarray`."""
+
+    shape, dtype = (2,), np.dtype(np.float32)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        del copy
+        return np.array([1, 2], dtype or self.dtype)
+
+
+def test_what_numpy_can_fetch_becomes_a_numpy_array(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"handle": Handle()})
+    assert_same(checkpoint.restore(tmp_path, {"handle": Handle()}), {"handle": np.array([1, 2], np.float32)})
+
+
 def test_orbax_reads_it_and_is_read(tmp_path: Path) -> None:
     state = {"layers": [jax.device_put(numbers(4, 6), NamedSharding(make_mesh(), P("mpmd")))], "n": np.arange(3)}
     checkpoint.save(tmp_path / "ours", 1, state)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from jaxpp import checkpoint
+from jaxpp.checkpoint import handler
 
 STATE = {"weight": np.ones(3)}
 
@@ -23,6 +24,14 @@ def test_the_latest_are_kept(tmp_path: Path) -> None:
     assert checkpoint.all_steps(tmp_path / "new" / "folder") == [10, 30]
     assert checkpoint.restore(tmp_path / "new" / "folder")["weight"].tolist() == [30, 30, 30]
     assert checkpoint.restore(tmp_path / "new" / "folder", step=10)["weight"].tolist() == [10, 10, 10]
+
+
+def test_in_a_bucket_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "is_bucket", lambda _: True)  # pyright: ignore[reportUnknownLambdaType]
+    with checkpoint.Saver(tmp_path, keep=1) as saver:
+        saver.save(1, STATE)
+        saver.save(2, STATE)
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
 
 
 def test_a_relative_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
