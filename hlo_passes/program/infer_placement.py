@@ -13,14 +13,19 @@ from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_o
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.ir.values import is_used
-from jaxpp.hlo_passes.program.placement import Placement, place
+from jaxpp.hlo_passes.program.improvement import improve
+from jaxpp.hlo_passes.program.placement import Placement, place, place_results
 
 
 @dataclass(frozen=True)
 class InferPlacement(Pass):
     """Makes functions of what stands before and after the task calls, each for one mesh. Never an error.
 
-    - An operation goes where its operands are; with operands on several meshes, where the fewest bytes move.
+    - An operation goes where its operands are; with operands on several meshes, where the fewest bytes move. Then
+      operations move on, several at once, as long as that leaves fewer bytes to send: to where their results are
+      needed, or, if they are cheap or small, to several meshes that have their operands anyway. With two meshes
+      no placement sends less, but for scalars, for which no tensor moves; with more meshes that is NP-hard to find,
+      and what is found is seldom worse.
     - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
       computed wherever it is used.
     - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
@@ -47,6 +52,8 @@ class InferPlacement(Pass):
         """Place all of `@main`."""
         main = main_of(module)
         placement = place(main)
+        improve(placement)
+        place_results(placement)
         _Regroup(module, placement).run()
 
 
@@ -93,7 +100,7 @@ class _Regroup:
         early = self._needed_by_tasks(fixed)
         for op in fixed:
             phase = "before" if op in early else "after"
-            self._key[op] = (phase, (placement.home[op],), self._level(op, placement.home[op], phase))
+            self._key[op] = (phase, (placement.home[op],), self._level(op, (placement.home[op],), phase))
             self._group(self._key[op]).ops[op] = None
         self._connect_tasks()
         self._connect_returns()
@@ -120,14 +127,14 @@ class _Regroup:
                 work.extend(placement.producers[v] for v in placement.operands[op] if v in placement.producers)
         return seen.intersection(fixed)
 
-    def _level(self, op: ir.Operation, mesh: int, phase: str) -> int:
-        """How often values crossed meshes, within `phase`, before `op` can run on `mesh`."""
+    def _level(self, op: ir.Operation, meshes: tuple[int, ...], phase: str) -> int:
+        """How often values crossed meshes, within `phase`, before `op` can run on `meshes`."""
         level = 0
         for value in self._placement.behind(op):
             producer = self._placement.producers.get(value)
             key = self._key.get(producer) if producer is not None else None
             if key is not None and key[0] == phase:
-                level = max(level, key[2] + (key[1] != (mesh,)))
+                level = max(level, key[2] + (key[1] != meshes))
         return level
 
     def _connect_tasks(self) -> None:
@@ -145,7 +152,7 @@ class _Regroup:
             once = slots[callee(task), mesh, number, value] == 1
             if producer.name == "stablehlo.constant" and not (once and ir.RankedTensorType(value.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
-            key = self._key.get(producer) or ("before", (mesh,), self._level(producer, mesh, "before"))
+            key = self._key.get(producer) or ("before", (mesh,), self._level(producer, (mesh,), "before"))
             group = self._group(key)
             # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
             own = once and producer not in self._key
@@ -165,7 +172,8 @@ class _Regroup:
         """Let a result of a group be operand `number` of `user`: of the return, or of the join of a stack's blocks."""
         producer = self._placement.producers.get(value)
         if producer is not None:
-            group = self._group(self._key.get(producer, ("after", tuple(meshes), 0)))
+            where = tuple(meshes)
+            group = self._group(self._key.get(producer) or ("after", where, self._level(producer, where, "after")))
             group.uses.append((user, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:

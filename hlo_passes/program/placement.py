@@ -1,6 +1,6 @@
 """On which mesh each operation outside of the microbatch loop runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -82,8 +82,7 @@ def place(main: ir.Operation) -> Placement:
     for _ in range(2):
         _fix_forward(placement)
         _fix_heavy(placement)
-        _place_arguments(placement, _pulls(placement))
-    _place_results(placement, list(terminator(body_of(main)).operands))
+        place_arguments(placement, pulls_of(placement))
     return placement
 
 
@@ -115,7 +114,7 @@ def _read(main: ir.Operation) -> Placement:
 def _place_blocks(placement: Placement) -> None:
     """Put each block on the mesh whose tasks use it, as far as each mesh has one."""
     stacks = placement.stacks
-    placement.block_order = order_of_blocks(stacks, _pulls(placement))
+    placement.block_order = order_of_blocks(stacks, pulls_of(placement))
     for op, block in stacks.slices.items():
         placement.made_by_tasks[op.results[0]] = placement.block_order[block]
     for argument in stacks.arguments:
@@ -159,7 +158,7 @@ def _expands(op: ir.Operation) -> bool:
     return not returned and sum(byte_size(result.type) for result in op.results) > inward
 
 
-def _pulls(placement: Placement, returned: Mapping[ir.Value, set[int]] | None = None) -> dict[ir.Value, set[int]]:
+def pulls_of(placement: Placement, returned: Mapping[ir.Value, set[int]] | None = None) -> dict[ir.Value, set[int]]:
     """For each value that is no task's: the meshes of the tasks, fixed operations and results that it reaches."""
     pulls = {value: set(meshes) for value, meshes in (returned or {}).items()}
     for value, meshes in placement.used_by_tasks.items():
@@ -177,27 +176,28 @@ def _fix_heavy(placement: Placement) -> None:
 
     What depends on them follows.
     """
-    pulls = _pulls(placement)
+    pulls = pulls_of(placement)
     for op in placement.ops:
         if op in placement.home:
             continue
-        once = has_side_effect(op) or not (is_cheap(op) or _is_small(op))
+        once = has_side_effect(op) or not (is_cheap(op) or is_small(op))
         if once:
             placement.home[op] = min(set[int]().union(*(pulls.get(r, ()) for r in op.results)), default=0)
         elif placement.behind(op):
             _fix(placement, op)
 
 
-def _is_small(op: ir.Operation) -> bool:
+def is_small(op: ir.Operation) -> bool:
+    """Whether `op` reads and writes so little that computing it again is cheaper than sending its result."""
     return sum(byte_size(value.type) for value in [*op.operands, *op.results]) <= SMALL
 
 
-def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
+def place_results(placement: Placement) -> None:
     """A result is where it is computed, or where the argument is that it becomes in the next step."""
     arguments = list(placement.arguments)
     table = at.result_attributes(placement.main)
     pulls: dict[ir.Value, set[int]] = {}
-    for number, value in enumerate(returned):
+    for number, value in enumerate(terminator(body_of(placement.main)).operands):
         feeds = table[number].get(at.FEEDS)
         fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
         argument = arguments[fed] if 0 <= fed < len(arguments) else None
@@ -218,10 +218,10 @@ def _place_results(placement: Placement, returned: Sequence[ir.Value]) -> None:
         pulls.setdefault(value, set()).update(meshes)
         placement.returned.append(sorted(meshes))
     # What only results need is where they are.
-    _place_arguments(placement, _pulls(placement, pulls))
+    place_arguments(placement, pulls_of(placement, pulls))
 
 
-def _place_arguments(placement: Placement, pulls: Mapping[ir.Value, set[int]]) -> None:
+def place_arguments(placement: Placement, pulls: Mapping[ir.Value, set[int]]) -> None:
     """Put the arguments that are on no mesh, or on several, wherever they are used; from one mesh a value is sent."""
     for argument, meshes in placement.arguments.items():
         if len(meshes) != 1:

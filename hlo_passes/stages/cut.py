@@ -3,13 +3,10 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
 from jaxlib.mlir import ir
 
+from jaxpp.hlo_passes.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.hlo_passes.ir.values import byte_size
-
-# Capacities of the flow problem are 32-bit integers.
-_LARGEST = 2**30
 
 
 class Halves(Protocol):
@@ -84,17 +81,17 @@ class _Cut:
             entry = self._entry(value)
             inside = [self._nodes[user] for user in users if user is not None and user in self._nodes]
             if entry is not None:
-                self._edges.extend((entry + 1, node, -1) for node in inside)
+                self._edges.extend((entry + 1, node, UNCUTTABLE) for node in inside)
                 if len(inside) < len(users):
-                    self._edges.append((entry + 1, 1, -1))
+                    self._edges.append((entry + 1, 1, UNCUTTABLE))
             producer = self._halves.producer(value)
             if producer is not None and producer in self._movable:
                 # What moves to the early half takes along what it depends on.
                 above = self._nodes[producer]
-                self._edges.extend((node, above, -1) for node in inside)
+                self._edges.extend((node, above, UNCUTTABLE) for node in inside)
         if not self._movable and not self._again:
             return Division(set(), set())
-        early = _source_side(self._edges, 2 + 2 * len(self._nodes))
+        early = min_cut(self._edges, 2 + 2 * len(self._nodes))
         return Division(
             {op for op in self._movable if self._nodes[op] in early},
             {op for op in self._again if self._nodes[op] not in early},
@@ -128,7 +125,7 @@ class _Cut:
             for operand in self._halves.operands(op):
                 if not self._halves.is_free(operand):
                     above = self._node(operand)
-                    self._edges.append((0 if above is None else above + 1, below, -1))
+                    self._edges.append((0 if above is None else above + 1, below, UNCUTTABLE))
         return entry
 
     def _node(self, value: ir.Value) -> int | None:
@@ -140,32 +137,9 @@ class _Cut:
             return None
         if op is None or not self._halves.may_repeat(op):
             entry = self._add(value, byte_size(value.type))
-            self._edges.append((0, entry, -1))
+            self._edges.append((0, entry, UNCUTTABLE))
             return entry
         self._again[op] = None
         entry = self._add(op, byte_size(value.type))
         self._pending.append((op, entry))
         return entry
-
-
-def _source_side(edges: Sequence[tuple[int, int, int]], count: int) -> set[int]:
-    """The nodes on the side of node 0 of the minimum cut between nodes 0 and 1 that is nearest to node 1.
-
-    Edges are (tail, head, capacity in bytes), with -1 for one that can't be cut.
-    """
-    from scipy.sparse import csr_matrix  # here: it takes longer to import than the whole of jaxpp-opt
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
-    total = sum(size for _, _, size in edges if size > 0)
-    unit = max(1, -(-total // _LARGEST))
-    endless = total // unit + len(edges) + 1
-    capacities: dict[tuple[int, int], int] = {}
-    for tail, head, size in edges:
-        capacities[tail, head] = endless if size < 0 else -(-size // unit)
-    rows, columns = zip(*capacities, strict=True)
-    graph = csr_matrix((np.array(list(capacities.values()), np.int32), (rows, columns)), shape=(count, count))
-    residual = graph - maximum_flow(graph, 0, 1).flow
-    residual.data[residual.data < 0] = 0
-    residual.eliminate_zeros()
-    late = breadth_first_order(residual.T.tocsr(), 1, return_predecessors=False)
-    return set(range(count)).difference(late.tolist())

@@ -22,8 +22,9 @@
 // CHECK-SAME:        {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {}]>, <@mesh, []>]>}
 // CHECK-NEXT:    call @backward_0(%[[BATCH]], %[[I0]], %[[F0]]#1, {{.*}}, %[[R1]]#0, {{.*}}, %[[R2]]#0,
 // CHECK:         call @after_0(
-// CHECK-COUNT-4: "stablehlo.recv"({{.*}} -> (tensor<f32>, !stablehlo.token)
-// CHECK:         call @after_0_level_1(
+// CHECK-NEXT:    "stablehlo.send"({{.*}} (tensor<f32>, !stablehlo.token)
+// CHECK:         "stablehlo.recv"({{.*}} -> (tensor<f32>, !stablehlo.token)
+// CHECK:         call @after_0_level_2(
 // CHECK:         "stablehlo.send"({{.*}} (tensor<16x8xf32>, !stablehlo.token)
 // CHECK:         return
 // CHECK-LABEL: func.func public @mesh_1(
