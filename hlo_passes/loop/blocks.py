@@ -116,14 +116,19 @@ class Blocks:
         self.replaced.add(op)
         return True
 
-    def cut(self, value: ir.Value, ip: ir.InsertionPoint) -> list[ir.Value]:
-        """The blocks of `value`, sliced out of it at `ip` if they aren't known."""
+    def cut(self, value: ir.Value) -> list[ir.Value]:
+        """The blocks of `value`, sliced out of it right where it is made, if they aren't known."""
         if value not in self.parts:
-            rows, shape = self.rows(value), shape_of(value)
-            bounds = [([n * rows, *[0] * (len(shape) - 1)], [(n + 1) * rows, *shape[1:]]) for n in range(self.count)]
-            type_ = _with_rows(value.type, rows)
-            self.parts[value] = [self.own(slice_of(value, each, type_, ip, value.location)) for each in bounds]
+            self.parts[value] = self._slices(value)
         return self.parts[value]
+
+    def _slices(self, value: ir.Value) -> list[ir.Value]:
+        made = defining_op(value)
+        ip = ir.InsertionPoint.after(made) if made is not None else ir.InsertionPoint.at_block_begin(value.owner)
+        rows, shape = self.rows(value), shape_of(value)
+        bounds = [([n * rows, *[0] * (len(shape) - 1)], [(n + 1) * rows, *shape[1:]]) for n in range(self.count)]
+        type_ = _with_rows(value.type, rows)
+        return [self.own(slice_of(value, each, type_, ip, value.location)) for each in bounds]
 
     def whole(self, value: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
         """`value` put together from its blocks at `ip`."""
@@ -152,14 +157,12 @@ class Blocks:
         splat = self._splat(value, op)
         if splat is not None:
             return [splat] * self.count
-        owner = value.owner
-        if isinstance(owner, ir.Block) and self._may_split(value):
-            return self.cut(value, ir.InsertionPoint.at_block_begin(owner))
-        if not isinstance(owner, ir.Block) and is_elementwise(owner.operation) and owner.operation.block == op.block:
-            self._split(owner.operation)  # a decayed moment meets blocks only where the gradient is added
-            if value in self.parts:
-                return self.parts[value]
-        return self.cut(value, self._at(op))
+        made = defining_op(value)
+        if made is None and not self._may_split(value):
+            return self._slices(value)
+        if made is not None and is_elementwise(made) and made.block == op.block:
+            self._split(made)  # a decayed moment meets blocks only where the gradient is added
+        return self.cut(value)
 
     def _splat(self, value: ir.Value, op: ir.Operation) -> ir.Value | None:
         made = defining_op(value)

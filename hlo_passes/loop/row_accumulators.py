@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import terminator
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.ir.values import defining_op, is_zero
 from jaxpp.hlo_passes.loop.forward_rows import concatenation, slice_of
 
 _ELEMENTWISE = frozenset(f"stablehlo.{name}" for name in ("add convert divide multiply negate subtract".split()))
@@ -48,10 +48,13 @@ Cut = tuple[int, int]
 
 
 def _cut(value: ir.Value, body: ir.Block) -> Cut | None:
-    """How `value` is a concatenation of equal rows, elementwise of such and of splats, or one with other dimensions."""
+    """How `value` is a concatenation of equal rows or a sum of padded ones, or elementwise, or reshaped, of such."""
     op = _producer(value, body)
     if op is None:
         return None
+    padded = _padded(value, body)
+    if padded is not None:
+        return _tiles(padded, ir.RankedTensorType(value.type).shape)
     if op.name == "stablehlo.concatenate":
         dimension = ir.IntegerAttr(op.attributes["dimension"]).value
         equal = len({ir.RankedTensorType(operand.type).shape[dimension] for operand in op.operands}) == 1
@@ -77,6 +80,9 @@ def _rows(value: ir.Value, body: ir.Block, cut: Cut, before: ir.Operation) -> li
     if op.name == "sdy.sharding_constraint":
         return _rows(op.operands[0], body, cut, before)
     ip = ir.InsertionPoint(before)
+    padded = _padded(value, body)
+    if padded is not None:
+        return _sums([(offset, row) for _, offset, row in padded], ip)
     each: list[Sequence[ir.Value]] = []
     for operand in op.operands:
         scalar = _splat(operand)
@@ -92,6 +98,54 @@ def _rows(value: ir.Value, body: ir.Block, cut: Cut, before: ir.Operation) -> li
         ).results[0]
         for operands in zip(*each, strict=True)
     ]
+
+
+Padded = list[tuple[int, int, ir.Value]]
+"""(dimension, offset, what is there) of each of the padded values that are added up."""
+
+
+def _padded(value: ir.Value, body: ir.Block) -> Padded | None:
+    """The summands of a sum of values padded with zeros: the gradient of `w[0]`, `w[1]`... of one stack."""
+    work, found = [value], Padded()
+    while work:
+        op = _producer(_constrained(work.pop()), body)
+        if op is not None and op.name == "stablehlo.add":
+            work += op.operands
+            continue
+        if op is None or op.name != "stablehlo.pad" or not is_zero(op.operands[1]):
+            return None
+        low, high, interior = (
+            list(ir.DenseI64ArrayAttr(op.attributes[name]))
+            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        )
+        dimensions = [d for d, edges in enumerate(zip(low, high, strict=True)) if any(edges)]
+        if len(dimensions) != 1 or any(interior) or min(low + high) < 0:
+            return None
+        found.append((dimensions[0], low[dimensions[0]], op.operands[0]))
+    return found
+
+
+def _tiles(padded: Padded, shape: Sequence[int]) -> Cut | None:
+    """The cut whose rows are where values are padded to; None if they don't fill `shape` evenly."""
+    places = {(dimension, ir.RankedTensorType(row.type).shape[dimension]) for dimension, _, row in padded}
+    if len(places) != 1:
+        return None
+    dimension, size = places.pop()
+    tiled = {offset for _, offset, _ in padded} == set(range(0, shape[dimension], size))
+    return (dimension, shape[dimension] // size) if tiled and shape[dimension] % size == 0 else None
+
+
+def _sums(rows: Sequence[tuple[int, ir.Value]], ip: ir.InsertionPoint) -> list[ir.Value]:
+    """The rows in the order of their offsets; those of one offset are added up."""
+    sums: dict[int, ir.Value] = {}
+    for offset, row in rows:
+        if offset in sums:
+            made = ir.Operation.create(
+                "stablehlo.add", results=[row.type], operands=[sums[offset], row], ip=ip, loc=row.location
+            )
+            row = made.results[0]
+        sums[offset] = row
+    return [sums[offset] for offset in sorted(sums)]
 
 
 def _rebuild(loop: ir.Operation, sums: Sequence[_Sum]) -> None:

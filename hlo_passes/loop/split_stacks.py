@@ -104,7 +104,7 @@ class _Split:
     def run(self) -> None:
         """Rewrite `@main` in place."""
         for argument in self._stacks:
-            self._blocks.cut(argument, ir.InsertionPoint.at_block_begin(self._block))
+            self._blocks.cut(argument)
         for op in self._ops[:-1]:
             if op == self._loop.op:
                 self._read_blocks()
@@ -210,7 +210,7 @@ class _Split:
             feeds = results[number].get(at.FEEDS)
             fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
             if cut[fed] if 0 <= fed < len(cut) else value in parts:
-                self._blocks.cut(value, ir.InsertionPoint(self._end))
+                self._blocks.cut(value)
                 self._end.operands[number] = self._blocks.whole(value, ir.InsertionPoint(self._end))
                 results[number][at.BLOCKS] = at.i64(self._blocks.count)
         for entry, split in zip(arguments, cut, strict=True):

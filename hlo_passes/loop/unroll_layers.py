@@ -29,7 +29,8 @@ class UnrollLayers(Pass):
     - a sum over the microbatches of stacks (the gradient of stacked parameters) is one sum for each row, which are
       put together after the loop.
 
-    Loops without marks stay as they are, and so does a module without marked loops.
+    Layers that are written one after the other, with rows `w[0]`, `w[1]`... of stacked parameters, get a sum for each
+    row too: the gradient of such a row is padded with zeros. Loops without marks stay as they are.
 
     Preconditions: `inline-calls` ran. The loops count to constants.
 
@@ -56,6 +57,7 @@ class UnrollLayers(Pass):
                 for inner in reversed(marked):
                     _unroll(inner)
                 forward_rows(loop.regions[1].blocks[0])
+            if any(boundary.is_mark(op) for op in operations(loop.regions[1].blocks[0])):
                 split_row_accumulators(loop)
 
 

@@ -94,3 +94,43 @@ func.func public @main(%a: tensor<4xf32>) -> tensor<2x4xf32> {
   }
   return %0#1 : tensor<2x4xf32>
 }
+
+// -----
+
+// Layers without a loop, whose gradients are padded to the shape of the stack: a sum for each row, here in another order,
+// with two summands for the second.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[LOOP:.*]]:3 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM0:[^ ]*]] = %{{[^ ]*}}, %[[SUM1:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[M:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %[[X:.*]] : tensor<1x4xf32>
+// CHECK:           %[[BOTH:.*]] = stablehlo.add %[[X]], %[[M]]
+// CHECK-NOT:       stablehlo.pad
+// CHECK:           %[[R0:.*]] = stablehlo.add %[[SUM0]], %[[M]]
+// CHECK-NEXT:      %[[R1:.*]] = stablehlo.add %[[SUM1]], %[[BOTH]]
+// CHECK-NEXT:      stablehlo.return %{{.*}}, %[[R0]], %[[R1]]
+// CHECK:         %[[R:.*]] = stablehlo.concatenate %[[LOOP]]#1, %[[LOOP]]#2, dim = 0
+// CHECK:         return %[[R]]
+func.func public @main(%x: tensor<1x4xf32>) -> tensor<2x4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %f0 = stablehlo.constant dense<0.0> : tensor<f32>
+  %zeros = stablehlo.broadcast_in_dim %f0, dims = [] : (tensor<f32>) -> tensor<2x4xf32>
+  %0:2 = stablehlo.while(%i = %c0, %sum = %zeros) : tensor<i32>, tensor<2x4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<1x4xf32>
+    %p1 = stablehlo.pad %x, %f0, low = [1, 0], high = [0, 0], interior = [0, 0] : (tensor<1x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+    %p0 = stablehlo.pad %m, %f0, low = [0, 0], high = [1, 0], interior = [0, 0] : (tensor<1x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+    %q1 = stablehlo.pad %m, %f0, low = [1, 0], high = [0, 0], interior = [0, 0] : (tensor<1x4xf32>, tensor<f32>) -> tensor<2x4xf32>
+    %a = stablehlo.add %p1, %p0 : tensor<2x4xf32>
+    %b = stablehlo.add %q1, %a : tensor<2x4xf32>
+    %t = stablehlo.add %sum, %b : tensor<2x4xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<2x4xf32>
+  }
+  return %0#1 : tensor<2x4xf32>
+}

@@ -221,19 +221,34 @@ def adamw_state(count: int = 4) -> Any:
     return params, optax.adamw(1e-2).init(params)
 
 
-def sent(schedule: Any, layers: int, meshes: int, microbatches: int) -> dict[str, int]:
+def sent(schedule: Any, layers: int, meshes: int, microbatches: int, loss: Any = loss) -> Counter[str]:
     """How many values of each type a step sends; activations are 3x8."""
-    step = jaxpp.mpmd_jit_with_loop(partial(adamw_step, schedule=schedule), mpmd_mesh=make_mesh(meshes))
+    step = partial(adamw_step, schedule=schedule, loss=loss)
+    step = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes))
     params, moments = adamw_state(layers)
     state = (params, (optax.EmptyState(), moments))
     program = step.lower(state, batch(microbatches, rows=3)).program().as_text()
     return Counter(re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program))
 
 
+def one_by_one(params: Any, microbatch: Any) -> jax.Array:
+    """The layers without a scan; the first bias is used again at the end."""
+    x = microbatch["x"]
+    for k in range(4):
+        x = mark(layer(jax.tree.map(lambda leaf: leaf[k], params), x))  # noqa: B023
+    return squared_error(x + params["b"][3], microbatch)
+
+
+@plans
+def test_layers_without_a_scan(plan: str) -> None:
+    check_loss(one_by_one, plan, stacked(), steps=2)
+
+
 @pytest.mark.parametrize("microbatches", [4, 8])
-def test_nothing_stacked_is_sent(microbatches: int) -> None:
+@pytest.mark.parametrize("loss", [loss, one_by_one])
+def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
-    found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches)
+    found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches, loss)
     assert found.pop("3x8xf32") == 6 * microbatches, "an activation and its gradient between two stages"
     assert set(found) <= {"f32", "i1"}
     assert found.total() <= 12
