@@ -16,7 +16,7 @@ def pytree_handler() -> ocp.PyTreeCheckpointHandler:
     """Orbax's handler of a pytree whose leaves are `jax.Array`s and numpy arrays."""
     return ocp.PyTreeCheckpointHandler(
         type_handler_registry=ocp.type_handlers.create_type_handler_registry(
-            (np.ndarray, ocp.type_handlers.NumpyHandler()), (jax.Array, SomewhereHandler())
+            (np.ndarray, ocp.type_handlers.NumpyHandler()), (jax.Array, ShardsHandler())
         )
     )
 
@@ -48,7 +48,7 @@ def delete(checkpoint: epath.Path) -> None:
         checkpoint.rename(checkpoint.with_name(f"{checkpoint.name}{ocp.utils.TMP_DIR_SUFFIX}")).rmtree()
 
 
-class SomewhereHandler(ocp.type_handlers.ArrayHandler):
+class ShardsHandler(ocp.type_handlers.ArrayHandler):
     """Orbax's, for arrays that not every process holds a part of.
 
     Orbax takes an array for one of all processes: it refuses those that one process holds alone, and fails on those of

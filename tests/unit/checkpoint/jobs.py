@@ -103,7 +103,7 @@ def killed() -> None:
         saver.save(1, state())
         saver.wait_until_finished()
         if jax.process_index() == 1:
-            handler.SomewhereHandler.serialize = die  # pyright: ignore[reportAttributeAccessIssue]  # it takes anything
+            handler.ShardsHandler.serialize = die  # pyright: ignore[reportAttributeAccessIssue]  # it takes anything
         saver.save(2, state())
 
 
