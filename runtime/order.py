@@ -13,8 +13,9 @@ HOP = 2.0
 """How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
 at once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
 
-AHEAD = 1
-"""How many calls of its mesh a value from another process is asked for before its receive stands."""
+AHEAD = 2
+"""By how many calls of its mesh a value of another process is asked for before it is received. One costs 10 % more time
+when stages compute next to nothing, more than two gain nothing."""
 
 Merged = list[tuple[int, Call | Send | Receive]]
 """(mesh, instruction), without the constants."""

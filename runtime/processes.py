@@ -97,6 +97,19 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
     return f", from line {number} on:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
 
 
+_gathered = itertools.count()
+
+
+def gather(text: str) -> list[str]:
+    """What each process gives, by its number, in all of them. All of them call it, and so wait for each other.
+
+    Raises ProcessError when one of them doesn't come.
+    """
+    place = f"jaxpp/gather/{next(_gathered)}"
+    _put(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
+    return [zlib.decompress(_get(f"{place}/{process}", process)).decode() for process in range(jax.process_count())]
+
+
 @cache
 def transport() -> Transport:
     """This process's end of all transfers, made when it is first needed. The others find its address."""

@@ -1,0 +1,119 @@
+"""A pipeline of two processes, one core each, against one process: how much faster is a training step?
+
+    python benchmarks/processes.py [--models tf mlp tiny] [--microbatches 4 8 16] [--repeat 7]
+
+The steps take turns in the same two processes, on the same data; their losses have to agree.
+
+    single    plain jax.jit in one process: the gradients of all microbatches summed in a `lax.scan`
+    spmd      JAX's own pipeline: GPipe by shard_map and ppermute over both processes (gloo)
+    by hand   1F1B written out for this model: jitted stage functions, `jax.experimental.transfer` in between
+    jaxpp     the function of `single` with two marks in `mpmd_jit_with_loop`, 1F1B
+
+A step counts from when the first process begins it until the last one has its results. Speed-ups over `single` are
+ratios of the least times and of the medians; the ideal is 2M / (M + 1), for M microbatches. Of the tiny model, which
+computes next to nothing, what counts is the time per task, of which each process has 2M, over 20 steps in a row.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+from processes_models import make
+from processes_runs import RUNS
+
+from jaxpp.runtime.processes import gather
+
+MODELS = ("tf", "mlp", "tiny")
+
+
+def main() -> None:
+    """Start two processes with a core each, or be one of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--microbatches", nargs="+", type=int, default=(4, 8, 16))
+    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=RUNS, default=tuple(RUNS), help="besides single")
+    parser.add_argument("--join", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.join is None:
+        sys.exit(start())
+    coordinator, number = options.join
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[int(number) % len(cores)]})
+    jax.distributed.initialize(coordinator, 2, int(number))
+    for name in options.models:
+        for microbatches in options.microbatches:
+            chosen = [each for each in RUNS if each == "single" or each in options.only]
+            report(name, microbatches, chosen, measure(name, microbatches, chosen, options.repeat))
+
+
+def start() -> int:
+    """Run this script twice, each with one thread for XLA; returns the exit code."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    flags = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
+    command = [sys.executable, *sys.argv, "--join", coordinator]
+    children = [subprocess.Popen([*command, str(number)], env=environment) for number in range(2)]
+    try:
+        while all(child.poll() is None for child in children):
+            time.sleep(0.1)
+        return max(abs(child.wait(30)) for child in children)
+    finally:
+        for child in children:
+            child.kill()
+
+
+Measured = list[list[tuple[float, float, float | None]]]
+"""For each step and each time it was run (begin, end, loss)."""
+
+
+def measure(name: str, microbatches: int, chosen: list[str], repeat: int) -> list[Measured]:
+    """Run all steps in turns; what each process measured."""
+    model = make(name, microbatches)
+    runs = [RUNS[each](model) for each in chosen]
+    found: Measured = [[] for _ in runs]
+    for _ in range(repeat + 1):
+        for run, line in zip(runs, found, strict=True):
+            gather("")
+            begin = time.perf_counter()  # of the machine, not of the process
+            losses = [run() for _ in range(20 if name == "tiny" else 1)]
+            line.append((begin, time.perf_counter(), losses[-1]))
+    return [json.loads(each) for each in gather(json.dumps(found))]
+
+
+def report(name: str, microbatches: int, chosen: list[str], measured: list[Measured]) -> None:
+    """Print a line for each step."""
+    if jax.process_index():
+        return
+    times: dict[str, list[float]] = {}
+    losses: dict[str, list[float]] = {}
+    for each, *lines in zip(chosen, *measured, strict=True):
+        lines = lines[:1] if each == "single" else lines
+        turns = list(zip(*lines, strict=True))
+        steps = 20 if name == "tiny" else 1
+        times[each] = [(max(e for _, e, _ in turn) - min(b for b, _, _ in turn)) / steps for turn in turns[1:]]
+        losses[each] = [next(loss for _, _, loss in turn if loss is not None) for turn in turns]
+    best, middle = min(times["single"]), statistics.median(times["single"])
+    for each, found in times.items():
+        least, median = min(found), statistics.median(found)
+        wrong = "" if np.allclose(losses[each], losses["single"], rtol=1e-4) else "  LOSSES DIFFER"
+        ideal = 2 * microbatches / (microbatches + 1)
+        print(
+            f"{name:4} M={microbatches:<2} {each:8} {1e3 * least:8.2f} ms, median {1e3 * median:8.2f} ms;"
+            f" speed-up {best / least:.2f}, median {middle / median:.2f} (ideal {ideal:.2f});"
+            f" {1e6 * least / (2 * microbatches):5.0f} us per task{wrong}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
