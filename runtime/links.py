@@ -9,7 +9,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
-from jaxpp.runtime.program import Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.transfer import NUMBERS, Peers, TransferError, Waiting, key
 from jaxpp.runtime.values import TensorSpec
 
@@ -48,9 +48,12 @@ class Links:
     def stays(self, mesh: int, send: Send) -> list[tuple[int, int, Any]]:
         """(position, which of this process's shards, device that is to have it) of what it sends to itself."""
         target = self.owners[send.destination]
-        devices = self.shardings.union((send.destination,)).devices.flat
         mine = self.positions(mesh)
-        return [(position, mine.index(position), devices[position]) for position in mine if target[position] == self.me]
+        stays = [position for position in mine if target[position] == self.me]
+        if not stays:
+            return []  # the devices of the other mesh may not be known
+        devices = self.shardings.union((send.destination,)).devices.flat
+        return [(position, mine.index(position), devices[position]) for position in stays]
 
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
@@ -114,6 +117,27 @@ class Links:
                     self._check(waiting.peer)
                 self.transport.wait(values[index], waiting)
             return [_compat.join_arrays(placed.aval, placed.sharding, [values[index] for index in indices])]
+
+        return run
+
+    def shared(self) -> list[tuple[int, Call, int]]:
+        """(mesh, call, register) of something that each mesh shared with other processes computes last and returns."""
+        found: list[tuple[int, Call, int]] = []
+        for mesh, sequence in enumerate(self.program.sequences):
+            if self.is_local(mesh) or not self.positions(mesh):
+                continue
+            returned = {register for result in self.program.results for m, register in result.registers if m == mesh}
+            made = [(mesh, each, register) for each in sequence if isinstance(each, Call) for register in each.results]
+            found += [each for each in made if each[2] in returned][-1:]
+        return found
+
+    def finish(self, mesh: int, call: Call) -> Run:
+        """Waits for what a shared mesh computed: the collectives in there need all its processes."""
+        others = [owner for owner in self.owners[mesh] if owner != self.me]
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            self.transport.wait(values[0], Waiting(others[0], mesh, call))
+            return []
 
         return run
 

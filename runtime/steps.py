@@ -161,6 +161,12 @@ class Flat:
         results = self.define([(mesh, register)])
         self.remote_step(run, getter(registers), results, registers, (mesh, receive))
 
+    def finish(self, links: Links) -> None:
+        """Wait for the meshes that other processes compute on too."""
+        for mesh, call, register in links.shared():
+            operands = getter([self.number(mesh, register)])
+            self.steps.append((links.finish(mesh, call), operands, slice(0, 0), (), None, ((mesh, call),)))
+
 
 def flatten(
     program: Program, order: Merged, executables: Executables, shardings: Shardings, links: Links | None = None
@@ -182,6 +188,8 @@ def flatten(
     flattener.copy_pending()
     for place in list(flattener.coming):
         flattener.arrive(*place)
+    if links:
+        flattener.finish(links)
     return flattener
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
-from jaxpp.runtime.program import Instruction
+from jaxpp.runtime.program import Instruction, Receive
 
 TICK = 0.1
 """Seconds between two calls of `watch` during a wait."""
@@ -39,9 +39,9 @@ class TransferError(RuntimeError):
 class Waiting:
     """What a process waits for.
 
-    peer: the process that it comes from.
+    peer: the process that it comes from; of a mesh that several processes share, one of the others.
     mesh: the mesh that waits; None between steps.
-    instruction: the Receive that waits; None likewise.
+    instruction: what waits there: a Receive, or the last Call of a shared mesh; None likewise.
     """
 
     peer: int
@@ -51,7 +51,8 @@ class Waiting:
     def __str__(self) -> str:
         if self.mesh is None:
             return f"waiting for process {self.peer}"
-        return f"mesh {self.mesh}: {self.instruction} from process {self.peer}"
+        preposition = "from" if isinstance(self.instruction, Receive) else "with"
+        return f"mesh {self.mesh}: {self.instruction} {preposition} process {self.peer}"
 
 
 Watch = Callable[[Waiting, float], None]
