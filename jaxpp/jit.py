@@ -29,6 +29,7 @@ from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.runtime import Event, Executable, load, measured_costs, processes, trace_step
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Argument, Result
+from jaxpp.runtime.remote import described
 from jaxpp.times import current_times, record
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | str
@@ -205,7 +206,7 @@ class MpmdFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
-        args, kwargs = plain((args, kwargs))
+        args, kwargs = described(plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
 
@@ -304,6 +305,8 @@ class LoweredStep:
         program = self.program()
         mesh = self._lowered.mpmd_mesh
         loaded = load(program.module)
+        if mesh.cluster is not None:
+            return mesh.cluster.compile(self._lowered, loaded, self._compiler_options)
         submeshes = mesh.unstack[: loaded.meshes]
         executable = Executable(
             loaded,
@@ -362,7 +365,7 @@ class CompiledStep:
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
-        results, events = trace_step(self.executable, self._bits(self._leaves(args, kwargs)))
+        results, events = self._trace(self._bits(self._leaves(args, kwargs)))
         return self._wrap(results), events
 
     def costs(self, *steps: Sequence[Event], unit: str = "ms") -> schedules.Costs:
@@ -390,7 +393,7 @@ class CompiledStep:
         times = current_times()
         if times is None:
             return self._wrap(self.executable(self._bits(leaves)))
-        results, events = trace_step(self.executable, self._bits(leaves))
+        results, events = self._trace(self._bits(leaves))
         record(times, events)
         return self._wrap(results)
 
@@ -417,6 +420,9 @@ class CompiledStep:
         meshes = tuple(number for number, _ in value.registers)
         spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
         return MpmdSharding(mesh, frozenset(meshes), spec, blocks=meshes if value.stacked else ())
+
+    def _trace(self, bits: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+        return trace_step(self.executable, bits)
 
     def _bits(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """The arguments as the program has them: key arrays as their bits."""

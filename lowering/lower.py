@@ -204,7 +204,7 @@ class _Request:
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             traced = jitted.trace(*args, **kwargs)
-            return traced, _lower_traced(traced), placer
+            return traced, _lower_traced(traced, self.mpmd_mesh.cluster), placer
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""
@@ -220,9 +220,9 @@ class _Request:
         return args, kwargs
 
 
-def _lower_traced(traced: Any) -> Any:
+def _lower_traced(traced: Any, cluster: Any) -> Any:
     try:
-        return traced.lower()
+        return traced.lower() if cluster is None else traced.lower(lowering_platforms=(cluster.platform,))
     except ValueError as error:
         if "ordered effects are not supported" not in str(error):
             raise

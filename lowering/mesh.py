@@ -21,6 +21,7 @@ class MpmdMesh:
     Args:
         jax_mesh: all devices.
         mpmd_axis_name: the axis along which the meshes lie.
+        cluster: the `jaxpp.ray.Cluster` whose devices those of `jax_mesh` stand for; None when they are what they are.
 
     Raises:
         ValueError: `jax_mesh` has no axis of that name.
@@ -28,6 +29,7 @@ class MpmdMesh:
 
     jax_mesh: Mesh
     mpmd_axis_name: str
+    cluster: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.jax_mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
@@ -62,7 +64,7 @@ class MpmdMesh:
             raise ValueError(f"mpmd_submesh: indices {list(mpmd_indices)} of a mesh with {self.mpmd_dim} mpmd groups")
         devices = np.take(self.jax_mesh.devices, list(mpmd_indices), self.mpmd_axis)
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
-        return MpmdMesh(mesh, self.mpmd_axis_name)
+        return MpmdMesh(mesh, self.mpmd_axis_name, self.cluster)
 
     @property
     def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:

@@ -168,7 +168,7 @@ class Door:
         Raises TypeError for what is no array, ValueError for another shape or dtype, RuntimeError for a donated array.
         """
         if not isinstance(value, jax.Array):
-            self._check(value)
+            self.check(value)
             if not isinstance(value, np.ndarray):
                 value = np.asarray(value, self.spec.dtype)
             return put(value, self.whole)
@@ -176,7 +176,7 @@ class Door:
             raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
         aval: Any = value.aval
         if aval is not self.seen_aval:
-            self._check(value)
+            self.check(value)
             self.seen_aval = aval
         sharding = value.sharding
         if sharding is not self.seen_sharding:
@@ -202,7 +202,8 @@ class Door:
                 f"the program takes it on {self.whole.sharding}"
             )
 
-    def _check(self, value: Any) -> None:
+    def check(self, value: Any) -> None:
+        """Raise TypeError for what is no array, ValueError for another shape or dtype."""
         try:
             found: Any = jax.typeof(value)
         except TypeError:

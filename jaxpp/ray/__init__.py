@@ -1,0 +1,22 @@
+"""Steps on a cluster of Ray actors, told by one driver what to run.
+
+    with jaxpp.ray.Cluster(actors=4, devices=2) as cluster:
+        mesh = cluster.mesh((4, 2), ("mpmd", "data"), "mpmd")
+        step = jaxpp.mpmd_jit_with_loop(train_step, mesh)
+
+Needs Ray: `pip install 'jaxpp[ray]'`. In this package `ray` is that one, `jaxpp.ray` this one.
+"""
+
+try:
+    import ray as _ray
+except ModuleNotFoundError as error:
+    message = "jaxpp.ray needs Ray: pip install 'jaxpp[ray]'"
+    raise ModuleNotFoundError(message, name=error.name) from None
+
+from jaxpp.ray.calls import ActorError
+from jaxpp.ray.cluster import Cluster
+from jaxpp.runtime.remote import RemoteArray
+
+del _ray
+
+__all__ = ["ActorError", "Cluster", "RemoteArray"]

@@ -1,0 +1,239 @@
+"""What runs in an actor's process: its meshes' part of every program, and the arrays that the driver has handles of."""
+
+import asyncio
+import os
+import pickle
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+import ray
+from jax.sharding import Mesh
+from ray.util import get_node_ip_address
+
+from jaxpp.runtime import Event, Executable, Program, trace_step
+from jaxpp.runtime.transfer import Peers, TransferError, Transport, Waiting
+
+
+class Failed(RuntimeError):
+    """A call of an actor failed. It travels to the driver, which may not be able to unpickle what was raised.
+
+    follows: whether it failed because another actor did.
+    """
+
+    def __init__(self, message: str, follows: bool) -> None:
+        super().__init__(message, follows)
+        self.message, self.follows = message, follows
+
+
+@dataclass(frozen=True)
+class Started:
+    """What an actor says of itself: where it runs, and where its transfers are to be had."""
+
+    host: str
+    node: str
+    pid: int
+    address: str
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What an actor needs to run its meshes of a program.
+
+    program: without the stage programs of other actors.
+    owners: the actor of each mesh.
+    devices: of each mesh of this actor, which of its devices, in the shape of the mesh.
+    """
+
+    program: Program
+    owners: Sequence[int]
+    devices: Mapping[int, np.ndarray[Any, Any]]
+    axis_names: Sequence[str]
+    axis_types: Any
+    mpmd_axis: str
+    names: Sequence[str]
+    compiler_options: Mapping[str, Any] | None
+    host_callbacks: Sequence[Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a program, as an actor is told of it.
+
+    held: arguments by number that are arrays of this actor, by their numbers; given: those that come along.
+    released: arrays of earlier steps that nobody needs any more.
+    results: the number of the first result; the others follow.
+    """
+
+    program: int
+    held: Mapping[int, int]
+    given: Mapping[int, Any]
+    released: Sequence[int]
+    results: int
+
+
+class Actor:
+    """A process of its own with a JAX client of its own.
+
+    It is asynchronous so that it can give a sign of life during a step. Ray then doesn't keep the order of calls: they
+    are numbered, and run one after the other in a thread.
+    """
+
+    def __init__(self) -> None:
+        self.failure: Failed | None = None
+        self.arrays: dict[int, Any] = {}
+        self.programs: dict[int, Executable] = {}
+        self.waiting = ""
+        self.turn = 0
+        self.early: dict[int, Callable[[], None]] = {}
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxpp-actor")
+
+    async def call(self, turn: int, method: str, *args: Any) -> Any:
+        """Run a method when all calls of an earlier turn have run."""
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.early[turn] = lambda: self._submit(done, method, args)
+        while self.turn in self.early:
+            self.early.pop(self.turn)()
+            self.turn += 1
+        return await done
+
+    async def ping(self) -> str:
+        """What the step under way waits for."""
+        return self.waiting
+
+    def _submit(self, done: "asyncio.Future[Any]", method: str, args: Sequence[Any]) -> None:
+        loop = done.get_loop()
+
+        def run() -> None:
+            try:
+                result = self._report(method, args)
+            except Failed as error:
+                loop.call_soon_threadsafe(done.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(done.set_result, result)
+
+        self.thread.submit(run)
+
+    def _report(self, method: str, args: Sequence[Any]) -> Any:
+        """Run a method. One that fails fails all that follow: what they need isn't there."""
+        if method == "again":
+            self.failure = None
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return getattr(self, method)(*args)
+        except Exception as error:
+            follows = isinstance(error, TransferError)
+            first = str(error) if follows else f"{type(error).__name__}: {error}"
+            self.failure = Failed("\n".join([first, *getattr(error, "__notes__", ())]), follows)
+            raise self.failure from None
+
+    def start(self, number: int, platform: str, count: int, host: str) -> Started:
+        """Start JAX with `count` devices, and the transport of actor `number` on the address `host`."""
+        self.number, self.devices = number, _devices(platform, count)
+        return self.again(host)
+
+    def again(self, host: str) -> Started:
+        """Begin with no programs, no arrays and no transfers: when it starts, and when another actor is replaced."""
+        self.arrays, self.programs, self.addresses = {}, {}, []
+        self.transport = Transport(self.number, self.devices[0], self._find, host or get_node_ip_address())
+        self.transport.watch = self._watch
+        node = ray.get_runtime_context().get_node_id()
+        return Started(socket.gethostname(), node, os.getpid(), self.transport.address, versions())
+
+    def meet(self, addresses: Sequence[str]) -> None:
+        """Hear where the transport of each actor is."""
+        self.addresses = addresses
+
+    def load(self, number: int, secret: bytes, pickled: bytes) -> None:
+        """Compile this actor's part, a `Part`, of program `number`.
+
+        secret: the same for all actors of a program, and of no other: it goes into the numbers of the transfers.
+        """
+        part: Part = pickle.loads(pickled)
+        types = part.axis_types
+        submeshes = [
+            Mesh(np.array(self.devices)[part.devices[mesh]], part.axis_names, axis_types=types)
+            if mesh in part.devices
+            else None
+            for mesh in range(part.program.meshes)
+        ]
+        peers = None
+        if set(part.owners) != {self.number}:
+            owners = [[owner] * part.program.partitions for owner in part.owners]
+            peers = Peers(self.transport, owners, secret)
+        self.programs[number] = Executable(
+            part.program,
+            submeshes,
+            peers=peers,
+            names=part.names,
+            mpmd_axis=part.mpmd_axis,
+            compiler_options=part.compiler_options,
+            host_callbacks=part.host_callbacks,
+        )
+
+    def step(self, step: Step) -> None:
+        """Run one step."""
+
+        def run(executable: Executable, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+            return executable(arguments), []
+
+        self._run(step, run)
+
+    def trace(self, step: Step) -> list[Event]:
+        """Run one step task by task; returns what each took."""
+        return self._run(step, trace_step)
+
+    def fetch(self, number: int) -> np.ndarray[Any, Any]:
+        """The numbers of an array."""
+        return np.asarray(self.arrays[number])
+
+    def wait(self, number: int) -> None:
+        """Return when an array is computed."""
+        jax.block_until_ready(self.arrays[number])
+
+    def _run(self, step: Step, run: Callable[..., tuple[Any, Any]]) -> Any:
+        for number in step.released:
+            self.arrays.pop(number, None)
+        executable = self.programs[step.program]
+        arguments: list[Any] = [None] * len(executable.names)
+        for place, value in step.given.items():
+            arguments[place] = value
+        for place, number in step.held.items():
+            arguments[place] = self.arrays[number]
+        results, events = run(executable, arguments)
+        for number, result in enumerate(results, step.results):
+            if result is not None:
+                self.arrays[number] = result
+        return events
+
+    def _find(self, peer: int) -> str:
+        return self.addresses[peer]
+
+    def _watch(self, waiting: Waiting, seconds: float) -> None:
+        self.waiting = f"{waiting}, for {seconds:.0f} s"
+
+
+def versions() -> dict[str, str]:
+    """What driver and actors must have the same of."""
+    return {name: version(name) for name in ("jax", "jaxlib", "jaxpp")}
+
+
+def _devices(platform: str, count: int) -> list[Any]:
+    if platform == "cpu":
+        # A driver that forces a number of devices on its own process hands that on to those that it starts.
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags).strip()
+        jax.config.update("jax_num_cpu_devices", count)
+    jax.config.update("jax_platforms", platform)
+    found = jax.devices()
+    if len(found) < count:
+        raise ValueError(f"it has {len(found)} {platform} devices, and is to have {count}")
+    return found[:count]

@@ -1,0 +1,209 @@
+"""A step that runs on a cluster: arguments go to the actors that use them, results stay there."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jaxpp.jit import CompiledStep
+from jaxpp.lowering.lower import Lowered
+from jaxpp.ray.actor import Part, Step
+from jaxpp.ray.values import Buffers, parts
+from jaxpp.runtime import Event, Program
+from jaxpp.runtime.arrays import Door, Shardings
+from jaxpp.runtime.program import Argument, Call, Constant, Result
+from jaxpp.runtime.remote import RemoteArray
+
+if TYPE_CHECKING:
+    from jaxpp.ray.cluster import Cluster
+
+
+class RemoteStep(CompiledStep):
+    """A step for arguments of one kind, on a cluster. Its results are RemoteArrays."""
+
+    def _trace(self, bits: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+        executable: Any = self.executable
+        return executable.trace(bits)
+
+    def _bits(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """As in one process; a RemoteArray of keys stands for their bits."""
+        return [
+            jax.random.key_data(leaf) if i in self._keys_in and not isinstance(leaf, RemoteArray) else leaf
+            for i, leaf in enumerate(leaves)
+        ]
+
+    def _wrap(self, results: list[Any]) -> Any:
+        return jax.tree.unflatten(self._lowered.out_tree, results)
+
+
+class RemoteExecutable:
+    """A program that actors have compiled: call it with the flat arguments, get handles of the flat results.
+
+    What an argument must be is checked here, before any actor hears of it, with the messages of one process. Each step
+    is one call per actor.
+    """
+
+    def __init__(
+        self, cluster: "Cluster", lowered: Lowered, program: Program, options: Mapping[str, Any] | None
+    ) -> None:
+        self.cluster, self.program, self.names = cluster, program, lowered.in_names
+        mesh = lowered.mpmd_mesh
+        self.owners = cluster.owners(mesh.mpmd_dim)[: program.meshes]
+        self.actors = sorted(set(self.owners))
+        shardings = Shardings(program, mesh.unstack[: program.meshes], mesh.mpmd_axis_name)
+        self._entrances = [
+            _Entrance(cluster, self.owners, shardings, number, self.names[number], argument)
+            for number, argument in program.arguments.items()
+            if argument.registers
+        ]
+        self._donated = [number for number, argument in program.arguments.items() if argument.donated]
+        self._results = [
+            (aval, result, shardings.place(result.spec, _meshes(result), result.stacked))
+            for result, aval in zip(program.results, lowered.out_avals, strict=True)
+        ]
+        parts = {actor: _part(lowered, program, options, self.owners, actor) for actor in self.actors}
+        self._number = cluster.load(parts)
+        self._steps = 0
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Begin one step; returns while it runs. Donated arguments are deleted.
+
+        Raises TypeError, ValueError or RuntimeError for an argument, as in one process, and ActorError when an earlier
+        step failed.
+        """
+        calls, results, what = self._begin("step", arguments)
+        self.cluster.calls.ahead(calls, what)
+        return results
+
+    def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+        """Run one step task by task, and return its events too. Each actor has its own clock, from its own start."""
+        calls, results, what = self._begin("trace", arguments)
+        events = self.cluster.calls.get(calls, what)
+        return results, [event for each in events for event in each]
+
+    def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
+        """(the calls, the results, what it is called in messages)"""
+        self.cluster.calls.check()
+        self._check(arguments)
+        held: dict[int, dict[int, int]] = {actor: {} for actor in self.actors}
+        given: dict[int, dict[int, Any]] = {actor: {} for actor in self.actors}
+        for entrance in self._entrances:
+            entrance.enter(arguments[entrance.number], held, given)
+        first = self.cluster.reserve(len(self._results))
+        self._steps += 1
+        calls: list[Any] = []
+        for actor in self.actors:
+            step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
+            calls.append(self.cluster.call(actor, method, step))
+        results = [
+            RemoteArray(aval, Buffers(self.cluster, number, _meshes(result), self.owners, result.stacked, placed))
+            for number, (aval, result, placed) in enumerate(self._results, first)
+        ]
+        for number in self._donated:
+            value = arguments[number]
+            if isinstance(value, jax.Array | RemoteArray) and not value.is_deleted():
+                value.delete()
+        return calls, results, f"step {self._steps}"
+
+    def _check(self, arguments: Sequence[Any]) -> None:
+        """Raise for too few or too many arguments, and for one that is donated and given twice."""
+        if len(arguments) != len(self.names):
+            raise TypeError(f"expected {len(self.names)} arguments, found {len(arguments)}")
+        first: dict[int, int] = {}
+        for number, value in enumerate(arguments):
+            other = first.setdefault(id(value), number)
+            if other != number and isinstance(value, jax.Array | RemoteArray) and {other, number} & {*self._donated}:
+                raise ValueError(
+                    f"arguments `{self.names[other]}` and `{self.names[number]}` are one array, which is donated"
+                )
+
+
+class _Entrance:
+    """Takes one argument in: checks it, and finds for each actor that uses it what to send."""
+
+    def __init__(
+        self,
+        cluster: "Cluster",
+        owners: Sequence[int],
+        shardings: Shardings,
+        number: int,
+        name: str,
+        argument: Argument,
+    ) -> None:
+        self.number, self._cluster, self._argument = number, cluster, argument
+        self._door = Door(number, name, argument, shardings)
+        self._meshes = _meshes(argument)
+        self._parts = parts(self._meshes, owners)
+
+    def enter(self, value: Any, held: Mapping[int, dict[int, int]], given: Mapping[int, dict[int, Any]]) -> None:
+        """Add the argument to what each actor has of it already, or else to what is given to it."""
+        door = self._door
+        if isinstance(value, RemoteArray):
+            numbers = self._find(value)
+            if numbers is not None:
+                for actor in self._parts:
+                    held[actor][self.number] = numbers
+                return
+            value = value.held.read()
+        elif isinstance(value, jax.Array) and value.is_deleted():
+            raise RuntimeError(f"argument `{door.name}` was donated to an earlier call: its array is deleted")
+        door.check(value)
+        value = np.asarray(value, door.spec.dtype)
+        blocks = np.split(value, len(self._meshes)) if self._argument.stacked else []
+        for actor, positions in self._parts.items():
+            part = np.concatenate([blocks[position] for position in positions]) if blocks else value
+            given[actor][self.number] = part
+
+    def _find(self, value: RemoteArray) -> int | None:
+        """The number under which all actors that use the argument have the value; None if they don't all have it."""
+        door, buffers = self._door, value.held
+        if not isinstance(buffers, Buffers) or buffers.cluster is not self._cluster:
+            return None
+        buffers.check(f"argument `{door.name}`")
+        if (buffers.shape, buffers.dtype) != (door.shape, door.spec.dtype):
+            door.check(jax.ShapeDtypeStruct(buffers.shape, buffers.dtype))
+        if self._argument.stacked or buffers.stacked:
+            same = (self._argument.stacked, self._meshes) == (buffers.stacked, buffers.meshes)
+            return buffers.number if same else None
+        return buffers.number if self._parts.keys() <= buffers.parts.keys() else None
+
+
+def _meshes(value: Argument | Result) -> tuple[int, ...]:
+    return tuple(mesh for mesh, _ in value.registers)
+
+
+def _part(
+    lowered: Lowered, program: Program, options: Mapping[str, Any] | None, owners: Sequence[int], actor: int
+) -> Part:
+    """What one actor has to know of a program."""
+    mesh = lowered.mpmd_mesh
+    mine = [number for number, owner in enumerate(owners) if owner == actor]
+    shape, size = mesh.unstack[0].devices.shape, mesh.devices_per_mesh
+    devices = {number: np.arange(k * size, (k + 1) * size).reshape(shape) for k, number in enumerate(mine)}
+    return Part(
+        program=_without_others(program, mine),
+        owners=owners,
+        devices=devices,
+        axis_names=mesh.jax_mesh.axis_names,
+        axis_types=mesh.jax_mesh.axis_types,
+        mpmd_axis=mesh.mpmd_axis_name,
+        names=lowered.in_names,
+        compiler_options=options,
+        host_callbacks=lowered.host_callbacks,
+    )
+
+
+def _without_others(program: Program, meshes: Collection[int]) -> Program:
+    """`program` without the code and the constants of other meshes."""
+    called = {each.function for mesh in meshes for each in program.sequences[mesh] if isinstance(each, Call)}
+    functions = {
+        name: function if name in called else dataclasses.replace(function, bytecode=b"")
+        for name, function in program.functions.items()
+    }
+    sequences = tuple(
+        sequence if mesh in meshes else tuple(each for each in sequence if not isinstance(each, Constant))
+        for mesh, sequence in enumerate(program.sequences)
+    )
+    return dataclasses.replace(program, functions=functions, sequences=sequences)
