@@ -93,6 +93,8 @@ class Executable:
             except BaseException as error:
                 self._fail(error, label)
                 raise
+            if self._links:
+                self._links.end()
             return self._leave(registers, arguments)
 
     def run(
@@ -125,6 +127,8 @@ class Executable:
             except BaseException as error:
                 self._fail(error, label)
                 raise
+            if self._links:
+                self._links.end()
             for (mesh, register), number in numbers.items():
                 registers[number] = live[mesh].get(register)
             return self._leave(registers, arguments)

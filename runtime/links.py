@@ -40,6 +40,7 @@ class Links:
         self._offers: list[tuple[int, list[Any]]] = []
         """(key, types) of every offer of a step, in order."""
         self._offered = 0
+        self._tasks = _tasks(program)
 
     def is_local(self, *meshes: int) -> bool:
         """Whether all devices of these meshes are this process's."""
@@ -58,6 +59,7 @@ class Links:
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
         self._offered = 0
+        self.transport.running.add(self)
         for peer in list(self._messages):
             self._check(peer)
         self._step += 1
@@ -107,7 +109,10 @@ class Links:
         """Waits for pulled shards, and puts them and those copied here, at the positions `order`, together."""
         placed = self.shardings.place(self.program.registers[mesh][receive.result], (mesh,))
         source = self.owners[receive.source]
-        waits = [(index, Waiting(source[position], mesh, receive)) for index, position in enumerate(order)]
+        task = self._tasks.get(receive.channel)
+        waits = [
+            (index, Waiting(source[position], mesh, receive, task, self.owners)) for index, position in enumerate(order)
+        ]
         waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
         indices = [order.index(position) for position in self.positions(mesh)]
 
@@ -136,23 +141,33 @@ class Links:
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 
         def run(values: Sequence[Any]) -> list[Any]:
-            self.transport.wait(values[0], Waiting(others[0], mesh, call))
+            self.transport.wait_computed(values[0], Waiting(others[0], mesh, call, owners=self.owners))
             return []
 
         return run
 
+    def end(self) -> None:
+        """End a step."""
+        self.transport.running.discard(self)
+
     def fail(self, error: BaseException) -> None:
-        """Offer an error in place of what this step has not offered yet."""
+        """End a step that failed: offer an error in place of what it has not offered yet.
+
+        Raises what the transport knows better, for an error of XLA: that a process died in a collective.
+        """
+        self.end()
         reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
         for number, types in self._offers[self._offered :]:
             arrays = [_compat.error_array(each, reason) for each in types]
             self.transport.offer(number + self._step % NUMBERS, arrays)
         self._offered = len(self._offers)
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            self.transport.failed(Waiting(self.me, owners=self.owners))
 
     def _check(self, peer: int) -> None:
         """Wait for the peer's message; raises TransferError when it runs something else."""
         message, expected = self._messages.pop(peer)
-        self.transport.wait(message, Waiting(peer))
+        self.transport.wait(message, Waiting(peer, owners=self.owners))
         found = np.asarray(message).tolist()[: len(expected)]
         if found == expected:
             return
@@ -190,3 +205,16 @@ class Links:
         device = self.shardings.union((mesh,)).devices.flat[position]
         shape = placed.sharding.shard_shape(spec.shape)
         return jax.ShapeDtypeStruct(shape, spec.dtype, sharding=SingleDeviceSharding(device))
+
+
+def _tasks(program: Program) -> dict[int, Call]:
+    """By channel: the call that makes what is sent over it."""
+    found: dict[int, Call] = {}
+    for sequence in program.sequences:
+        made: dict[int, Call] = {}
+        for each in sequence:
+            if isinstance(each, Call):
+                made.update(dict.fromkeys(each.results, each))
+            elif isinstance(each, Send) and each.operand in made:
+                found[each.channel] = made[each.operand]
+    return found

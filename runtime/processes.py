@@ -2,8 +2,11 @@
 
 import atexit
 import collections
+import contextlib
 import hashlib
 import itertools
+import os
+import secrets
 import socket
 import time
 import zlib
@@ -15,7 +18,8 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpp import _compat
-from jaxpp.runtime.transfer import Peers, Transport
+from jaxpp.runtime.faults import Guard
+from jaxpp.runtime.transfer import Peers, Transport, Waiting
 
 PATIENCE = 300.0
 """Seconds that a process waits for another to compile the same step: they trace it at their own speed."""
@@ -44,6 +48,7 @@ def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
         return None
     if me not in together:
         return Peers(transport(), owners, b"")
+    watch([peer for peer in together if peer != me])
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
@@ -110,13 +115,46 @@ def gather(text: str) -> list[str]:
     return [zlib.decompress(_get(f"{place}/{process}", process)).decode() for process in range(jax.process_count())]
 
 
-@cache
 def transport() -> Transport:
     """This process's end of all transfers, made when it is first needed. The others find its address."""
+    return guard().transport
+
+
+@cache
+def guard() -> Guard:
+    """The transport, and what ends its waits when a peer is gone.
+
+    Raises ProcessError when JAXPP_WATCHDOG_SECONDS is no number of seconds.
+    """
+    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
+    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
+        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
     made = Transport(jax.process_index(), jax.local_devices()[0], _find, _host())
     _put(f"jaxpp/transfer/{made.me}", made.address.encode())
-    atexit.register(made.close)
-    return made
+    found = Guard(made, _secret(), float(seconds))
+    _put(f"jaxpp/watchdog/{made.me}", found.watchdog.address.encode())
+    atexit.register(found.leave)
+    return found
+
+
+def watch(processes: Sequence[int]) -> None:
+    """Notice from now on when one of these dies. All of them watch each other. Raises ProcessError for a stranger."""
+    own = guard()
+    addresses = {process: _get(f"jaxpp/watchdog/{process}", process).decode() for process in processes}
+    try:
+        own.watchdog.connect(addresses)
+    except ConnectionError as error:
+        raise ProcessError(str(error)) from None
+
+
+def _secret() -> bytes:
+    """What the processes of this job know: JAXPP_JOB_SECRET, or else what the first of them has thought of."""
+    if given := os.environ.get("JAXPP_JOB_SECRET"):
+        return given.encode()
+    store = _compat.key_value_store()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+        store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))
+    return bytes(store.blocking_key_value_get_bytes("jaxpp/secret", 10_000))
 
 
 def _find(process: int) -> str:
@@ -124,7 +162,9 @@ def _find(process: int) -> str:
 
 
 def _host() -> str:
-    """The address of this machine on the network of the coordinator: loopback where that is on loopback."""
+    """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is."""
+    if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
+        return given
     host, port = _compat.coordinator_address().rsplit(":", 1)
     host = host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
@@ -141,8 +181,9 @@ def _put(key: str, value: bytes) -> None:
 def _get(key: str, process: int) -> bytes:
     """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after PATIENCE."""
     store = _compat.key_value_store()
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
+    start = time.monotonic()
+    while (seconds := time.monotonic() - start) < PATIENCE:
+        transport().watch(Waiting(process), seconds)
         try:
             return bytes(store.blocking_key_value_get_bytes(key, 200))
         except jax.errors.JaxRuntimeError as error:

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
-from jaxpp.runtime.program import Instruction, Receive
+from jaxpp.runtime.program import Call, Instruction, Receive
 
 TICK = 0.1
 """Seconds between two calls of `watch` during a wait."""
@@ -42,17 +42,29 @@ class Waiting:
     peer: the process that it comes from; of a mesh that several processes share, one of the others.
     mesh: the mesh that waits; None between steps.
     instruction: what waits there: a Receive, or the last Call of a shared mesh; None likewise.
+    task: the call that makes what is received, if one does.
+    owners: as of Peers; empty where no program is run.
     """
 
     peer: int
     mesh: int | None = None
     instruction: Instruction | None = None
+    task: Call | None = None
+    owners: Sequence[Sequence[int]] = ()
 
     def __str__(self) -> str:
         if self.mesh is None:
             return f"waiting for process {self.peer}"
+        return f"mesh {self.mesh}: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """What the mesh waits for, and for whom."""
+        if self.instruction is None:
+            return f"process {self.peer}"
+        task = f" ({self.task})" if self.task else ""
         preposition = "from" if isinstance(self.instruction, Receive) else "with"
-        return f"mesh {self.mesh}: {self.instruction} {preposition} process {self.peer}"
+        return f"{self.instruction}{task} {preposition} process {self.peer}"
 
 
 Watch = Callable[[Waiting, float], None]
@@ -75,12 +87,15 @@ class Transport:
     find: the address of the transport of a process; asked once, when it is first needed.
     host: the address of this machine that the peers connect to.
 
-    `watch` looks on during every wait; whoever knows of dead peers puts his own there.
+    `watch` looks on during every wait, and `failed` is called when what was waited for has failed: whoever knows of
+    dead peers puts there what raises. `running` has an object for each step that has begun and not ended.
     """
 
     def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
         self.me, self.device, self.host, self._find = me, device, host, find
         self.watch: Watch = lambda waiting, seconds: None
+        self.failed: Callable[[Waiting], None] = lambda waiting: None
+        self.running: set[object] = set()
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._waiter = _Waiter()
@@ -143,7 +158,22 @@ class Transport:
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
+        self._check(error, waiting)
+
+    def wait_computed(self, array: Any, waiting: Waiting) -> None:
+        """As `wait`, for what is computed in collectives with others: nothing could make a thread return from those."""
+        start = looked = time.monotonic()
+        while not array.is_ready():
+            now = time.monotonic()
+            if now - looked > TICK:
+                self.watch(waiting, now - start)
+                looked = now
+            time.sleep(min((now - start) / 16, 1e-3))
+        self._check(_failure(array), waiting)
+
+    def _check(self, error: Exception | None, waiting: Waiting) -> None:
         if error is not None:
+            self.failed(waiting)
             raise TransferError(f"{waiting}: {str(error).removeprefix('INTERNAL: Error while transferring: ')}")
 
     def close(self) -> None:

@@ -1,0 +1,308 @@
+"""Which of the processes that this one works with are alive: a connection to each, and one thread that listens to all.
+
+The connections carry no data. Each begins with a proof that both ends know the secret of the job; then each end says
+every few seconds that it is alive, and at last goodbye. One that breaks without a goodbye is a process that died; one
+that falls silent is a process that froze. Messages are JSON behind four bytes of length: nothing is unpickled.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any
+
+LONGEST = 4096
+"""Bytes of a message at most."""
+
+PROOF_SECONDS = 10.0
+"""How long the other end of a new connection has to prove that it belongs to the job."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """A peer that is gone.
+
+    peer: its number; name: as which process, host and pid it introduced itself.
+    how: "died", "is frozen: ..." or "has ended", with the reason that it gave.
+    ended: whether it said goodbye.
+    """
+
+    peer: int
+    name: str
+    how: str
+    ended: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.how}"
+
+
+class _RefusedError(Exception):
+    """What came over a connection is not from a process of the job."""
+
+
+class Watchdog:
+    """Tells when a peer dies, freezes or ends. It knows nothing of `jax.distributed`, nor of JAX.
+
+    me: the number of this process; all processes of the job agree on the numbers.
+    secret: what only the processes of the job know.
+    host: the address to listen at.
+    seconds: a peer that says nothing for so long is frozen. It must hold for all its work that keeps Python's lock.
+    on_loss: called with the Loss, in the watchdog's thread, when a peer died or froze; not when it said goodbye.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        seconds: float = 60.0,
+        on_loss: Callable[[Loss], None] = lambda loss: None,
+    ) -> None:
+        self.me, self.seconds = me, seconds
+        self._secret, self._on_loss = secret, on_loss
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host.strip("[]"), 0), family=family)
+        self._host = host
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._changed = threading.Condition()
+        self._new: list[_Line] = []
+        self._lines: dict[int, _Line] = {}
+        self._names: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
+        self._lost: dict[int, Loss] = {}
+        self._open = True
+        _watchdogs.add(self)
+        self._thread = threading.Thread(target=self._run, name="jaxpp-watchdog", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """host:port where peers connect to."""
+        return f"{self._host}:{self._listener.getsockname()[1]}"
+
+    @property
+    def lost(self) -> list[Loss]:
+        """The peers that are gone, in the order in which they went."""
+        return list(self._lost.values())
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is.
+
+        Raises ConnectionError when a peer can't be reached within PROOF_SECONDS, or belongs to another job.
+        """
+        dialled = [peer for peer in addresses if peer < self.me and peer not in self._names]  # the higher number dials
+        for peer in dialled:
+            host, port = addresses[peer].rsplit(":", 1)
+            try:
+                self._new.append(_Line(socket.create_connection((host.strip("[]"), int(port)), PROOF_SECONDS)))
+            except OSError as error:
+                raise ConnectionError(f"process {peer} can't be reached at {addresses[peer]}: {error}") from None
+        self._wake.send(b"!")
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_decided(addresses, dialled), PROOF_SECONDS)
+            for peer in addresses.keys() - self._names.keys():
+                reason = self._refused.get(peer, f"did not connect within {PROOF_SECONDS:g} s")
+                raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
+
+    def _is_decided(self, peers: Iterable[int], dialled: Iterable[int]) -> bool:
+        """Whether all peers have proven who they are, or one cannot. A stranger may dial, so that decides nothing."""
+        return self._names.keys() >= set(peers) or not self._refused.keys().isdisjoint(dialled)
+
+    def wait_for_loss(self, seconds: float) -> bool:
+        """Wait until a peer has died or froze; whether one has."""
+        with self._changed:
+            return self._changed.wait_for(self._is_one_dead, seconds)
+
+    def goodbye(self, reason: str) -> None:
+        """Tell the peers that this process ends, and why. It goes on listening to them."""
+        self._say({"goodbye": reason})
+
+    def wait_for_goodbyes(self, seconds: float) -> bool:
+        """Wait until every peer has said goodbye, or one is dead or frozen; whether every one did."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._names.keys() <= self._lost.keys() or self._is_one_dead(), seconds)
+            return self._names.keys() <= self._lost.keys() and not self._is_one_dead()
+
+    def wait_until_alone(self, seconds: float) -> bool:
+        """Wait until no peer is connected any more; whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines, seconds)
+
+    def close(self) -> None:
+        """End the thread and all connections."""
+        self._open = False
+        self._wake.send(b"!")
+        self._thread.join()
+        self.drop()
+
+    def drop(self) -> None:
+        """Close all sockets: also in a forked child, which must not keep a dead parent's connections alive."""
+        for each in (*self._lines.values(), *self._new):
+            each.socket.close()
+        for each in (self._listener, self._wake, self._woken):
+            each.close()
+
+    def _run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        pause = min(self.seconds / 4, 5.0)
+        said = time.monotonic()
+        while self._open:
+            for key, _ in self._selector.select(pause / 2):
+                self._handle(key)
+            while self._new:
+                self._add(self._new.pop())
+            if time.monotonic() - said > pause:
+                self._say({})
+                said = time.monotonic()
+            self._find_silent()
+
+    def _handle(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._woken:
+            self._woken.recv(LONGEST)
+        elif key.fileobj is self._listener:
+            with contextlib.suppress(OSError):  # who dialled has hung up already
+                self._add(_Line(self._listener.accept()[0]))
+        else:
+            self._read(key.data)
+
+    def _is_one_dead(self) -> bool:
+        return not all(loss.ended for loss in self.lost)
+
+    def _add(self, line: "_Line") -> None:
+        """Begin to talk over a new connection."""
+        line.socket.setblocking(False)
+        line.talk = self._talk(line)
+        next(line.talk)
+        self._selector.register(line.socket, selectors.EVENT_READ, line)
+
+    def _read(self, line: "_Line") -> None:
+        try:
+            for message in line.receive():
+                line.talk.send(message)
+        except Exception:  # whatever a stranger sends ends his connection, and nothing else
+            self._hang_up(line, "died")
+
+    def _talk(self, line: "_Line") -> Generator[None, bytes, None]:
+        """Follow a connection message by message. Each end sends a greeting, a proof, and then that it is alive."""
+        own = {"process": self.me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
+        mine = line.send(own)
+        theirs = yield
+        found = json.loads(theirs)
+        peer = int(found["process"])
+        if peer == self.me or peer in self._names:
+            raise _RefusedError(f"a second process {peer}")
+        line.send({"proof": self._proof(mine, theirs)})
+        if not hmac.compare_digest(str(json.loads((yield))["proof"]), self._proof(theirs, mine)):
+            with self._changed:
+                self._refused[peer] = "has another job secret (JAXPP_JOB_SECRET)"
+                self._changed.notify_all()
+            raise _RefusedError(self._refused[peer])
+        with self._changed:
+            line.peer, line.heard = peer, time.monotonic()
+            self._lines[peer] = line
+            self._names[peer] = f"process {peer} ({found['host']}, pid {found['pid']})"
+            self._changed.notify_all()
+        while True:
+            message: dict[str, Any] = json.loads((yield))
+            if "goodbye" in message:
+                reason = str(message["goodbye"])
+                self._lose(peer, f"has ended{f' ({reason})' if reason else ''}", ended=True)
+
+    def _proof(self, first: bytes, second: bytes) -> str:
+        """That whoever sent the greeting `first`, and was sent `second`, knows the secret."""
+        return hmac.new(self._secret, struct.pack(">I", len(first)) + first + second, hashlib.sha256).hexdigest()
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        for line in list(self._lines.values()):
+            with contextlib.suppress(OSError):  # what is wrong shows when it is read
+                line.send(message)
+
+    def _find_silent(self) -> None:
+        now = time.monotonic()
+        for key in list(self._selector.get_map().values()):
+            line = key.data
+            if line is None:
+                continue
+            if line.peer is None and now - line.heard > PROOF_SECONDS:
+                self._hang_up(line, "")
+            elif line.peer is not None and now - line.heard > self.seconds:
+                self._hang_up(line, f"is frozen: it gave no sign of life for {self.seconds:g} s")
+
+    def _hang_up(self, line: "_Line", how: str) -> None:
+        self._selector.unregister(line.socket)
+        line.socket.close()
+        if line.peer is not None:
+            with self._changed:
+                del self._lines[line.peer]
+                self._changed.notify_all()
+            self._lose(line.peer, how)
+
+    def _lose(self, peer: int, how: str, ended: bool = False) -> None:
+        """Note that a peer is gone; the first reason stands."""
+        if peer in self._lost:
+            return
+        loss = Loss(peer, self._names[peer], how, ended)
+        with self._changed:
+            self._lost[peer] = loss
+            self._changed.notify_all()
+        if not ended:
+            self._on_loss(loss)
+
+
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    for each in _watchdogs:
+        each.drop()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+class _Line:
+    """One connection, in messages. `heard` is when the last one came; `peer` who is there, once that is proven."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self.socket = connected
+        self.heard = time.monotonic()
+        self.peer: int | None = None
+        self.talk: Generator[None, bytes, None]
+        self._buffer = b""
+
+    def send(self, message: Mapping[str, Any]) -> bytes:
+        """Send a message: far less than the system's buffer holds. Returns it without its length."""
+        text = json.dumps(message).encode()
+        self.socket.send(struct.pack(">I", len(text)) + text)
+        return text
+
+    def receive(self) -> list[bytes]:
+        """The messages that have come. Raises ConnectionError when the other end hung up, ValueError for a long one."""
+        data = self.socket.recv(LONGEST)
+        if not data:
+            raise ConnectionError("closed")
+        if self.peer is not None:  # a stranger's time runs from the start
+            self.heard = time.monotonic()
+        self._buffer += data
+        found: list[bytes] = []
+        while len(self._buffer) >= 4:
+            end = 4 + struct.unpack(">I", self._buffer[:4])[0]
+            if end > LONGEST:
+                raise ValueError("too long")
+            if len(self._buffer) < end:
+                break
+            found.append(self._buffer[4:end])
+            self._buffer = self._buffer[end:]
+        return found
