@@ -59,6 +59,7 @@ class Executable:
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._order = [each for each in merged_order(program) if each[0] in here]
         self._links = Links(program, peers, shardings) if peers else None
+        self.gather = peers.gather if peers else None
         self._executables = compile_program(program, here, compiler_options, host_callbacks)
         self._flat = flat = flatten(program, self._order, self._executables, shardings, self._links)
         doors = [

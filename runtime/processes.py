@@ -47,12 +47,12 @@ def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
     if together == [me]:
         return None
     if me not in together:
-        return Peers(transport(), owners, b"")
+        return Peers(transport(), owners, b"", gather)
     watch([peer for peer in together if peer != me])
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
-    found = Peers(transport(), owners, program)
+    found = Peers(transport(), owners, program, gather)
     for peer in together:
         if peer != me:
             found.transport.connection(peer)

@@ -1,6 +1,7 @@
 """Where the time and the memory of a step go: every task and copy of one step, measured alone."""
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -59,9 +60,18 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
     """Run one step, waiting for each instruction; returns its results and its events, in the order of dispatch.
 
     The results are the step's own, and donated arguments are gone: this is a step of the training, only slower.
+
+    In several processes, which call it together, each gets the events of all if their `Peers` have a `gather`; else its
+    own, in which what goes to another process takes no time.
     """
     tracer = _Tracer(executable.program)
-    return executable.run(arguments, tracer.on_instruction, tracer.on_start), tracer.events
+    if executable.gather is not None:
+        executable.gather("")  # so that all begin together
+    results = executable.run(arguments, tracer.on_instruction, tracer.on_start)
+    if executable.gather is None:
+        return results, tracer.events
+    parts = [json.loads(part) for part in executable.gather(json.dumps(tracer.part()))]
+    return results, _merged([part for part in parts if part["events"]])
 
 
 def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
@@ -94,6 +104,31 @@ def _memory(events: Sequence[Event]) -> Memory:
     return Memory("bytes", [curve(*in_order(*line)) for line in lines])
 
 
+def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """The events of several processes; those of a mesh that several share are of the first of them.
+
+    A copy between processes takes from when it is offered and asked for until it is there: the clocks of two hosts have
+    to agree to say that. JSON has made strings of the channels.
+    """
+    arrived: dict[str, list[float]] = {}
+    for part in parts:
+        arrived.update(part["arrived"])
+    begin = min(part["begin"] for part in parts)
+    found: list[Event] = []
+    for part in parts:
+        shift = part["begin"] - begin
+        events = [
+            Event(**each | {"start": each["start"] + shift, "end": each["end"] + shift}) for each in part["events"]
+        ]
+        for channel, (number, offered) in part["offered"].items():
+            asked, there = arrived[channel]
+            seconds = max(there - max(offered, asked), 0.0)
+            events[number] = dataclasses.replace(events[number], seconds=seconds, end=events[number].start + seconds)
+        known = {each.mesh for each in found}
+        found += [each for each in events if each.mesh not in known]
+    return found
+
+
 class _Tracer:
     """Times the instructions of a step as they run, and places them as if each mesh had its own processors."""
 
@@ -107,11 +142,26 @@ class _Tracer:
         self.arrivals: dict[int, float] = {}
         self.bytes: dict[tuple[int, int], int] = {}
         """What each register holds beyond the arguments."""
+        self.begin = math.nan
+        self.offered: dict[int, tuple[int, float]] = {}
+        """Of a channel to another process the number of its event, and when the value was there."""
+        self.arrived: dict[int, tuple[float, float]] = {}
+        """Of a channel from another process when it was asked for, and when it was there, likewise."""
 
     def on_start(self, live: Sequence[Mapping[int, jax.Array]]) -> None:
         """The arguments are on their way: start the clock when they have arrived."""
         jax.block_until_ready([list(registers.values()) for registers in live])
-        self.last = time.perf_counter()
+        self.begin = self.last = time.perf_counter()
+
+    def part(self) -> dict[str, Any]:
+        """What this process has to say of the step, for `_merged`; by the clock that all processes have."""
+        shift = time.time() - time.perf_counter()
+        return {
+            "begin": self.begin + shift,
+            "events": [dataclasses.asdict(each) for each in self.events],
+            "offered": {channel: (number, offered + shift) for channel, (number, offered) in self.offered.items()},
+            "arrived": {channel: (asked + shift, there + shift) for channel, (asked, there) in self.arrived.items()},
+        }
 
     def on_instruction(
         self, mesh: int, instruction: Call | Send | Receive, made: Sequence[jax.Array], _: object
@@ -121,9 +171,14 @@ class _Tracer:
         seconds = time.perf_counter() - self.last
         if isinstance(instruction, Receive):
             place = (mesh, instruction.result)
-            self.ready[place] = self.arrivals.get(instruction.channel, self.clocks[mesh] + seconds)
+            if instruction.channel not in self.arrivals:
+                self.arrivals[instruction.channel] = self.last + seconds - self.begin
+                self.arrived[instruction.channel] = self.last, self.last + seconds
+            self.ready[place] = self.arrivals[instruction.channel]
             self.bytes[place] = byte_size(self.program.registers[mesh][instruction.result])
         elif isinstance(instruction, Send):
+            if not made:
+                self.offered[instruction.channel] = len(self.events), self.last
             self.send(mesh, instruction, seconds)
         else:
             self.call(mesh, instruction, seconds)

@@ -194,11 +194,13 @@ class Peers:
     owners: for each mesh the process of each of its devices, in the order of `mesh.devices.flat`.
     program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
         loaded twice: they go into the numbers of its transfers.
+    gather: what each process gives, in all of them, by process; None where traces are put together by somebody else.
     """
 
     transport: Transport
     owners: Sequence[Sequence[int]]
     program: bytes
+    gather: Callable[[str], list[str]] | None = None
 
     def positions(self, mesh: int) -> list[int]:
         """The positions of this process's devices in the mesh."""

@@ -72,10 +72,13 @@ def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path
     assert program.getvalue().count("func.func public @mesh_") == meshes
 
 
-def test_gpt_in_several_processes() -> None:
+def test_gpt_in_several_processes(tmp_path: Path) -> None:
     """Two stages, each over two processes."""
-    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--processes", "4")
+    costs = tmp_path / "costs.toml"
+    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--processes", "4", "--costs", str(costs))
     assert output.count("loss ") == 6, "one process prints"
+    assert re.findall(r"^  mesh (\d)  busy", output, re.MULTILINE) == ["0", "1"]
+    assert schedules.Costs.load(costs).hop > 0
     assert len(re.findall(r"^  (losses|parameters) +\d\.\de[-+]\d\d", output, re.MULTILINE)) == 2
     assert "TOO LARGE" not in output
 
