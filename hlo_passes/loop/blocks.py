@@ -123,8 +123,9 @@ class Blocks:
         return self.parts[value]
 
     def _slices(self, value: ir.Value) -> list[ir.Value]:
-        made = defining_op(value)
-        ip = ir.InsertionPoint.after(made) if made is not None else ir.InsertionPoint.at_block_begin(value.owner)
+        owner = value.owner
+        begin = isinstance(owner, ir.Block)
+        ip = ir.InsertionPoint.at_block_begin(owner) if begin else ir.InsertionPoint.after(owner.operation)
         rows, shape = self.rows(value), shape_of(value)
         bounds = [([n * rows, *[0] * (len(shape) - 1)], [(n + 1) * rows, *shape[1:]]) for n in range(self.count)]
         type_ = _with_rows(value.type, rows)

@@ -9,10 +9,11 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.cheap import is_cheap
 from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, operations, terminator
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.ir.values import is_used
+from jaxpp.hlo_passes.ir.values import byte_size, is_used
 from jaxpp.hlo_passes.program.improvement import improve
 from jaxpp.hlo_passes.program.placement import Placement, place, place_results
 
@@ -57,7 +58,7 @@ class InferPlacement(Pass):
         _Regroup(module, placement).run()
 
 
-# What an operation's group is called for: (phase, meshes, level). The level counts the hops between meshes so far.
+# What an operation's group is called for: (phase, meshes, level). A level waits for other meshes, or for the one before.
 Key = tuple[str, tuple[int, ...], int]
 
 
@@ -92,6 +93,7 @@ class _Regroup:
         self._end = next((op for op in operations(body_of(placement.main)) if op in joins), self._return)
         self._groups: dict[Key, _Group] = {}
         self._key: dict[ir.Operation, Key] = {}
+        self._users = self._find_users()
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
@@ -101,6 +103,9 @@ class _Regroup:
         for op in fixed:
             phase = "before" if op in early else "after"
             self._key[op] = (phase, (placement.home[op],), self._level(op, (placement.home[op],), phase))
+        self._let_wait(fixed)
+        self._send_early(fixed)
+        for op in fixed:
             self._group(self._key[op]).ops[op] = None
         self._connect_tasks()
         self._connect_returns()
@@ -136,6 +141,59 @@ class _Regroup:
             if key is not None and key[0] == phase:
                 level = max(level, key[2] + (key[1] != meshes))
         return level
+
+    def _find_users(self) -> dict[ir.Operation, list[ir.Operation]]:
+        placement = self._placement
+        users: dict[ir.Operation, list[ir.Operation]] = {op: [] for op in placement.ops}
+        for op, operands in placement.operands.items():
+            for value in operands:
+                if value in placement.producers:
+                    users[placement.producers[value]].append(op)
+        return users
+
+    def _send_early(self, fixed: Sequence[ir.Operation]) -> None:
+        """Compute what other meshes wait for in functions of its own, before the rest of the same level.
+
+        The norm of all gradients, say: not together with the update of one mesh, which the others would wait for too.
+        """
+        users, early = self._users, set[ir.Operation]()
+        # What waits for an operation that is computed wherever it is used: meshes, and operations that others wait for.
+        waiting: dict[ir.Operation, set[ir.Operation | int]] = {}
+        for op in reversed(self._placement.ops):
+            reached: set[ir.Operation | int] = set()
+            for user in users[op]:
+                if user in self._key:
+                    reached |= {self._placement.home[user]} | ({user} & early)
+                else:
+                    reached |= waiting[user]
+            if op not in self._key:
+                waiting[op] = reached
+            elif any(
+                each != self._placement.home[op] if isinstance(each, int) else self._key[each] == self._key[op]
+                for each in reached
+            ):
+                early.add(op)
+        levels = {op: 2 * self._key[op][2] + (op not in early) for op in fixed}
+        numbers = {level: number for number, level in enumerate(sorted(set(levels.values())))}
+        for op in fixed:
+            self._key[op] = (*self._key[op][:2], numbers[levels[op]])
+
+    def _let_wait(self, fixed: Sequence[ir.Operation]) -> None:
+        """Compute what is cheap right before it is used, where no less would be kept until then.
+
+        A moment is so decayed in its own buffer, together with the update that waits for a norm.
+        """
+        placement, users = self._placement, self._users
+        returned = {*self._return.operands, *(value for op in placement.stacks.joins for value in op.operands)}
+        for op in reversed(fixed):
+            phase, meshes, level = self._key[op]
+            keys = [self._key.get(user) for user in users[op]]
+            levels = [key[2] for key in keys if key is not None and key[:2] == ("after", meshes)]
+            if phase == "before" or not levels or len(levels) < len(keys) or not is_cheap(op):
+                continue
+            biggest = max((byte_size(value.type) for value in op.operands), default=0)
+            if biggest <= byte_size(op.results[0].type) and returned.isdisjoint(op.results):
+                self._key[op] = (phase, meshes, max(level, min(levels)))
 
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
@@ -203,8 +261,9 @@ class _Regroup:
         first_task = next(iter(placement.tasks), self._end)
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():
-            phase, meshes, level = key
+            phase, meshes, _ = key
             group = self._groups[key]
+            level = len([other for other in self._groups if other[:2] == key[:2] and other[2] < key[2]])
             name = "_".join([phase, *map(str, meshes)]) + (f"_level_{level}" if level else "")
             ops = sorted(group.ops, key=order.__getitem__)
             attributes = {at.KIND: ir.StringAttr.get(phase)}

@@ -7,11 +7,11 @@
 // CHECK:         %[[F0:.*]] = call @forward_0(
 // CHECK-NEXT:    call @forward_1(
 // CHECK-NEXT:    %[[PRODUCT:.*]] = call @after_0(%[[F0]]) {jaxpp.mesh = 0 : i64}
-// CHECK-NEXT:    %[[SUM:.*]] = call @after_1_level_1(%[[PRODUCT]], %{{.*}}) {jaxpp.mesh = 1 : i64}
+// CHECK-NEXT:    %[[SUM:.*]] = call @after_1(%[[PRODUCT]], %{{.*}}) {jaxpp.mesh = 1 : i64}
 // CHECK-NEXT:    return %[[SUM]]
 // CHECK-LABEL: func.func private @after_0(
 // CHECK:         stablehlo.dot_general
-// CHECK-LABEL: func.func private @after_1_level_1(
+// CHECK-LABEL: func.func private @after_1(
 // CHECK:         stablehlo.add
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @main(%x: tensor<160x160xf32>, %w: tensor<160x160xf32>) -> (tensor<160x160xf32> {jaxpp.feeds = 1 : i64}) {

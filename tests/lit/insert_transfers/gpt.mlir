@@ -24,7 +24,7 @@
 // CHECK:         call @after_0(
 // CHECK-NEXT:    "stablehlo.send"({{.*}} (tensor<f32>, !stablehlo.token)
 // CHECK:         "stablehlo.recv"({{.*}} -> (tensor<f32>, !stablehlo.token)
-// CHECK:         call @after_0_level_2(
+// CHECK:         call @after_0_level_3(
 // CHECK:         "stablehlo.send"({{.*}} (tensor<16x8xf32>, !stablehlo.token)
 // CHECK:         return
 // CHECK-LABEL: func.func public @mesh_1(

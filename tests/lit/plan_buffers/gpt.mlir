@@ -8,7 +8,7 @@
 // CHECK:         %[[F:.*]]:14 = call @forward_0({{.*}}) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64
 // CHECK-NEXT:    "stablehlo.send"(%[[F]]#13, {{.*}} {jaxpp.last_use = array<i64: 0>}
 // CHECK:         call @backward_0(%{{[^,]*}}, %{{[^,]*}}, %[[F]]#1, %[[F]]#0, {{.*}}) {jaxpp.last_use = array<i64: 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 19, 20, 21, 22, 23, 24, 25, 26>
-// CHECK:         call @after_0_level_2({{.*}}) {jaxpp.last_use = array<i64: 0, 1, 2, {{.*}} 31, 32, 33>
+// CHECK:         call @after_0_level_3({{.*}}) {jaxpp.last_use = array<i64: 0, 1, 2, {{.*}} 24, 25, 26>
 // CHECK-LABEL: func.func public @mesh_1(
 // CHECK:         %[[X:.*]]:2 = "stablehlo.recv"
 // CHECK-NEXT:    call @forward_1(%[[X]]#0, {{.*}}) {jaxpp.last_use = array<i64: 0>,
@@ -18,5 +18,5 @@
 // CHECK-SAME:      %{{[^:]*}}: tensor<2x4x8xf32> {tf.aliasing_output = 0 : i32}, %{{[^:]*}}: tensor<8x3x2x4xf32>, {{.*}} -> (
 // CHECK-LABEL: func.func private @backward_1(
 // CHECK-SAME:      : tensor<4xf32> {tf.aliasing_output = 2 : i32}, {{.*}}: tensor<16x8xf32> {tf.aliasing_output = 3 : i32}, {{.*}}: tensor<2x4x8xf32> {tf.aliasing_output = 4 : i32}, {{.*}}: tensor<8x3x2x4xf32> {tf.aliasing_output = 5 : i32}, {{.*}}: tensor<8x16xf32> {tf.aliasing_output = 6 : i32}) -> (
-// CHECK-LABEL: func.func private @after_1_level_3(
+// CHECK-LABEL: func.func private @after_1_level_2(
 // CHECK-SAME:      : tensor<16x8xf32> {tf.aliasing_output = 0 : i32}, {{.*}}: tensor<2x4x8xf32> {tf.aliasing_output = 1 : i32}, {{.*}}: tensor<8x3x2x4xf32> {tf.aliasing_output = 2 : i32}, {{.*}}: tensor<8x16xf32> {tf.aliasing_output = 3 : i32}) -> (

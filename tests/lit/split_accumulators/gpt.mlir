@@ -16,7 +16,7 @@
 
 // PROGRAM-LABEL: func.func public @mesh_0(
 // PROGRAM-NOT:     "stablehlo.send"({{.*}} (tensor<16x8xf32>
-// PROGRAM:         call @after_0_level_1
+// PROGRAM:         call @after_0_level_3
 // PROGRAM-NEXT:    "stablehlo.send"({{.*}} (tensor<16x8xf32>
 // PROGRAM-LABEL: func.func public @mesh_1(
 // PROGRAM-NOT:     "stablehlo.send"({{.*}} (tensor<16x8xf32>

@@ -254,6 +254,15 @@ def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     assert found.total() <= 12
 
 
+def test_rows_of_separate_stages_cross_once_per_step() -> None:
+    """With several runs of stages on a mesh a row is stored where its block is, and sent where it is used."""
+    found = [sent(jaxpp.Interleaved1F1B(4, 2), 4, 2, microbatches) for microbatches in (4, 8)]
+    assert [each.pop("3x8xf32") for each in found] == [6 * 4, 6 * 8]
+    assert found[0] == found[1]
+    rows = {kind: count for kind, count in found[0].items() if kind not in ("f32", "i1")}
+    assert rows == {"1x8xf32": 2 * 2, "1x8x8xf32": 2 * 2}, "rows 1 and 2 to their stages, their gradients back"
+
+
 def by_stage(params: Any, microbatch: Any, stages: int = 2) -> jax.Array:
     """Several layers in each stage."""
 
