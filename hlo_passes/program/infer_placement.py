@@ -58,7 +58,7 @@ class InferPlacement(Pass):
         _Regroup(module, placement).run()
 
 
-# What an operation's group is called for: (phase, meshes, level). A level waits for other meshes, or for the one before.
+# What the group of an operation is called for: (phase, meshes, level). A level waits for what the levels before it make.
 Key = tuple[str, tuple[int, ...], int]
 
 
