@@ -178,3 +178,12 @@ def described(tree: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding, weak_type=leaf.weak_type)
 
     return jax.tree.map(describe, tree)
+
+
+def fetched(tree: Any) -> Any:
+    """`tree` with the numbers of RemoteArrays instead of them, all asked for at once."""
+    remote = [leaf for leaf in jax.tree.leaves(tree) if isinstance(leaf, RemoteArray)]
+    for leaf in remote:
+        leaf.copy_to_host_async()
+    leaves, structure = jax.tree.flatten(tree)
+    return jax.tree.unflatten(structure, [each.fetch() if isinstance(each, RemoteArray) else each for each in leaves])

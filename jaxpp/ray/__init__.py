@@ -15,8 +15,9 @@ except ModuleNotFoundError as error:
 
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.cluster import Cluster
+from jaxpp.ray.training import train
 from jaxpp.runtime.remote import RemoteArray
 
 del _ray
 
-__all__ = ["ActorError", "Cluster", "RemoteArray"]
+__all__ = ["ActorError", "Cluster", "RemoteArray", "train"]

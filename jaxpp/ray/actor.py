@@ -18,18 +18,18 @@ from jax.sharding import Mesh
 from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
-from jaxpp.runtime.transfer import Peers, TransferError, Transport, Waiting
+from jaxpp.runtime.transfer import Peers, TransferError, Transport
 
 
-class Failed(RuntimeError):
-    """A call of an actor failed. It travels to the driver, which may not be able to unpickle what was raised.
+@dataclass(frozen=True)
+class Failed:
+    """What a call returns that failed: the driver may not be able to unpickle what was raised.
 
     follows: whether it failed because another actor did.
     """
 
-    def __init__(self, message: str, follows: bool) -> None:
-        super().__init__(message, follows)
-        self.message, self.follows = message, follows
+    message: str
+    follows: bool
 
 
 @dataclass(frozen=True)
@@ -90,13 +90,12 @@ class Actor:
         self.failure: Failed | None = None
         self.arrays: dict[int, Any] = {}
         self.programs: dict[int, Executable] = {}
-        self.waiting = ""
         self.turn = 0
         self.early: dict[int, Callable[[], None]] = {}
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="jaxpp-actor")
 
     async def call(self, turn: int, method: str, *args: Any) -> Any:
-        """Run a method when all calls of an earlier turn have run."""
+        """Run a method when all calls of an earlier turn have run; returns what it returns, or Failed."""
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self.early[turn] = lambda: self._submit(done, method, args)
         while self.turn in self.early:
@@ -104,36 +103,26 @@ class Actor:
             self.turn += 1
         return await done
 
-    async def ping(self) -> str:
-        """What the step under way waits for."""
-        return self.waiting
+    async def ping(self) -> None:
+        """Give a sign of life."""
 
     def _submit(self, done: "asyncio.Future[Any]", method: str, args: Sequence[Any]) -> None:
         loop = done.get_loop()
-
-        def run() -> None:
-            try:
-                result = self._report(method, args)
-            except Failed as error:
-                loop.call_soon_threadsafe(done.set_exception, error)
-            else:
-                loop.call_soon_threadsafe(done.set_result, result)
-
-        self.thread.submit(run)
+        self.thread.submit(lambda: loop.call_soon_threadsafe(done.set_result, self._report(method, args)))
 
     def _report(self, method: str, args: Sequence[Any]) -> Any:
-        """Run a method. One that fails fails all that follow: what they need isn't there."""
+        """What a method returns, or Failed. One that fails fails all that follow: what they need isn't there."""
         if method == "again":
             self.failure = None
         if self.failure is not None:
-            raise self.failure
+            return self.failure
         try:
             return getattr(self, method)(*args)
         except Exception as error:
             follows = isinstance(error, TransferError)
             first = str(error) if follows else f"{type(error).__name__}: {error}"
             self.failure = Failed("\n".join([first, *getattr(error, "__notes__", ())]), follows)
-            raise self.failure from None
+            return self.failure
 
     def start(self, number: int, platform: str, count: int, host: str) -> Started:
         """Start JAX with `count` devices, and the transport of actor `number` on the address `host`."""
@@ -144,7 +133,6 @@ class Actor:
         """Begin with no programs, no arrays and no transfers: when it starts, and when another actor is replaced."""
         self.arrays, self.programs, self.addresses = {}, {}, []
         self.transport = Transport(self.number, self.devices[0], self._find, host or get_node_ip_address())
-        self.transport.watch = self._watch
         node = ray.get_runtime_context().get_node_id()
         return Started(socket.gethostname(), node, os.getpid(), self.transport.address, versions())
 
@@ -199,6 +187,10 @@ class Actor:
         """Return when an array is computed."""
         jax.block_until_ready(self.arrays[number])
 
+    def count(self) -> int:
+        """How many arrays it holds."""
+        return len(self.arrays)
+
     def _run(self, step: Step, run: Callable[..., tuple[Any, Any]]) -> Any:
         for number in step.released:
             self.arrays.pop(number, None)
@@ -216,9 +208,6 @@ class Actor:
 
     def _find(self, peer: int) -> str:
         return self.addresses[peer]
-
-    def _watch(self, waiting: Waiting, seconds: float) -> None:
-        self.waiting = f"{waiting}, for {seconds:.0f} s"
 
 
 def versions() -> dict[str, str]:

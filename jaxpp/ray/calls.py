@@ -4,7 +4,7 @@ import collections
 import os
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,7 +52,6 @@ class Remote:
     meshes: Sequence[int] = ()
     ping: Any = None
     pinged: float = 0.0
-    waiting: str = ""
     turn: int = 0
 
     def call(self, method: str, *args: Any) -> Call:
@@ -72,11 +71,7 @@ class Remote:
         if self.ping is None:
             self.ping, self.pinged = self.handle.ping.remote(), now
         elif ray.wait([self.ping], timeout=0)[0]:
-            try:
-                self.waiting = ray.get(self.ping)
-            except RayError:
-                return True  # it is dead, which the call that waits for it will say
-            self.ping = None
+            self.ping = None  # also when it is dead: the call that waits for it will say so
         return self.ping is None or now - self.pinged < patience
 
 
@@ -118,63 +113,62 @@ class Calls:
         if ray.wait(refs, num_returns=len(refs), timeout=TICK)[1]:
             self._watch(calls, what)
         try:
-            return ray.get(refs)
+            results = ray.get(refs)
         except RayError:
             raise self._failed(calls, what) from None
+        if any(isinstance(result, Failed) for result in results):
+            raise self._failed(calls, what)
+        return results
 
     def _watch(self, calls: Sequence[Call], what: str) -> None:
         """Return when all calls have ended."""
         actors = {remote.number: remote for remote, _ in calls}.values()
         for remote in actors:
-            remote.ping, remote.waiting = None, ""
+            remote.ping = None
         refs = [ref for _, ref in calls]
         while missing := ray.wait(refs, num_returns=len(refs), timeout=TICK)[1]:
-            if any(_error(ref) for ref in set(refs) - set(missing)):
+            if any(error_of(ref) for ref in set(refs) - set(missing)):
                 raise self._failed(calls, what)
             frozen = [remote for remote in actors if not remote.alive(self.patience)]
             if frozen:
-                raise self._frozen(frozen[0], actors, what)
+                kill(frozen[0])
+                raise self._failed(calls, what, frozen[0])
 
-    def _failed(self, calls: Sequence[Call], what: str) -> ActorError:
-        """The error of the first to fail: of a dead actor, else of one that failed by itself."""
+    def _failed(self, calls: Sequence[Call], what: str, frozen: Remote | None = None) -> ActorError:
+        """The error of the first to fail: of a frozen or dead actor, else of one that failed by itself."""
         refs = [ref for _, ref in calls]
         ray.wait(refs, num_returns=len(refs), timeout=GRACE)
-        found = [(remote, error) for remote, ref in calls if (error := _error(ref))]
-        remote, error = min(found, key=lambda each: _rank(each[1]))
+        found = sorted(((error_of(ref), remote) for remote, ref in calls), key=lambda each: _rank(each[0]))
+        error, remote = found[0]
+        reason = f"failed: {error.message}" if isinstance(error, Failed) else "died"
+        if frozen is not None:
+            remote, reason = frozen, f"gave no sign of life for {self.patience:g} s"
         others = {
             each.number: f"\n  actor {each.number}: {other.message}"
-            for each, other in found
+            for other, each in found
             if isinstance(other, Failed) and each.number != remote.number
         }
-        reason = f"failed: {error.message}" if isinstance(error, Failed) else "died"
         self.failure = ActorError(f"{what}: {remote} {reason}{''.join(others.values())}", remote.number)
         return self.failure
 
-    def _frozen(self, frozen: Remote, actors: Iterable[Remote], what: str) -> ActorError:
-        kill(frozen)
-        others = "".join(f"\n  actor {each.number}: {each.waiting}" for each in actors if each.waiting)
-        reason = f"gave no sign of life for {self.patience:g} s"
-        self.failure = ActorError(f"{what}: {frozen} {reason}{others}", frozen.number)
-        return self.failure
 
-
-def _error(ref: Any) -> Exception | None:
+def error_of(ref: Any) -> Failed | RayError | None:
     """What a call failed with; None when it did not, or not yet."""
     try:
-        ray.get(ref, timeout=0)
+        result = ray.get(ref, timeout=0)
     except GetTimeoutError:
         return None
-    except RayTaskError as error:
-        return error.cause if isinstance(error.cause, Failed) else Failed(str(error), False)
+    except RayTaskError as error:  # the call never began
+        return Failed(str(error), False)
     except RayError as error:
         return error
-    return None
+    return result if isinstance(result, Failed) else None
 
 
-def _rank(error: Exception) -> int:
-    if not isinstance(error, Failed):
-        return 0
-    return 2 if error.follows else 1
+def _rank(error: Failed | RayError | None) -> int:
+    if error is None:
+        return 3
+    return 1 + error.follows if isinstance(error, Failed) else 0
 
 
 def kill(remote: Remote) -> None:

@@ -12,13 +12,12 @@ import numpy as np
 import ray
 from jax.sharding import Mesh
 from ray import cloudpickle
-from ray.exceptions import RayError
 
 from jaxpp import _compat
 from jaxpp.lowering import MpmdMesh
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import Actor, Part, versions
-from jaxpp.ray.calls import GRACE, Call, Calls, Remote, kill, kill_process
+from jaxpp.ray.calls import GRACE, Call, Calls, Remote, error_of, kill, kill_process
 from jaxpp.ray.step import RemoteExecutable, RemoteStep
 from jaxpp.runtime import Program
 
@@ -118,6 +117,11 @@ class Cluster:
             )
         devices = np.array(_compat.cpu_devices(size)).reshape(axis_shapes)
         return MpmdMesh(Mesh(devices, tuple(axis_names), axis_types=axis_types), mpmd_axis_name, self)
+
+    @property
+    def processes(self) -> list[int]:
+        """The process number of each actor, on its own machine."""
+        return [remote.started.pid for remote in self._remotes if remote.started]
 
     def owners(self, meshes: int) -> list[int]:
         """The actor of each mesh, where there are so many."""
@@ -230,14 +234,15 @@ class Cluster:
         """Have the living actors begin anew, and create others for the dead; returns those."""
         calls = [remote.call("again", self._host) for remote in self._remotes]
         refs = [ref for _, ref in calls]
-        ray.wait(refs, num_returns=len(refs), timeout=GRACE)
+        ready = ray.wait(refs, num_returns=len(refs), timeout=GRACE)[0]
         replaced: list[Remote] = []
         for number, (remote, ref) in enumerate(calls):
-            try:
-                remote.started = ray.get(ref, timeout=0)
-            except RayError:  # dead, or still waiting for one that is
+            if ref in ready and error_of(ref) is None:
+                remote.started = ray.get(ref)
+            else:  # dead, or still waiting for one that is
                 kill(remote)
                 self._remotes[number] = self._create(number)
+                self._remotes[number].meshes = remote.meshes
                 replaced.append(self._remotes[number])
         return replaced
 

@@ -81,10 +81,10 @@ class Buffers:
 
     def check(self, name: str = "the array") -> None:
         """Raise RuntimeError, that speaks of `name`, when there is nothing left."""
-        if self.deleted:
-            raise RuntimeError(f"{name} was donated to an earlier call: its array is deleted")
         if self.epoch != self.cluster.epoch:
             raise RuntimeError(f"{name} was lost when the cluster recovered: restore it from a checkpoint")
+        if self.deleted:
+            raise RuntimeError(f"{name} was donated to an earlier call: its array is deleted")
 
     def __del__(self) -> None:
         self.delete()

@@ -37,3 +37,118 @@ def test_trains_as_jax_jit_does(step: Any) -> None:
     np.testing.assert_allclose(jax.device_get(losses), expected_losses, rtol=1e-6)
     for found, wanted in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_a_result_is_a_handle_that_is_fetched_when_its_numbers_are_needed(step: Any) -> None:
+    weights, value = step(steps.init(2), steps.batch(0))
+    assert repr(weights[1]) == "RemoteArray(float32[8, 8], P(), on mesh 1)"
+    assert (value.shape, value.dtype, value.ndim, value.size, value.nbytes) == ((), np.float32, 0, 1, 4)
+    assert weights[0].sharding.spec == PartitionSpec()
+    wanted = steps.expected(2, 1)[1][0]
+    assert isinstance(np.asarray(value), np.ndarray)
+    assert float(value) == pytest.approx(wanted)
+    assert f"{value:.3f}" == f"{wanted:.3f}"
+    np.testing.assert_allclose(1 + value * 2, 1 + wanted * 2, rtol=1e-6)
+    assert bool(value < 100)
+    assert weights[0][2].shape == (8,)
+    np.testing.assert_array_equal(jax.numpy.asarray(weights[0]), jax.device_get(weights)[0])
+    assert jax.block_until_ready(weights)[1] is weights[1]
+
+
+def test_donated_handles_are_deleted(step: Any) -> None:
+    weights, _ = step(steps.init(2), steps.batch(0))
+    step(weights, steps.batch(1))
+    assert weights[0].is_deleted()
+    assert "deleted" in repr(weights[0])
+    with pytest.raises(
+        RuntimeError, match=r"argument `weights\[0\]` was donated to an earlier call: its array is deleted"
+    ):
+        step(weights, steps.batch(2))
+    with pytest.raises(RuntimeError, match="was donated"):
+        np.asarray(weights[0])
+
+
+def test_one_array_given_and_donated_twice_is_refused(step: Any) -> None:
+    weights, _ = step(steps.init(2), steps.batch(0))
+    with pytest.raises(
+        ValueError, match=r"arguments `weights\[0\]` and `weights\[1\]` are one array, which is donated"
+    ):
+        step([weights[0], weights[0]], steps.batch(1))
+
+
+def test_a_wrong_argument_is_refused_before_an_actor_hears_of_it(cluster: Any, step: Any) -> None:
+    compiled = step.compile(steps.init(2), steps.batch(0))
+    weights, _ = compiled(steps.init(2), steps.batch(0))
+    with pytest.raises(ValueError, match=r"argument `batch` is float32\[3, 4, 8\]; .* compiled for float32\[4, 4, 8\]"):
+        compiled(weights, steps.batch(0)[:3])
+    with pytest.raises(ValueError, match=r"argument `weights\[1\]` is float32\[\]; the program was compiled for"):
+        compiled([weights[0], compiled(steps.init(2), steps.batch(0))[1]], steps.batch(0))
+    with pytest.raises(TypeError, match="compiled for arguments of the structure"):
+        compiled(weights)
+    with pytest.raises(TypeError, match="argument `batch` is no array: str"):
+        compiled(weights, "a batch")
+    compiled(weights, steps.batch(1))
+
+
+def test_an_array_that_is_elsewhere_is_moved(step: Any) -> None:
+    weights, _ = step(steps.init(2), steps.batch(0))
+    swapped, _ = step(weights[::-1], steps.batch(1))
+    first, _ = steps.expected(2, 1)
+    wanted, _ = jax.jit(steps.train_step)(first[::-1], steps.batch(1))
+    for found, expected in zip(swapped, wanted, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_more_meshes_than_actors(cluster: Any) -> None:
+    mesh = cluster.mesh((4, 2), ("mpmd", "data"), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(steps.train_step, mesh, donate_argnums=0)
+    weights, value = step(steps.init(4), steps.batch(0))
+    expected_weights, losses = steps.expected(4, 1)
+    assert float(value) == pytest.approx(losses[0])
+    np.testing.assert_allclose(weights[2], expected_weights[2], rtol=1e-5, atol=1e-7)
+
+
+def test_a_step_is_traced_on_all_actors(step: Any) -> None:
+    compiled = step.compile(steps.init(2), steps.batch(0))
+    (_, value), events = compiled.trace(steps.init(2), steps.batch(0))
+    assert float(value) == pytest.approx(steps.expected(2, 1)[1][0])
+    assert {event.mesh for event in events} == {0, 1}
+    assert compiled.costs(events)
+
+
+def test_random_keys_stay_keys(cluster: Any) -> None:
+    def draw(key: Any, value: Any) -> Any:
+        key, now = jax.random.split(key)
+        return key, jaxpp.mark_stage_end(value) + jax.random.normal(now, (2,))
+
+    step = jaxpp.mpmd_jit_by_yield(draw, cluster.mesh((2,), ("mpmd",), "mpmd"))
+    key: Any = jax.random.key(3)
+    plain = key
+    for _ in range(2):
+        key, found = step(key, np.ones(2, np.float32))
+        plain, wanted = draw(plain, np.ones(2, np.float32))
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    assert key.dtype == plain.dtype
+    assert jax.random.key_data(key.fetch()).tolist() == jax.random.key_data(plain).tolist()
+
+
+def test_nothing_stays_on_the_actors_that_nobody_has_a_handle_of(cluster: Any, step: Any) -> None:
+    weights = steps.init(2)
+    for number in range(20):
+        weights, _ = step(weights, steps.batch(number))
+    jax.block_until_ready(weights)
+    held = cluster.calls.get([cluster.call(actor, "count") for actor in (0, 1)], "counting")
+    assert max(held) <= 6
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "message"),
+    [
+        ((5, 2), ("mpmd", "data"), "5 meshes of 2 devices: 2 actors with 4 devices hold 4"),
+        ((2, 8), ("mpmd", "data"), "2 meshes of 8 devices: 2 actors with 4 devices hold 0"),
+        ((2,), ("stage",), r"the axes \('stage',\): expected one name per axis, 'mpmd' among them"),
+    ],
+)
+def test_a_mesh_that_the_actors_cannot_hold(cluster: Any, shape: Any, names: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        cluster.mesh(shape, names, "mpmd")
