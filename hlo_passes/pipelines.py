@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
+from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
@@ -37,6 +38,7 @@ def mpmd(
         InlineCalls(),  # marks inside helpers come up to the loop body
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
+        SplitConditionals(),  # before the passes that follow values, which don't look into branches
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings

@@ -39,7 +39,7 @@ def is_elementwise(op: ir.Operation) -> bool:
 
 def keeps_rows(op: ir.Operation) -> bool:
     """Whether `op` only moves or repeats what is in each row."""
-    if len(op.operands) != 1 or len(op.regions):
+    if len(op.operands) != 1 or len(op.results) != 1 or len(op.regions):
         return False
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
     if not after:

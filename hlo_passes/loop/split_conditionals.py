@@ -1,0 +1,215 @@
+"""`split-conditionals`: a conditional over the state of all stages becomes one per part of it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir.cheap import is_cheap
+from jaxpp.hlo_passes.ir.functions import (
+    body_of,
+    has_side_effect,
+    main_of,
+    operands_with_captures,
+    operations,
+    terminator,
+)
+from jaxpp.hlo_passes.ir.outlining import clone_into
+from jaxpp.hlo_passes.ir.values import defining_op
+
+_CONDITIONALS = ("stablehlo.case", "stablehlo.if")
+
+# Besides what is cheap to recompute: operations that take about as long as reading their operands.
+_LINEAR = frozenset(
+    "stablehlo." + name
+    for name in (
+        "atan2 cbrt cosine count_leading_zeros exponential exponential_minus_one gather log log_plus_one logistic "
+        "optimization_barrier popcnt power reduce reduce_precision rsqrt sine sqrt tan tanh"
+    ).split()
+)
+
+
+@dataclass(frozen=True)
+class SplitConditionals(Pass):
+    """Cuts each conditional outside of the microbatch loop, so that each of its parts can run where its state is.
+
+    A loss scale that skips the step, `optax.apply_if_finite` and `optax.MultiSteps` choose between two versions of the
+    whole state of the optimizer. As one operation that choice runs on one mesh, and the state of all others goes there
+    and back in every step. Cut, only the condition is sent.
+
+    - Of two branches, what takes no longer than reading its operands (elementwise operations, reductions: all that an
+      optimizer does) is computed in any case; a `select` per result takes one of the two. XLA fuses it with the
+      update. `jax.vmap` does the same of a `lax.cond`.
+    - What is expensive (products of matrices, loops, calls of libraries), and what depends on it, is still computed in
+      the branch that is taken alone. Results that share none of it get conditionals of their own.
+
+    A conditional with a side effect stays whole; of more than two branches nothing is computed in any case.
+
+    Preconditions: `inline-calls` and `find-microbatch-loop` ran.
+
+    ```mlir
+    %0:2 = stablehlo.case(%i) ({           ==>   %2 = stablehlo.subtract %w0, %g0
+      return %w0, %w1                            %3 = stablehlo.subtract %w1, %g1
+    }, {                                         %4 = stablehlo.select %finite, %2, %w0
+      %2 = stablehlo.subtract %w0, %g0           %5 = stablehlo.select %finite, %3, %w1
+      %3 = stablehlo.subtract %w1, %g1
+      return %2, %3
+    })
+    ```
+    """
+
+    name: ClassVar[str] = "split-conditionals"
+
+    def run(self, module: ir.Module) -> None:
+        """Cut the conditionals of `@main`."""
+        for op in operations(body_of(main_of(module))):
+            if op.name in _CONDITIONALS and not has_side_effect(op):
+                _split(op)
+
+
+def _split(op: ir.Operation) -> None:
+    """Cut one conditional, those in its branches first."""
+    blocks = [region.blocks[0] for region in op.regions]
+    for block in blocks:
+        for inner in operations(block):
+            if inner.name in _CONDITIONALS:
+                _split(inner)
+    if len(blocks) == 2:
+        for block in blocks:
+            _hoist(op, block)
+    returned = [list(terminator(block).operands) for block in blocks]
+    inside = {result for block in blocks for inner in operations(block) for result in inner.results}
+    chosen = [
+        i for i in range(len(op.results)) if len(blocks) == 2 and not any(values[i] in inside for values in returned)
+    ]
+    _select(op, chosen, returned)
+    rest = [i for i in range(len(op.results)) if i not in set(chosen)]
+    parts = _parts(blocks, returned, rest)
+    if not chosen and len(parts) == 1:
+        return
+    for part in parts:
+        _keep(op, blocks, returned, part)
+    op.erase()
+
+
+def _is_linear(op: ir.Operation) -> bool:
+    return is_cheap(op) or op.name in _LINEAR or (op.name.startswith("chlo.") and op.name != "chlo.top_k")
+
+
+def _hoist(op: ir.Operation, block: ir.Block) -> None:
+    """Move what is cheap, and depends on nothing expensive, from a branch to before the conditional."""
+    stuck: set[ir.Value] = set()
+    for inner in operations(block)[:-1]:
+        if _is_linear(inner) and stuck.isdisjoint(operands_with_captures(inner)):
+            inner.move_before(op)
+        else:
+            stuck.update(inner.results)
+
+
+def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequence[ir.Value]]) -> None:
+    """Replace results whose values in both branches are known before the conditional."""
+    if not numbers:
+        return
+    first, second = returned if op.name == "stablehlo.if" else reversed(returned)
+    condition = _condition(op)
+    for i in numbers:
+        value = first[i]
+        if value != second[i]:
+            value = ir.Operation.create(
+                "stablehlo.select",
+                results=[value.type],
+                operands=[condition, first[i], second[i]],
+                ip=ir.InsertionPoint(op),
+                loc=op.location,
+            ).results[0]
+        op.results[i].replace_all_uses_with(value)
+
+
+def _condition(op: ir.Operation) -> ir.Value:
+    """What is true when the second branch of a `case` is taken (whatever is not number 0), or the first of an `if`."""
+    index = op.operands[0]
+    if op.name == "stablehlo.if":
+        return index
+    maker = defining_op(index)
+    flag = ir.IntegerType.get_signless(1)
+    if maker is not None and maker.name == "stablehlo.convert":
+        before = maker.operands[0]
+        if ir.RankedTensorType(before.type).element_type == flag:
+            return before
+    ip = ir.InsertionPoint(op)
+    zero = ir.DenseElementsAttr.get_splat(
+        index.type, ir.IntegerAttr.get(ir.RankedTensorType(index.type).element_type, 0)
+    )
+    constant = ir.Operation.create(
+        "stablehlo.constant", [index.type], attributes={"value": zero}, ip=ip, loc=op.location
+    )
+    return ir.Operation.create(
+        "stablehlo.compare",
+        results=[ir.RankedTensorType.get([], flag)],
+        operands=[index, constant.results[0]],
+        attributes={"comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction NE>")},
+        ip=ip,
+        loc=op.location,
+    ).results[0]
+
+
+def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
+    """The operations of a branch that some values depend on."""
+    found: set[ir.Operation] = set()
+    work = list(values)
+    while work:
+        maker = defining_op(work.pop())
+        if maker is not None and maker in inside and maker not in found:
+            found.add(maker)
+            work.extend(operands_with_captures(maker))
+    return found
+
+
+def _parts(
+    blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
+) -> list[list[int]]:
+    """The results in groups: two that need the same expensive operation are in one."""
+    part_of: dict[ir.Operation, int] = {}
+    parts: dict[int, list[int]] = {}
+    inside = [set(operations(block)[:-1]) for block in blocks]
+    for i in numbers:
+        needed = [op for ops, values in zip(inside, returned, strict=True) for op in _slice([values[i]], ops)]
+        expensive = [op for op in needed if not _is_linear(op)]
+        joined = sorted({part_of[op] for op in expensive if op in part_of})
+        parts[i] = [j for part in joined for j in parts.pop(part)] + [i]
+        part_of.update(dict.fromkeys(expensive, i))
+        for op, part in part_of.items():
+            if part in joined:
+                part_of[op] = i
+    return list(parts.values())
+
+
+def _keep(
+    op: ir.Operation, blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
+) -> None:
+    """A conditional of its own for some of the results."""
+    new = ir.Operation.create(
+        op.name,
+        results=[op.results[i].type for i in part],
+        operands=[op.operands[0]],
+        regions=len(blocks),
+        ip=ir.InsertionPoint(op),
+        loc=op.location,
+    )
+    for region, block, values in zip(new.regions, blocks, returned, strict=True):
+        wanted = [values[i] for i in part]
+        ops = operations(block)[:-1]
+        needed = _slice(wanted, set(ops))
+        copies: dict[ir.Value, ir.Value] = {}
+        into = ir.Block.create_at_start(region)
+        clone_into(into, [each for each in ops if each in needed], copies, {})
+        ir.Operation.create(
+            "stablehlo.return",
+            operands=[copies.get(value, value) for value in wanted],
+            ip=ir.InsertionPoint(into),
+            loc=op.location,
+        )
+    for i, result in zip(part, new.results, strict=True):
+        op.results[i].replace_all_uses_with(result)
