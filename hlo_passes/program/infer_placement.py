@@ -58,7 +58,7 @@ class InferPlacement(Pass):
         _Regroup(module, placement).run()
 
 
-# What the group of an operation is called for: (phase, meshes, level). A level waits for what the levels before it make.
+# What the group of an operation is called for: (phase, meshes, level). A level waits for what those before it make.
 Key = tuple[str, tuple[int, ...], int]
 
 
