@@ -141,10 +141,12 @@ class Watchdog:
 
     def close(self) -> None:
         """End the thread and all connections."""
-        self._open = False
-        self._wake.send(b"!")
-        self._thread.join()
-        self.drop()
+        if self._open:
+            self._open = False
+            self._wake.send(b"!")
+            self._thread.join()
+            self._selector.close()
+            self.drop()
 
     def drop(self) -> None:
         """Close all sockets: also in a forked child, which must not keep a dead parent's connections alive."""

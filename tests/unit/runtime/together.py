@@ -40,9 +40,9 @@ def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, sec
 
 @contextlib.contextmanager
 def started(
-    arguments: Sequence[Sequence[str]], devices: int = 1
+    arguments: Sequence[Sequence[str]], devices: int = 1, script: str = __file__
 ) -> Generator[tuple[list[subprocess.Popen[bytes]], list[str]]]:
-    """This file, run once for each entry of `arguments`; the processes, and the files that hold what they print."""
+    """A script, run once for each entry of `arguments`; the processes, and the files that hold what they print."""
     with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -59,7 +59,7 @@ def started(
         children: list[subprocess.Popen[bytes]] = []
         try:
             for number, each in enumerate(arguments):
-                command = [sys.executable, __file__, port, str(len(arguments)), str(number), *each]
+                command = [sys.executable, script, port, str(len(arguments)), str(number), *each]
                 with open(outputs[number], "wb") as output:
                     children.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment))
             yield children, outputs

@@ -1,0 +1,144 @@
+"""Processes that die, freeze, are interrupted or don't agree: the others say so, and end."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from unit.runtime import together
+
+SCRIPT = str(Path(__file__).with_name("fault_jobs.py"))
+
+SOON = 20.0
+"""Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
+
+
+class Outcome:
+    """How the processes of a job ended: exit codes, what they printed, and that as far as it was JSON."""
+
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], outputs: Sequence[str]) -> None:
+        self.codes = [child.poll() for child in children]
+        self.texts = [Path(output).read_text(encoding="utf-8") for output in outputs]
+        self.told = [[json.loads(line) for line in text.splitlines() if line.startswith("{")] for text in self.texts]
+        self.shown = "\n".join(f"--- {code}\n{text[-3000:]}" for code, text in zip(self.codes, self.texts, strict=True))
+
+    def find(self, process: int, key: str) -> list[Any]:
+        """What a process told under `key`."""
+        return [each[key] for each in self.told[process] if key in each]
+
+
+def run(
+    job: str,
+    processes: int,
+    *,
+    devices: int = 1,
+    survivors: Sequence[int],
+    act: Callable[[Sequence[Any], Sequence[str]], None] = lambda children, outputs: None,
+) -> Outcome:
+    """Run a job of fault_jobs.py until the survivors have ended by themselves; the others are killed then."""
+    with together.started([[job]] * processes, devices, SCRIPT) as (children, outputs):
+        act(children, outputs)
+        end = time.monotonic() + 120
+        while any(children[each].poll() is None for each in survivors) and time.monotonic() < end:
+            time.sleep(0.02)
+        found = Outcome(children, outputs)
+    assert all(found.codes[each] is not None for each in survivors), f"a survivor hangs:\n{found.shown}"
+    return found
+
+
+def check_loss(found: Outcome, victim: int, waited: dict[int, str], seconds: float = 0.0) -> None:
+    """Each survivor named the victim and what it waited for, in time, and ended well."""
+    hit = found.find(victim, "hit")[0]
+    for process, what in waited.items():
+        assert found.find(process, "type") == ["PeerError"], found.shown
+        assert re.fullmatch(what, found.find(process, "message")[0])
+        assert found.codes[process] == 0, found.shown
+        took = found.find(process, "at")[0] - hit - seconds
+        print(f"process {process} raised {took:.2f} s after the other was to be missed")
+        assert took < SOON
+
+
+def test_a_killed_process() -> None:
+    found = run("one_is_killed", 3, survivors=[0, 2])
+    assert found.codes[1] == -signal.SIGKILL
+    dead = r"mesh 1 on process 1 \(\S+, pid \d+\) died; mesh {} waited for receive on channel \d+ "
+    waited = {
+        0: dead.format(0) + r"\(backward of stage 1, microbatch \d\) from process 1",
+        2: dead.format(2) + r"\(forward of stage 1, microbatch 2\) from process 1",
+    }
+    check_loss(found, 1, waited)
+    assert [len(found.find(process, "losses")[0]) for process in (0, 2)] == [0, 1]
+
+
+def test_a_stopped_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
+    found = run("one_is_stopped", 3, survivors=[0, 1])
+    frozen = r"mesh 2 on process 2 \(\S+, pid \d+\) is frozen: it gave no sign of life for 3 s; "
+    frozen += r"mesh {} waited for receive on channel \d+ "
+    waited = {
+        0: frozen.format(0) + r"\(backward of stage 1, microbatch \d\) from process 1",
+        1: frozen.format(1) + r"\(backward of stage 2, microbatch \d\) from process 2",
+    }
+    check_loss(found, 2, waited, seconds=3)
+
+
+def test_a_stopped_process_of_a_shared_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
+    found = run("one_of_a_mesh_is_stopped", 2, devices=2, survivors=[0])
+    frozen = r"meshes 0, 1 on process 1 \(\S+, pid \d+\) is frozen: .*; mesh \d waited for .* with process 1"
+    check_loss(found, 1, {0: frozen}, seconds=3)
+
+
+def test_process_0_takes_the_others_with_it_but_says_so() -> None:
+    """JAX's coordination service lives in process 0: without it JAX aborts the others, at any moment."""
+    found = run("the_first_is_killed", 3, survivors=[1, 2])
+    for process in (1, 2):
+        assert found.codes[process] in {0, -signal.SIGABRT}, found.shown
+        assert re.search(
+            r"process 0 \(\S+, pid \d+\) died|JAX distributed service detected fatal", found.texts[process]
+        )
+
+
+def test_processes_that_disagree() -> None:
+    found = run("processes_that_disagree", 2, survivors=[0, 1])
+    assert found.codes == [0, 0], found.shown
+    assert found.find(0, "type") == ["ProcessError", "ProcessError"]
+    assert found.find(1, "type") == ["ProcessError", "ProcessError", "TransferError"]
+    another_schedule, another_version = found.find(0, "message")
+    assert found.find(1, "message")[:2] == [another_schedule, another_version]
+    assert re.match(r"process 1 runs another program than process 0, from line \d+ on:\n", another_schedule)
+    assert re.search(r"from line 1 on:\n  process 0: jax [\d.]+\n  process 1: jax 0.0.1$", another_version)
+    assert found.find(1, "message")[2] == "waiting for process 0: process 0 has ended"
+
+
+def test_ctrl_c_in_one_process_ends_the_other() -> None:
+    struck: list[float] = []
+
+    def interrupt(children: Sequence[Any], outputs: Sequence[str]) -> None:
+        end = time.monotonic() + 60
+        while '"steps"' not in Path(outputs[1]).read_text(encoding="utf-8") and time.monotonic() < end:
+            time.sleep(0.05)
+        children[1].send_signal(signal.SIGINT)
+        struck.append(time.monotonic())
+
+    found = run("steps_without_end", 2, survivors=[0, 1], act=interrupt)
+    took = time.monotonic() - struck[0]
+    print(f"all ended {took:.2f} s after Ctrl-C")
+    assert found.codes[1] in {-signal.SIGINT, 130}, found.shown
+    assert found.codes[0] == 1, found.shown
+    assert re.search(r"process 1 (failed: KeyboardInterrupt|has ended)", found.texts[0])
+    assert took < SOON
+
+
+def test_another_secret_is_another_job() -> None:
+    found = run("another_secret", 2, survivors=[0, 1])
+    assert found.codes == [0, 0], found.shown
+    for process in (0, 1):
+        assert found.find(process, "type") == ["ProcessError"]
+        message = rf"process {1 - process} at 127.0.0.1:\d+ has another job secret \(JAXPP_JOB_SECRET\)"
+        assert re.fullmatch(message, found.find(process, "message")[0])

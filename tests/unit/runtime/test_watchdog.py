@@ -1,0 +1,188 @@
+"""The watchdog alone: connections between watchdogs of this process, and strangers at its door."""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jaxpp.runtime.watchdog import Loss, Watchdog
+
+SECRET = b"the secret of the job"
+
+Make = Callable[..., Watchdog]
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """Makes watchdogs, and closes them in the end."""
+    made: list[Watchdog] = []
+
+    def make(me: int, secret: bytes = SECRET, seconds: float = 60.0, losses: list[Loss] | None = None) -> Watchdog:
+        heard: list[Loss] = [] if losses is None else losses
+        made.append(Watchdog(me, secret, "127.0.0.1", seconds, heard.append))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def connected(*watchdogs: Watchdog) -> None:
+    """Each connects to all others, all at the same time, as processes do."""
+    addresses = {each.me: each.address for each in watchdogs}
+    problems: list[str] = []
+
+    def connect(watchdog: Watchdog) -> None:
+        try:
+            watchdog.connect({peer: each for peer, each in addresses.items() if peer != watchdog.me})
+        except ConnectionError as error:
+            problems.append(str(error))
+
+    threads = [threading.Thread(target=connect, args=(each,)) for each in watchdogs]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    if problems:
+        raise ConnectionError("; ".join(problems))
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Whether it comes true within a few seconds."""
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def dial(watchdog: Watchdog) -> socket.socket:
+    host, port = watchdog.address.rsplit(":", 1)
+    return socket.create_connection((host, int(port)), 20)
+
+
+def test_a_goodbye_is_no_loss(make: Make) -> None:
+    losses: list[Loss] = []
+    first, second, third = make(0, losses=losses), make(1), make(2)
+    connected(first, second, third)
+    second.goodbye("KeyboardInterrupt")
+    second.close()
+    assert until(lambda: bool(first.lost) and bool(third.lost))
+    where = f"process 1 ({socket.gethostname()}, pid {os.getpid()})"
+    assert [str(each) for each in first.lost] == [f"{where} has ended (KeyboardInterrupt)"]
+    assert losses == []
+    third.goodbye("")
+    assert first.wait_for_goodbyes(20)
+
+
+def test_a_connection_that_breaks_is_a_death(make: Make) -> None:
+    losses: list[Loss] = []
+    first, second = make(0, losses=losses), make(1)
+    connected(first, second)
+    second.close()
+    assert first.wait_for_loss(20)
+    assert until(lambda: [each.how for each in losses] == ["died"])
+    assert not first.wait_for_goodbyes(20)
+
+
+def test_silence_is_a_freeze(make: Make) -> None:
+    first, second = make(0, seconds=0.4), make(1, seconds=60)
+    connected(first, second)
+    assert first.wait_for_loss(20)
+    assert [each.how for each in first.lost] == ["is frozen: it gave no sign of life for 0.4 s"]
+    assert until(lambda: [each.how for each in second.lost] == ["died"])  # for the frozen one, when it thaws
+
+
+def test_quiet_peers_are_alive(make: Make) -> None:
+    first, second = make(0, seconds=0.8), make(1, seconds=0.8)
+    connected(first, second)
+    assert not first.wait_for_loss(2.0)
+
+
+def test_another_secret_is_refused_by_both(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 1.0)
+    first, second = make(0), make(1, secret=b"another")
+    with pytest.raises(ConnectionError) as raised:
+        connected(first, second)
+    assert str(raised.value).count("has another job secret (JAXPP_JOB_SECRET)") == 2
+
+
+def test_a_missing_peer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 0.3)
+    first, second = make(0), make(2)
+    with pytest.raises(ConnectionError, match=r"^process 2 at 127.0.0.1:\d+ did not connect within 0.3 s$"):
+        first.connect({2: second.address})
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with pytest.raises(ConnectionError, match=rf"^process 1 can't be reached at 127.0.0.1:{port}: .*refused"):
+        second.connect({1: f"127.0.0.1:{port}"})
+
+
+def test_strangers_are_hung_up_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 1.0)
+    first, second = make(0), make(1)
+    claims = json.dumps({"process": 1, "host": "here", "pid": 1, "nonce": ""}).encode()
+    framed = struct.pack(">I", len(claims)) + claims
+    nested = b"[" * 4000
+    proof = json.dumps({"proof": "0" * 64}).encode()
+    texts = [b"GET / HTTP/1.1\r\n\r\n", b"", struct.pack(">I", len(nested)) + nested, struct.pack(">I", 2) + b"{}"]
+    texts += [framed + struct.pack(">I", len(proof)) + proof]
+    strangers = [dial(first) for _ in texts]
+    for stranger, text in zip(strangers, texts, strict=True):
+        stranger.sendall(text)
+    for stranger in strangers:
+        received = b""
+        while data := _rest(stranger):
+            received += data
+        assert len(received) < 500
+        stranger.close()
+    connected(first, second)  # also the number that a stranger claimed
+    assert first.lost == []
+
+
+def _rest(stranger: socket.socket) -> bytes:
+    try:
+        return stranger.recv(4096)
+    except ConnectionResetError:
+        return b""
+
+
+def test_it_listens_where_it_is_told_to(make: Make) -> None:
+    first = make(0)
+    assert first.address.startswith("127.0.0.1:")
+    port = int(first.address.rsplit(":", 1)[1])
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", port), 5)
+
+
+FORKS = """
+import os, signal, time
+from jaxpp.runtime.watchdog import Watchdog
+
+first = Watchdog(0, b"secret")
+address = first.address
+read, write = os.pipe()
+if os.fork() == 0:
+    second = Watchdog(1, b"secret")
+    second.connect({0: address})
+    if (child := os.fork()) == 0:
+        time.sleep(60)
+        os._exit(0)
+    os.write(write, str(child).encode())
+    os.kill(os.getpid(), signal.SIGKILL)
+first.connect({1: "child"})
+first.wait_for_loss(20)
+print([each.how for each in first.lost])
+os.kill(int(os.read(read, 20)), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_does_not_hide_that_its_parent_died() -> None:
+    found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout == "['died']\n"
