@@ -5,11 +5,13 @@
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
     python examples/gpt.py --processes 4         # each with a quarter of the devices
+    python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
 
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
 """
 
 import functools
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train_step = make_train_step(options, model, optimizer)
 
     size = sum(leaf.size for leaf in jax.tree.leaves(parameters))
-    mesh = f"{options.data} x {options.model} (data x model) {devices[0].platform} devices"
+    mesh = f"{options.data} x {options.model} (data x model) {options.platform} devices"
     print(f"{size:,} parameters in {options.stages} stages on {options.plan.meshes} meshes of {mesh}")
     pipeline, times = compile_pipeline(train_step, options, devices, state, batch)
     name = f"{options.schedule}, {options.microbatches} microbatches"
@@ -107,11 +109,9 @@ def compile_pipeline(
     train_step: Callable[..., Any], options: Options, devices: Sequence[Any], state: State, batch: np.ndarray
 ) -> tuple[Any, dict[str, float]]:
     """The step compiled for the meshes, and the seconds of each part; `step(state, batch)` alone would do the same."""
-    shape = (options.plan.meshes, options.data, options.model)
-    mesh = Mesh(np.array(devices).reshape(shape), ("mpmd", "data", "model"))
     step = jaxpp.mpmd_jit_with_loop(
         train_step,
-        mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"),
+        mpmd_mesh=make_mesh(options, devices),
         in_shardings=(gpt_model.specs(state), PartitionSpec(None, "data")),
         donate_argnums=0,
     )
@@ -127,6 +127,16 @@ def compile_pipeline(
         print(f"wrote {options.dump}: the lowered step, for jaxpp-opt")
     parts = "tracing and lowering", "passes", f"compiling {len(compiled.executable.program.functions)} programs"
     return compiled, dict(zip(parts, np.diff(clock), strict=True))
+
+
+def make_mesh(options: Options, devices: Sequence[Any]) -> jaxpp.MpmdMesh:
+    """The meshes of the stages, over these devices or, with --ray, over those of actors, which end with this process."""
+    shape, names = (options.plan.meshes, options.data, options.model), ("mpmd", "data", "model")
+    if not options.ray:
+        return jaxpp.MpmdMesh(Mesh(np.array(devices).reshape(shape), names), "mpmd")
+    actors = options.actors or options.plan.meshes
+    held = math.ceil(options.plan.meshes / actors) * options.data * options.model
+    return jaxpp.ray.Cluster(actors, devices=held, platform=options.platform).mesh(shape, names, "mpmd")
 
 
 def train(name: str, step: Callable[..., Any], state: State, options: Options) -> tuple[State, list[float], float]:

@@ -31,6 +31,8 @@ class Options:
     processes: int
     process: int | None
     coordinator: str | None
+    ray: bool
+    actors: int | None
     layers: int
     width: int
     heads: int
@@ -99,6 +101,10 @@ def _check(options: Options) -> None:
         raise ValueError("--coordinator needs --process, the number of this process")
     if options.process is not None and options.process >= options.processes:
         raise ValueError(f"--process ({options.process}) must be less than --processes ({options.processes})")
+    if options.ray and options.processes > 1:
+        raise ValueError("--ray has --actors, not --processes")
+    if options.actors and not options.ray:
+        raise ValueError("--actors needs --ray")
     size = TEXT.stat().st_size
     if options.sequence >= size:
         raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
@@ -112,6 +118,9 @@ def _find_devices(options: Options) -> list[Any]:
 
     Raises ValueError where there are too few.
     """
+    if options.ray:
+        jax.config.update("jax_platforms", "cpu")  # the devices are the actors'
+        return jax.devices()
     jax.config.update("jax_platforms", options.platform)
     if options.platform == "cpu":
         jax.config.update("jax_num_cpu_devices", options.devices // options.processes)
@@ -147,6 +156,8 @@ def _parser() -> argparse.ArgumentParser:
         "--coordinator", metavar="HOST:PORT", help="don't start others, join them: where process 0 listens, or auto"
     )
     _number(pipeline, "--process", None, "the number of this process, with --coordinator", least=0)
+    pipeline.add_argument("--ray", action="store_true", help="hold the devices in actors of Ray")
+    _number(pipeline, "--actors", None, "actors, with --ray (default: one per mesh)")
     pipeline.add_argument(
         "--platform",
         default=os.environ.get("JAX_PLATFORMS") or "cpu",

@@ -4,6 +4,7 @@ import collections
 import logging
 import math
 import secrets
+import warnings
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -259,10 +260,13 @@ def _join(address: str | None, actors: int) -> None:
         )
     if ray.is_initialized():
         return
-    if address is not None:
-        ray.init(address=address, log_to_driver=True)
-        return
-    ray.init(num_cpus=actors, include_dashboard=False, logging_level=logging.ERROR)
+    with warnings.catch_warnings():
+        # JAX warns of forks in a process with threads; Ray forks only to start other programs at once.
+        warnings.filterwarnings("ignore", message="os.fork")
+        if address is not None:
+            ray.init(address=address)
+        else:
+            ray.init(num_cpus=actors, include_dashboard=False, logging_level=logging.ERROR)
 
 
 def _pickle(part: Part) -> bytes:

@@ -83,6 +83,12 @@ def test_gpt_in_several_processes(tmp_path: Path) -> None:
     assert "TOO LARGE" not in output
 
 
+def test_gpt_on_actors_of_ray() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed")
+    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--ray", "--actors", "2")
+    assert "TOO LARGE" not in output
+
+
 def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
     script = tmp_path / "gpt.py"  # what is started instead: it says who it is; the last one dies, the others wait
     script.write_text(
@@ -129,6 +135,8 @@ def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyP
         ("--processes 3", "meshes x --data x --model (8) must be a multiple of --processes (3)"),
         ("--processes 2 --coordinator host:1", "--coordinator needs --process, the number of this process"),
         ("--processes 2 --coordinator auto --process 2", "--process (2) must be less than --processes (2)"),
+        ("--ray --processes 2", "--ray has --actors, not --processes"),
+        ("--actors 2", "--actors needs --ray"),
         ("--trace missing/step.json", "--trace: no folder missing"),
         ("--costs missing/costs.toml", "--costs: no folder missing"),
     ],
