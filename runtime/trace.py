@@ -13,6 +13,7 @@ import jax
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.values import TensorSpec
+from jaxpp.schedules.files import write_file
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
 
 
@@ -83,7 +84,7 @@ def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
     arrows = [
         Arrow(each.label, each.mesh, each.target, each.start, each.end) for each in events if each.target is not None
     ]
-    Path(path).write_text(print_chrome_trace(bars, arrows, _memory(events), seconds=1.0), encoding="utf-8")
+    write_file(str(path), print_chrome_trace(bars, arrows, _memory(events), seconds=1.0).encode())
 
 
 def byte_size(spec: TensorSpec) -> int:

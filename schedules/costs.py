@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.files import write_file
 from jaxpp.schedules.kinds import KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 
@@ -212,7 +213,7 @@ class Costs:
             raise ScheduleError(f"{path}: {error}") from None
 
     def save(self, path: str | Path) -> None:
-        """Write what `load` reads, exactly; what has its default is left out.
+        """Write what `load` reads, exactly, whole or not at all; what has its default is left out.
 
         Raises:
             OSError: it cannot be written.
@@ -227,7 +228,7 @@ class Costs:
             lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
             lines += ["", "[kinds]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())] * bool(table)
             text = "\n".join(lines)
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        write_file(str(path), (text + "\n").encode())
 
 
 def positive(value: object, what: str, *, infinite: bool = False) -> float:

@@ -15,6 +15,7 @@ from rich.console import RenderableType
 from tqdm import tqdm
 
 from jaxpp import schedules as S
+from jaxpp.schedules.files import write_file
 from jaxpp.schedules.formats.picture import picture
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
@@ -216,7 +217,7 @@ def _progress(stderr: TextIO) -> Generator[Callable[[float, float, float], None]
 def _write(result: RenderableType | str | bytes, path: str, stdout: TextIO) -> None:
     try:
         if path != "-" or isinstance(result, bytes):
-            streams.write_file(path, result if isinstance(result, bytes) else str(result).encode())
+            write_file(path, result if isinstance(result, bytes) else str(result).encode())
         else:
             stdout.write(result if isinstance(result, str) else tables.render(result, stdout))
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What the command-line tools share: input, output that is written whole or not at all, and how a process ends."""
+"""What the command-line tools share: input, output, and how a process ends."""
 
 import io
 import os
@@ -44,30 +44,6 @@ def read(path: str, stdin: TextIO, expected: str) -> bytes:
     if not data.strip():
         raise InputError(f"{display_name(path)}: error: the input is empty; expected {expected}")
     return data
-
-
-def write_file(path: str, data: bytes) -> None:
-    """Write a file whole or not at all; devices and pipes are written to in place.
-
-    Raises:
-        OSError: it can't be written; what was there before is unchanged.
-    """
-    path = os.path.realpath(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "wb") as file:
-            file.write(data)
-        return
-    temporary = f"{path}.{os.getpid()}.tmp"
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        if os.path.exists(path):
-            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
 
 
 def finish(main: Callable[[], int]) -> NoReturn:
