@@ -94,9 +94,9 @@ def _find(directory: epath.Path, step: int | None) -> epath.Path:
 
 
 def _sharding(place: Any) -> Sharding | None:
-    """Where a leaf goes; None if it is read as a numpy array first."""
+    """Where a leaf goes; None if it is read as a numpy array first, as for a cluster, whose devices are not here."""
     if isinstance(place, MpmdSharding):
-        return place.sharding
+        return place.sharding if place.mpmd_mesh.cluster is None else None
     if isinstance(place, Sharding):
         return place
     if isinstance(place, jax.ShapeDtypeStruct) or (isinstance(place, jax.Array) and place.committed):

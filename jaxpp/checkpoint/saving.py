@@ -10,6 +10,7 @@ import orbax.checkpoint as ocp
 from jaxpp.array import plain
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
+from jaxpp.runtime.remote import fetched
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -89,7 +90,7 @@ class Saver:
         number = operator.index(step)
         if number < 0:
             raise ValueError(f"step must be at least 0, not {number}")
-        state = plain(state)
+        state = fetched(plain(state))
         stored = {name: to_store(name, leaf) for name, leaf in named_leaves(state).items()}
         if not stored:
             raise ValueError("the state has no leaves: there is nothing to save")

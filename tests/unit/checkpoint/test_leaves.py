@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp
 from jaxpp import checkpoint
+from jaxpp.runtime.remote import RemoteArray
 
 DTYPES = ("bool", "int8", "uint16", "int4", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64")
 
@@ -148,19 +149,36 @@ def test_a_leaf_of_another_kind_says_as_what(tmp_path: Path) -> None:
     assert_same(checkpoint.restore(tmp_path, like), expected)
 
 
-class Handle:
-    """A remote array, as a driver holds it: fetched by `np.asarray`."""
+class Actor:
+    """What stands behind a RemoteArray: here, the numbers themselves."""
 
-    shape, dtype = (2,), np.dtype(np.float32)
+    def __init__(self, array: jax.Array) -> None:
+        self.numbers = np.array(
+            jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+        )
+        self.sharding = NamedSharding(MPMD.jax_mesh, P())
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        del copy
-        return np.array([1, 2], dtype or self.dtype)
+    def start_reading(self) -> None: ...
+
+    def read(self) -> np.ndarray[Any, Any]:
+        return self.numbers
+
+    def wait(self) -> None: ...
+
+    def delete(self) -> None: ...
+
+    def is_deleted(self) -> bool:
+        return False
 
 
-def test_what_numpy_can_fetch_becomes_a_numpy_array(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {"handle": Handle()})
-    assert_same(checkpoint.restore(tmp_path, {"handle": Handle()}), {"handle": np.array([1, 2], np.float32)})
+def test_a_cluster_gets_numpy_arrays(tmp_path: Path) -> None:
+    """What the actors of a cluster hold is fetched to be saved, and comes back to the driver."""
+    state = {"array": jnp.ones(3), "key": jax.random.key(0)}
+    remote = {name: RemoteArray(jax.typeof(array), Actor(array)) for name, array in state.items()}
+    checkpoint.save(tmp_path, 1, remote)
+    assert_same(checkpoint.restore(tmp_path, remote), state | {"array": np.ones(3, np.float32)})
+    cluster = jaxpp.MpmdSharding(jaxpp.MpmdMesh(MPMD.jax_mesh, "mpmd", cluster=object()), {1}, P())
+    assert_same(checkpoint.restore(tmp_path, dict.fromkeys(state, cluster)), state)
 
 
 def test_orbax_reads_it_and_is_read(tmp_path: Path) -> None:
