@@ -4,19 +4,21 @@ Steps take and return plain `jax.Array`s: nothing here is needed to use them.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
 
 from jaxpp import _compat
 from jaxpp.lowering import MpmdMesh, MpmdSharding
+from jaxpp.runtime.fetch import move
 
-# Scripts ask the results of a step for these; ours are plain arrays, which all their processes hold.
-_compat.add_array_property("to_mpmd_local_array", lambda array: array)
-_compat.add_array_property("first_mpmd_replica", lambda array: array)
-_compat.add_array_property("is_partially_addressable", lambda _: True)
+# Scripts ask the results of a step for these; ours are plain arrays, of which a process may hold no shard.
+_compat.add_array_property("to_mpmd_local_array", lambda array: array if array.addressable_shards else None)
+_compat.add_array_property("first_mpmd_replica", lambda array: array if array.addressable_shards else None)
+_compat.add_array_property("is_partially_addressable", lambda array: bool(array.addressable_shards))
 
 
 class MpmdArray:
@@ -87,13 +89,14 @@ class MpmdArray:
         Raises:
             ValueError: this process does not hold the arrays of all meshes.
         """
-        missing = sorted(self.mpmd_sharding.mesh_ids - self._arrays.keys())
-        if missing or not self._arrays:
+        ids, meshes = self.mpmd_sharding.mesh_ids, self.mpmd_sharding.mpmd_mesh.unstack
+        missing = sorted(k for k in ids - self._arrays.keys() if meshes[k].local_devices)
+        if missing or not ids:
             raise ValueError(f"MpmdArray: the arrays on the meshes {missing} are not there")
-        if len(self._arrays) == 1:
+        if len(self._arrays) == len(ids) == 1:
             return next(iter(self._arrays.values()))
         shards = [shard.data for each in self._arrays.values() for shard in each.addressable_shards]
-        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, shards)
+        return jax.make_array_from_single_device_arrays(self.shape, self.sharding, shards, dtype=self.dtype)
 
     @property
     def is_mpmd_replicated(self) -> bool:
@@ -217,8 +220,9 @@ def spmd_to_mpmd_reshard(
             raise TypeError(f"spmd_to_mpmd_reshard: {where} is of type {type(each).__name__}, not an MpmdSharding")
         if each.mpmd_mesh != mpmd_mesh:
             raise ValueError(f"spmd_to_mpmd_reshard: {where} is for another MpmdMesh")
-    shardings: list[MpmdSharding] = jax.tree.leaves(mpmd_shardings)
-    return jax.device_put(arrays, jax.tree.unflatten(expected, [each.sharding for each in shardings]))
+    places = jax.tree.leaves(mpmd_shardings)
+    moved = [move(array, each.sharding) for array, each in zip(jax.tree.leaves(arrays), places, strict=True)]
+    return jax.tree.unflatten(expected, moved)
 
 
 def mpmd_to_spmd_reshard(
@@ -238,7 +242,14 @@ def mpmd_to_spmd_reshard(
     """
     _check_mesh("mpmd_to_spmd_reshard", mpmd_mesh)
     del threshold
-    return jax.device_put(plain(mpmd_arrays), spmd_shardings)
+    arrays = plain(mpmd_arrays)
+    if jax.process_count() == 1:
+        return jax.device_put(arrays, spmd_shardings)
+
+    def move_all(sharding: Sharding, subtree: Any) -> Any:
+        return jax.tree.map(partial(move, sharding=sharding), subtree)
+
+    return jax.tree.map(move_all, spmd_shardings, arrays)
 
 
 def _check_mesh(caller: str, mpmd_mesh: Any) -> None:

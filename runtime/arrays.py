@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jaxpp import _compat
 from jaxpp.runtime.program import Argument, Program
@@ -101,17 +101,53 @@ def _here(mesh: Mesh) -> list[Any]:
     return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
 
 
-def put(value: Any, placed: Placed) -> jax.Array:
-    """`value` (numpy, or an array that can be read here) as `placed` says: each process places its own shards.
+def put(value: Any, sharding: Sharding) -> jax.Array:
+    """`value`, a numpy array or a `jax.Array`, in a sharding: each process places the shards of its own devices.
 
-    `jax.device_put` would have all processes compare their values.
+    `jax.device_put` would have all processes compare their values. Raises LookupError when a shard is made of what only
+    another process holds.
     """
-    sharding = placed.sharding
-    if sharding.is_fully_addressable:
+    is_here = not isinstance(value, jax.Array) or value.is_fully_addressable
+    if is_here and sharding.is_fully_addressable:
         return jax.device_put(value, sharding)
-    value = np.asarray(value)
-    shards = [jax.device_put(value[i], d) for d, i in sharding.addressable_devices_indices_map(value.shape).items()]
-    return jax.make_array_from_single_device_arrays(value.shape, sharding, shards, dtype=value.dtype)
+    whole = np.asarray(value) if is_here else None
+    indices = sharding.addressable_devices_indices_map(value.shape)
+    parts = [jax.device_put(_part(value, i) if whole is None else whole[i], d) for d, i in indices.items()]
+    return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
+
+
+def _part(array: jax.Array, index: Any) -> jax.Array:
+    """What `array` has at `index`, out of one of the shards that are here."""
+    wanted = _bounds(index, array.shape)
+    for shard in array.addressable_shards:
+        held = _bounds(shard.index, array.shape)
+        if _covers(held, wanted):
+            cut = [slice(start - low, end - low) for (low, _), (start, end) in zip(held, wanted, strict=True)]
+            return shard.data if held == wanted else shard.data[tuple(cut)]
+    raise LookupError
+
+
+def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
+    """Whether every process could `put` the array so, out of what it holds; the same answer in all of them."""
+    held: dict[int, list[Bounds]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        held.setdefault(device.process_index, []).append(_bounds(index, array.shape))
+    return all(
+        any(_covers(bounds, _bounds(index, array.shape)) for bounds in held.get(device.process_index, ()))
+        for device, index in sharding.devices_indices_map(array.shape).items()
+    )
+
+
+Bounds = list[tuple[int, int]]
+"""(start, end) of a part of an array, by dimension."""
+
+
+def _bounds(index: Any, shape: Sequence[int]) -> Bounds:
+    return [each.indices(size)[:2] for each, size in zip(index, shape, strict=True)]
+
+
+def _covers(whole: Bounds, part: Bounds) -> bool:
+    return all(low <= start and end <= high for (low, high), (start, end) in zip(whole, part, strict=True))
 
 
 def _without_parts(mesh: Mesh, spec: TensorSpec) -> tuple[Mesh, list[tuple[str, ...]]]:
@@ -171,7 +207,7 @@ class Door:
             self.check(value)
             if not isinstance(value, np.ndarray):
                 value = np.asarray(value, self.spec.dtype)
-            return put(value, self.whole)
+            return put(value, self.whole.sharding)
         if value.is_deleted():
             raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
         aval: Any = value.aval
@@ -182,8 +218,7 @@ class Door:
         if sharding is not self.seen_sharding:
             # `committed` makes no difference: a device of the right sharding is the right device.
             if not sharding.is_equivalent_to(self.whole.sharding, value.ndim):
-                self._check_readable(value)
-                return put(value, self.whole)
+                return self._move(value)
             self.seen_sharding = sharding
         return value
 
@@ -195,12 +230,14 @@ class Door:
             for piece, numbers in zip(self.pieces, self.shard_numbers, strict=True)
         ]
 
-    def _check_readable(self, value: jax.Array) -> None:
-        if not (value.is_fully_addressable or (value.is_fully_replicated and value.addressable_shards)):
+    def _move(self, value: jax.Array) -> jax.Array:
+        try:
+            return put(value, self.whole.sharding)
+        except LookupError:
             raise ValueError(
-                f"argument `{self.name}` is an array on {value.sharding}, of which this process lacks a part; "
-                f"the program takes it on {self.whole.sharding}"
-            )
+                f"argument `{self.name}` is sharded as {value.sharding}; this process has devices that take it as "
+                f"{self.whole.sharding}, and lacks a part of it: give the whole array in each process"
+            ) from None
 
     def check(self, value: Any) -> None:
         """Raise TypeError for what is no array, ValueError for another shape or dtype."""

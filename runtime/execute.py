@@ -232,7 +232,7 @@ class Executable:
                 if isinstance(each, Constant):
                     key = (mesh, each.spec, each.value.tobytes())
                     if key not in made:
-                        made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)))
+                        made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
                     constants[self._flat.number(mesh, each.result)] = made[key]
         return constants
 

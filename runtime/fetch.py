@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxpp.runtime import processes
+from jaxpp.runtime.arrays import are_parts_here, put
 from jaxpp.runtime.steps import batch_copy
 from jaxpp.runtime.transfer import Waiting, key
 
@@ -28,16 +29,24 @@ def fetch(tree: Any) -> Any:
         return jax.device_get(tree)
     leaves, structure = jax.tree.flatten(tree)
     call = next(_calls)
-    arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if is_array(leaf)}
+    arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
     for array in arrays.values():
         array.send()
-    for number, array in arrays.items():
-        leaves[number] = array.read()
+    leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
 
 
-def is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array)
+def move(array: Any, sharding: Sharding) -> jax.Array:
+    """`jax.device_put` for shardings over several processes, which all call it. Raises as `fetch` does."""
+    if jax.process_count() == 1:
+        return jax.device_put(array, sharding)
+    is_elsewhere = _is_global(array) and not are_parts_here(array, sharding)
+    return put(fetch(array) if is_elsewhere else array, sharding)
+
+
+def _is_global(leaf: Any) -> bool:
+    """Whether it is one array of all processes. On a device without a mesh each process has one of its own."""
+    return isinstance(leaf, jax.Array) and not isinstance(leaf.sharding, SingleDeviceSharding)
 
 
 class _Fetched:

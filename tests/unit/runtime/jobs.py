@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxpp.api as jaxpp
 from jaxpp.runtime import processes
@@ -89,6 +89,69 @@ def some_shards_cross() -> list[int]:
     """Two stages: the first on three processes' devices in one order, the second in another."""
     first, second, third, fourth = jax.devices()
     return check(2, [first, third, fourth, second])
+
+
+def stacks_keys_and_whole_meshes() -> list[int]:
+    """Layers in a scan: their weights are one stack, with a block on each mesh. Dropout. A batch on all devices."""
+
+    def loss(weights: Any, key: Any, microbatch: Any) -> Any:
+        x, y = microbatch
+
+        def layer(x: Any, each: Any) -> Any:
+            w, k = each
+            x = jnp.where(jax.random.bernoulli(k, 0.9, x.shape), jnp.tanh(x @ w), 0.0)
+            return jaxpp.mark_stage_end(x), None
+
+        x, _ = jax.lax.scan(layer, x, (weights, jax.random.split(key, len(weights))))
+        return jnp.mean((x - y) ** 2)
+
+    def step(state: Any, batch: Any) -> Any:
+        weights, key = state
+        key, here = jax.random.split(key)
+        gradient = partial(jax.value_and_grad(loss), weights, here)
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
+        return (weights - 0.1 * gradients, key), losses.mean()
+
+    devices = np.array(jax.devices()).reshape(2, 2)
+    mesh = Mesh(devices, ("mpmd", "data"))
+    weights, batch = arguments(2)
+    state, other = [(np.stack(weights), jax.random.key(0)) for _ in range(2)]
+    everywhere = NamedSharding(mesh, PartitionSpec(None, "data"))
+    given = tuple(jax.make_array_from_callback(each.shape, everywhere, each.__getitem__) for each in batch)
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"), donate_argnums=0)
+    plain = jax.jit(step)
+    found: Any = (state, None)
+    expected: Any = (other, None)
+    for _ in range(3):
+        found, expected = pipelined(found[0], given), plain(expected[0], batch)
+    ((weights, key), value), ((right, right_key), right_value) = found, expected
+    np.testing.assert_allclose(jaxpp.fetch(weights), right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jaxpp.fetch(value), right_value, rtol=1e-5)
+    np.testing.assert_array_equal(jaxpp.fetch(jax.random.key_data(key)), jax.random.key_data(right_key))
+    return [len(weights.addressable_shards), *weights.addressable_shards[0].data.shape]
+
+
+def arrays_of_jaxpp() -> list[bool]:
+    """A script in the terms of NVIDIA's JaxPP: parameters on all devices go to their meshes, and come back."""
+    whole = Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data"))
+    mesh = jaxpp.MpmdMesh(whole, "mpmd")
+    weights, batch = arguments(2)
+    everywhere = NamedSharding(whole, PartitionSpec("mpmd", "data"))
+    spread = [jax.make_array_from_callback(w.shape, everywhere, w.__getitem__) for w in weights]
+    homes = [jaxpp.MpmdSharding(mesh, frozenset({k}), PartitionSpec("data")) for k in range(2)]
+    placed = jaxpp.spmd_to_mpmd_reshard(mesh, spread, homes)
+    shardings = (PartitionSpec(), PartitionSpec(None, "data"))
+    step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=mesh, in_shardings=shardings)
+    new, value = step(placed, batch)
+    right, right_value = jax.jit(train_step)(weights, batch)
+    if value.is_partially_addressable:
+        np.testing.assert_allclose(value.to_mpmd_local_array, right_value, rtol=1e-5)
+    back = jaxpp.mpmd_to_spmd_reshard(mesh, new, NamedSharding(whole, PartitionSpec()))
+    for found, expected in zip(back, right, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    first = jaxpp.MpmdArray([w for w in placed[:1] if w.addressable_shards], homes[0], (WIDTH, WIDTH), np.float32)
+    return [value.is_partially_addressable, first.is_partially_addressable, first.array.is_fully_addressable]
 
 
 def nothing_piles_up() -> list[int]:

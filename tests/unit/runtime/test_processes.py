@@ -11,6 +11,8 @@ JOBS = [
     jobs.one_mesh_each,
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
+    jobs.stacks_keys_and_whole_meshes,
+    jobs.arrays_of_jaxpp,
     jobs.nothing_piles_up,
     jobs.deleted_at_once,
     jobs.another_program,
@@ -40,6 +42,14 @@ def test_one_mesh_in_a_process(results: dict[str, list[Any]]) -> None:
 def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
     assert results["meshes_across_processes"] == [[1, 1, 1], [1, 1, 1]]
     assert results["some_shards_cross"] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:
+    assert results["stacks_keys_and_whole_meshes"] == [[2, 1, 32, 32]] * 2
+
+
+def test_names_of_jaxpp(results: dict[str, list[Any]]) -> None:
+    assert results["arrays_of_jaxpp"] == [[False, True, True], [True, False, False]]
 
 
 def test_nothing_piles_up_over_a_thousand_steps(results: dict[str, list[Any]]) -> None:
