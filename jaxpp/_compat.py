@@ -51,6 +51,18 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
+def source_of_ordered_effect(jaxpr: Any) -> str | None:
+    """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none (0.10.2)."""
+    from jax._src import core, effects, source_info_util
+
+    for eqn in jaxpr.eqns:
+        if effects.ordered_effects.filter_in(eqn.effects):
+            inner = (source_of_ordered_effect(each) for each in core.jaxprs_in_params(eqn.params))
+            frame = source_info_util.summarize(eqn.source_info).partition(" ")[0]
+            return next((found for found in inner if found), frame)
+    return None
+
+
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     """Turn the values a closed jaxpr closes over into its first arguments; returns both (0.10.2)."""
     from jax._src import core

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
-from jaxpp._compat import host_callbacks, own_copy
+from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import FEEDS, match_state
@@ -204,6 +204,7 @@ class _Request:
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             traced = jitted.trace(*args, **kwargs)
+            _check_effects(traced)
             return traced, _lower_traced(traced, self.mpmd_mesh.cluster), placer
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
@@ -220,16 +221,17 @@ class _Request:
         return args, kwargs
 
 
-def _lower_traced(traced: Any, cluster: Any) -> Any:
-    try:
-        return traced.lower() if cluster is None else traced.lower(lowering_platforms=(cluster.platform,))
-    except ValueError as error:
-        if "ordered effects are not supported" not in str(error):
-            raise
+def _check_effects(traced: Any) -> None:
+    where = source_of_ordered_effect(traced.jaxpr.jaxpr)
+    if where is not None:
         raise ValueError(
-            "an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across meshes; "
-            "leave out ordered=True"
-        ) from None
+            f"{where}: error: an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across "
+            "meshes; leave out ordered=True"
+        )
+
+
+def _lower_traced(traced: Any, cluster: Any) -> Any:
+    return traced.lower() if cluster is None else traced.lower(lowering_platforms=(cluster.platform,))
 
 
 def _has_mesh() -> bool:

@@ -45,7 +45,8 @@ class Shardings:
             return None
         key = (attribute, rank)
         if key not in self._cache:
-            axes = _whole_axes(attribute) if attribute is not None else [[] for _ in range(rank)]
+            axes = _whole_axes(attribute) if attribute is not None else []
+            axes = axes or [[] for _ in range(rank)]  # what is on one device, as a callback is, names no dimension
             dimensions = ", ".join("{" + ", ".join(f'"{axis}"' for axis in names) + "}" for names in axes)
             self._cache[key] = ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dimensions}]>")
         return self._cache[key]
@@ -90,7 +91,8 @@ class MeshAxes:
         sharding = at.value_sharding(value)
         if sharding is None:
             return [()] * ir.RankedTensorType(value.type).rank
-        return [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in _whole_axes(sharding)]
+        dimensions = _whole_axes(sharding) or [[] for _ in range(ir.RankedTensorType(value.type).rank)]
+        return [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in dimensions]
 
     def count(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes`."""

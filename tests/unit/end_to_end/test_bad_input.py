@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, layers, loss, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
+from jaxpp.schedules import Placement, Schedule, Task
 
 SCHEDULE = jaxpp.Std1F1B(3)
 
@@ -243,6 +244,41 @@ def test_no_schedule_and_a_wrong_one() -> None:
     assert at(text, sgd_step, "jaxpp.treduce(").startswith("the microbatch loop has no schedule\n  give one: ")
     text = message(partial(sgd_step, schedule=SCHEDULE.build(5)))
     assert at(text, sgd_step, "jaxpp.treduce(") == "the loop runs 4 microbatches, its schedule has 5"
+
+
+def test_a_schedule_whose_order_cannot_run() -> None:
+    """The message shows the row of the grid, and marks the cell."""
+    rows = [[Task(kind, stage, k) for kind in ("forward", "backward") for k in range(4)] for stage in range(3)]
+    rows[2] = rows[2][4:] + rows[2][:4]
+    text = message(partial(sgd_step, schedule=Schedule.of("mine", Placement.linear(3), rows)))
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "mesh 2 position 0: B(stage 2, mb 0) needs F(stage 2, mb 0), which comes later on mesh 2\n"
+        "  mesh 2: 2B0 2B1 2B2 2B3 2F0 2F1 2F2 2F3\n"
+        "          ^^^"
+    )
+
+
+def test_a_step_inside_a_transformation() -> None:
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3))
+    with pytest.raises(TypeError) as caught:
+        jax.grad(lambda params: step(params, batch(4))[1].sum())(weights(3))
+    assert str(caught.value) == (
+        "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad or another transformation; "
+        "it runs programs on several meshes, and must be called from outside"
+    )
+
+
+def test_the_loop_inside_a_conditional() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def run() -> Any:
+            return sgd_step(params, batch, schedule=SCHEDULE)
+
+        return lax.cond(batch["x"][0, 0, 0] > 0, run, lambda: (params, jnp.zeros(4)))
+
+    assert at(message(step), sgd_step, "jaxpp.treduce(") == (
+        "the microbatch loop stands inside another loop or conditional\n"
+        "  call treduce at the top level of the training step"
+    )
 
 
 def test_a_schedule_that_does_not_run_yet() -> None:

@@ -10,6 +10,7 @@ import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, layers, loss, make_mesh, sgd_step, weights
 from unit.end_to_end.test_bad_input import SCHEDULE, at, message, with_loss
 
@@ -165,16 +166,41 @@ def test_io_callback_in_a_stage_runs_once_per_microbatch() -> None:
     assert len(calls) == 4
 
 
+ORDERED = (
+    "an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across meshes; "
+    "leave out ordered=True"
+)
+
+
 def test_an_ordered_side_effect() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
         jax.debug.print("{x}", x=microbatch["x"], ordered=True)
         return loss(params, microbatch)
 
-    text = message(with_loss(of_one), error=ValueError)
-    assert text == (
-        "an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across meshes; "
-        "leave out ordered=True"
-    )
+    def step(params: Any, batch: Any) -> Any:
+        params, losses = sgd_step(params, batch, schedule=SCHEDULE)
+        jax.experimental.io_callback(lambda x: None, None, losses, ordered=True)
+        return params, losses
+
+    assert at(message(with_loss(of_one), error=ValueError), of_one, "jax.debug.print") == ORDERED
+    assert at(message(step, error=ValueError), step, "io_callback") == ORDERED
+
+
+def test_a_callback_before_a_mark() -> None:
+    """It runs on one of the two devices of its stage; what it returns goes on to the next stage on both."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jnp.tanh(x @ w)
+            x = mark(jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+        return squared_error(x, microbatch)
+
+    def step(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(partial(of_one, params), batch, schedule=SCHEDULE, operation=jaxpp.Concat())
+
+    shardings = P(), P(None, "data")
+    check(step, (weights(3), batch(4)), make_mesh(3, data=2), in_shardings=shardings)
 
 
 def test_float0_and_objects_in_the_batch() -> None:
