@@ -85,7 +85,7 @@ class Guard:
 
     def _on_loss(self, loss: Loss) -> None:
         # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
-        print(f"jaxpp: {loss}", file=sys.stderr, flush=True)
+        _say(str(loss))
         timer = threading.Timer(self.patience, self._give_up, [loss, set(self.transport.running)])
         timer.daemon = True
         timer.start()
@@ -93,5 +93,9 @@ class Guard:
     def _give_up(self, loss: Loss, running: set[object]) -> None:
         """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
         if running & self.transport.running:
-            print(f"jaxpp: {loss}; this process waits in a program with it, and ends", file=sys.stderr, flush=True)
+            _say(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)
+
+
+def _say(message: str) -> None:
+    print(f"jaxpp: {message}", file=sys.stderr, flush=True)

@@ -39,13 +39,19 @@ def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
 
     submeshes: one per mesh of the program.
     text: makes the text of the program.
-    Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp.
+    Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp, and where all
+    devices are another process's.
     """
     owners = [[device.process_index for device in mesh.devices.flat] for mesh in submeshes]
     together = sorted({owner for mesh in owners for owner in mesh})
     me = jax.process_index()
     if together == [me]:
         return None
+    if me not in together and len(together) == 1:
+        raise ProcessError(
+            f"all devices of the mesh are on process {together[0]}, process {me} has none of them; "
+            "make it of jax.devices(), which are those of all processes, not of the devices of one"
+        )
     if me not in together:
         return Peers(transport(), owners, b"", gather)
     watch([peer for peer in together if peer != me])

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from unit.runtime import jobs
 
+from jaxpp import distributed
 from jaxpp.runtime import processes
 
 STAGES_OF_TWO = [0, 2, 1, 3]
@@ -95,8 +96,10 @@ def another_version(package: str) -> str:
 
 
 def processes_that_disagree() -> None:
-    """Another schedule, another version of JAX, and at last one step more than the other process does."""
+    """Another mesh, schedule, and version of JAX, and at last one step more than the other process does."""
     me = jax.process_index()
+    if me == 1:
+        raised(lambda: jobs.compiled(1, jax.devices()[:1]).compile(*jobs.arguments(1)))
     weights, batch = jobs.arguments(2)
     schedule = [jobs.jaxpp.GPipe, jobs.jaxpp.Std1F1B][me](2)
 
@@ -121,7 +124,7 @@ def another_secret() -> None:
 
 
 def main(port: str, count: str, number: str, name: str) -> None:
-    jax.distributed.initialize(f"127.0.0.1:{port}", int(count), int(number))
+    distributed.initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())
 

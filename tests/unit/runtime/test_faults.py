@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -104,16 +105,43 @@ def test_process_0_takes_the_others_with_it_but_says_so() -> None:
         )
 
 
+LAST_RESORT = """
+import threading, types
+from jaxpp.runtime.faults import Guard
+from jaxpp.runtime.watchdog import Watchdog
+
+transport = types.SimpleNamespace(me=0, host="127.0.0.1", running={"a step"})
+guard = Guard(transport, b"secret", seconds=0.5)
+peer = Watchdog(1, b"secret")
+peer.connect({0: guard.watchdog.address})
+peer.close()
+threading.Event().wait()  # hears nothing, as a collective of XLA
+"""
+
+
+def test_a_step_that_cannot_be_interrupted_ends_with_its_process() -> None:
+    found = subprocess.run([sys.executable, "-c", LAST_RESORT], capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 1
+    died = r"jaxpp: process 1 \(\S+, pid \d+\) died"
+    ends = r"; this process is in a program of XLA that waits for it, and ends"
+    assert re.fullmatch(rf"{died}\n{died}{ends}\n", found.stderr)
+
+
 def test_processes_that_disagree() -> None:
     found = run("processes_that_disagree", 2, survivors=[0, 1])
     assert found.codes == [0, 0], found.shown
     assert found.find(0, "type") == ["ProcessError", "ProcessError"]
-    assert found.find(1, "type") == ["ProcessError", "ProcessError", "TransferError"]
+    assert found.find(1, "type") == ["ProcessError", "ProcessError", "ProcessError", "TransferError"]
     another_schedule, another_version = found.find(0, "message")
-    assert found.find(1, "message")[:2] == [another_schedule, another_version]
+    another_mesh, *same, ended = found.find(1, "message")
+    assert same == [another_schedule, another_version]
+    assert another_mesh == (
+        "all devices of the mesh are on process 0, process 1 has none of them; "
+        "make it of jax.devices(), which are those of all processes, not of the devices of one"
+    )
     assert re.match(r"process 1 runs another program than process 0, from line \d+ on:\n", another_schedule)
     assert re.search(r"from line 1 on:\n  process 0: jax [\d.]+\n  process 1: jax 0.0.1$", another_version)
-    assert found.find(1, "message")[2] == "waiting for process 0: process 0 has ended"
+    assert ended == "waiting for process 0: process 0 has ended"
 
 
 def test_ctrl_c_in_one_process_ends_the_other() -> None:

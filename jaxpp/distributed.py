@@ -1,0 +1,41 @@
+"""The start of a job of several processes."""
+
+import os
+from typing import Any
+
+import jax
+
+from jaxpp.runtime.roll_call import roll_call
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    initialization_timeout: float = 60,
+    **options: Any,
+) -> None:
+    """`jax.distributed.initialize`, with an error within seconds where JAX waits for minutes and then aborts.
+
+    All processes of the job call it, before anything else of JAX. Where one of the first three arguments is left to
+    JAX, which finds them in the variables of SLURM and others, this is JAX's function and no more.
+
+    Args:
+        coordinator_address: host:port where process 0 listens, there and nowhere else: other than with JAX, a port of
+            127.0.0.1 can't be reached from other hosts. `coordinator_bind_address` is for another choice.
+        num_processes: how many processes there are.
+        process_id: which of them this is, from 0.
+        initialization_timeout: seconds within which all have to be started.
+        options: what else `jax.distributed.initialize` takes.
+
+    Raises:
+        ProcessError: a process is missing or there twice, was told another number of processes, has another version of
+            JAX; nobody listens at the coordinator's address; its port is in use.
+    """
+    coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
+    if coordinator_address is None or num_processes is None or process_id is None:
+        options["initialization_timeout"] = round(initialization_timeout)
+    elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
+        options.setdefault("coordinator_bind_address", coordinator_address)
+    jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
