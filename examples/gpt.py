@@ -6,17 +6,20 @@
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
     python examples/gpt.py --processes 4         # each with a quarter of the devices
     python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
+    python examples/gpt.py --checkpoint saved    # goes on from there when it was ended, also with other stages
 
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
 """
 
 import functools
+import itertools
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import gpt_checkpoints
 import gpt_model
 import gpt_options
 import gpt_processes
@@ -54,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     optimizer = make_optimizer(options)
     parameters = gpt_model.init(model, options.seed)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
+    state, done = gpt_checkpoints.resume(options.checkpoint, state)
+    if done >= options.steps:
+        print(f"{options.checkpoint} has step {done} already: nothing to do for --steps {options.steps}")
+        return 0
     batch = next(batches(options))
     train_step = make_train_step(options, model, optimizer)
 
@@ -62,13 +69,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{size:,} parameters in {options.stages} stages on {options.plan.meshes} meshes of {mesh}")
     pipeline, times = compile_pipeline(train_step, options, devices, state, batch)
     name = f"{options.schedule}, {options.microbatches} microbatches"
-    trained, losses, times[f"{options.steps} steps"] = train(name, pipeline, state, options)
+    with gpt_checkpoints.saving(options.checkpoint, options.save_every, options.steps) as after_step:
+        trained, losses, seconds = train(name, pipeline, state, options, done, after_step)
+    if done + len(losses) < options.steps:
+        print(f"told to end: saved after step {done + len(losses)}, in {options.checkpoint}")
+        return 0
+    times[f"{len(losses)} steps"] = seconds
 
     agrees = True
     trained_parameters = jaxpp.fetch(trained[0])
     if options.check and jax.process_index() == 0:
         plain = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
-        expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options)
+        expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options, done)
         agrees = compare(options, (losses, trained_parameters), (expected_losses, expected[0]))
 
     _, events = pipeline.trace(trained, batch)
@@ -130,7 +142,7 @@ def compile_pipeline(
 
 
 def make_mesh(options: Options, devices: Sequence[Any]) -> jaxpp.MpmdMesh:
-    """The meshes of the stages, over these devices or, with --ray, over those of actors, which end with this process."""
+    """The meshes of the stages: over these devices, or with --ray over those of actors, which end with this process."""
     shape, names = (options.plan.meshes, options.data, options.model), ("mpmd", "data", "model")
     if not options.ray:
         return jaxpp.MpmdMesh(Mesh(np.array(devices).reshape(shape), names), "mpmd")
@@ -139,23 +151,33 @@ def make_mesh(options: Options, devices: Sequence[Any]) -> jaxpp.MpmdMesh:
     return jaxpp.ray.Cluster(actors, devices=held, platform=options.platform).mesh(shape, names, "mpmd")
 
 
-def train(name: str, step: Callable[..., Any], state: State, options: Options) -> tuple[State, list[float], float]:
-    """Run all steps; returns the last state, the loss of each step, and the seconds they took.
+def train(
+    name: str,
+    step: Callable[..., Any],
+    state: State,
+    options: Options,
+    before: int,
+    after_step: Callable[[int, State], bool] = lambda done, state: False,
+) -> tuple[State, list[float], float]:
+    """Run the steps after those `before`, until `after_step` says to end; the state, their losses, the seconds.
 
     Shows a progress bar on a terminal, and a line every few steps where the output goes elsewhere.
     """
     losses: list[float] = []
     start = time.perf_counter()
-    with tqdm(batches(options), name, options.steps, unit="step", file=sys.stdout, disable=None) as bar:
+    rest = itertools.islice(batches(options), before, None)
+    with tqdm(rest, name, options.steps, initial=before, unit="step", file=sys.stdout, disable=None) as bar:
         if bar.disable:
             print(name)
-        for done, batch in enumerate(bar, 1):
+        for done, batch in enumerate(bar, before + 1):
             state, loss = step(state, batch)
             losses.append(float(jaxpp.fetch(loss)))
-            speed = done * options.batch * options.sequence / (time.perf_counter() - start)
+            speed = len(losses) * options.batch * options.sequence / (time.perf_counter() - start)
             bar.set_postfix_str(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, {speed:,.0f} tokens/s")
-            if bar.disable and (done == 1 or done % 5 == 0 or done == options.steps):
+            if bar.disable and (len(losses) == 1 or done % 5 == 0 or done == options.steps):
                 print(f"  step {done:3}  loss {losses[-1]:.4f}  {speed:,.0f} tokens/s", flush=True)
+            if after_step(done, state):
+                break
     jax.block_until_ready(state)
     return state, losses, time.perf_counter() - start
 

@@ -1,6 +1,7 @@
 """The command line of gpt.py: its flags, and a short message for each that can't be."""
 
 import argparse
+import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -43,6 +44,8 @@ class Options:
     optimizer: str
     learning_rate: float
     seed: int
+    checkpoint: Path | None
+    save_every: int
     check: bool
     trace: Path | None
     costs: Path | None
@@ -108,6 +111,11 @@ def _check(options: Options) -> None:
     size = TEXT.stat().st_size
     if options.sequence >= size:
         raise ValueError(f"--sequence ({options.sequence}) must be shorter than the text, {size} bytes")
+    if options.checkpoint:
+        try:
+            importlib.import_module("jaxpp.checkpoint")
+        except ModuleNotFoundError as error:
+            raise ValueError(f"--checkpoint: {error}") from None
     for flag, path in (("--trace", options.trace), ("--costs", options.costs), ("--dump", options.dump)):
         if path and not path.absolute().parent.is_dir():
             raise ValueError(f"{flag}: no folder {path.parent}")
@@ -180,6 +188,10 @@ def _parser() -> argparse.ArgumentParser:
     rates = ", ".join(f"{rate} for {name}" for name, rate in LEARNING_RATES.items())
     training.add_argument("--learning-rate", type=_positive, metavar="X", help=f"after a warm-up (default: {rates})")
     _number(training, "--seed", 0, "of the parameters and the batches", least=0)
+    training.add_argument(
+        "--checkpoint", type=Path, metavar="DIR", help="go on from the latest checkpoint there, and save there"
+    )
+    _number(training, "--save-every", 10, "steps between two checkpoints")
 
     output = parser.add_argument_group("what to look at")
     output.add_argument("--check", action="store_true", help="compare with plain jax.jit on one device")

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import jax
 
@@ -31,14 +32,21 @@ def join(coordinator: str, processes: int, process: int | None) -> None:
 def start(processes: int, arguments: Sequence[str]) -> int:
     """Run gpt.py with these arguments in `processes` processes on this host; returns the exit code.
 
-    When one fails, or this one is told to end, all end.
+    When one fails, or this one is told to end, all end; with --checkpoint by themselves, when they have saved.
     """
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    children: list[subprocess.Popen[bytes]] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        if not any(argument.startswith("--checkpoint") for argument in arguments):
+            sys.exit(128 + number)
+        for child in children:
+            child.terminate()
+
+    signal.signal(signal.SIGTERM, end)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]
-    children: list[subprocess.Popen[bytes]] = []
     try:
         for number in range(processes):
             output = subprocess.DEVNULL if number else None
@@ -46,8 +54,8 @@ def start(processes: int, arguments: Sequence[str]) -> int:
         while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
             time.sleep(0.05)
         code = next((child.returncode for child in children if child.returncode), 0)
-        end = time.monotonic() + GRACE
-        while any(child.poll() is None for child in children) and time.monotonic() < end:
+        patience = time.monotonic() + GRACE
+        while any(child.poll() is None for child in children) and time.monotonic() < patience:
             time.sleep(0.05)
     finally:
         for child in children:
