@@ -100,8 +100,8 @@ def make_spmd(model: Model) -> Run:
     return run
 
 
-def make_jaxpp(model: Model) -> Run:
-    """Ours: the function of `make_single` with two marks, in 1F1B."""
+def training_step(model: Model) -> Callable[[Tree, Tree], tuple[Tree, jax.Array]]:
+    """The function of `make_single` with two marks, in 1F1B."""
 
     def loss(parameters: Tree, microbatch: Tree) -> jax.Array:
         (blocks, before, after), (x, y) = parameters, microbatch
@@ -114,8 +114,13 @@ def make_jaxpp(model: Model) -> Run:
         total, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
         return model.update(parameters, gradients), total / model.microbatches
 
+    return step
+
+
+def make_jaxpp(model: Model) -> Run:
+    """Ours."""
     mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
-    pipeline = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, donate_argnums=0)
+    pipeline = jaxpp.mpmd_jit_with_loop(training_step(model), mpmd_mesh=mesh, donate_argnums=0)
     arguments = model.parameters(), model.data()
     compiled = pipeline.compile(*arguments)
     shardings = jax.tree.map(operator.attrgetter("sharding"), compiled.in_shardings[0])

@@ -183,9 +183,10 @@ class Actor:
         """The numbers of an array."""
         return np.asarray(self.arrays[number])
 
-    def wait(self, number: int) -> None:
-        """Return when an array is computed."""
-        jax.block_until_ready(self.arrays[number])
+    def wait(self, numbers: range) -> None:
+        """Return when those of these arrays are computed that it has, and has not given away."""
+        held = [self.arrays[number] for number in numbers if number in self.arrays]
+        jax.block_until_ready([array for array in held if not array.is_deleted()])
 
     def count(self) -> int:
         """How many arrays it holds."""
@@ -222,7 +223,10 @@ def _devices(platform: str, count: int) -> list[Any]:
         os.environ["XLA_FLAGS"] = re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags).strip()
         jax.config.update("jax_num_cpu_devices", count)
     jax.config.update("jax_platforms", platform)
-    found = jax.devices()
+    try:
+        found = jax.devices()
+    except (RuntimeError, AssertionError):  # an AssertionError where JAX knows the platform but lacks its plugin
+        found = []
     if len(found) < count:
-        raise ValueError(f"it has {len(found)} {platform} devices, and is to have {count}")
+        raise ValueError(f"on {socket.gethostname()} it has {len(found)} {platform} devices, and is to have {count}")
     return found[:count]

@@ -10,7 +10,7 @@ import numpy as np
 from jaxpp.jit import CompiledStep
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import Part, Step
-from jaxpp.ray.values import Buffers, parts
+from jaxpp.ray.values import Buffers, Made, parts
 from jaxpp.runtime import Event, Program
 from jaxpp.runtime.arrays import Door, Shardings
 from jaxpp.runtime.program import Argument, Call, Constant, Result
@@ -97,8 +97,9 @@ class RemoteExecutable:
         for actor in self.actors:
             step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
             calls.append(self.cluster.call(actor, method, step))
+        made = Made(self.cluster, self.actors, range(first, first + len(self._results)))
         results = [
-            RemoteArray(aval, Buffers(self.cluster, number, _meshes(result), self.owners, result.stacked, placed))
+            RemoteArray(aval, Buffers(self.cluster, number, _meshes(result), self.owners, result.stacked, placed, made))
             for number, (aval, result, placed) in enumerate(self._results, first)
         ]
         for number in self._donated:

@@ -20,6 +20,7 @@ class Buffers:
     owners: the actor of each mesh of the cluster.
     stacked: whether each mesh has another block of it, along the first dimension, and not the whole.
     placed: sharding and type of the whole, over the devices that stand for those of the actors.
+    made: the step that makes it.
     """
 
     def __init__(
@@ -30,8 +31,9 @@ class Buffers:
         owners: Sequence[int],
         stacked: bool,
         placed: Placed,
+        made: "Made",
     ) -> None:
-        self.cluster, self.number, self.meshes, self.stacked = cluster, number, meshes, stacked
+        self.cluster, self.number, self.meshes, self.stacked, self.made = cluster, number, meshes, stacked, made
         self.sharding, self.shape, self.dtype = placed.sharding, placed.aval.shape, placed.aval.dtype
         self.parts = parts(meshes, owners)
         self.epoch = cluster.epoch
@@ -63,10 +65,9 @@ class Buffers:
         return np.concatenate(blocks)
 
     def wait(self) -> None:
-        """Return when it is computed. Raises as `read`."""
+        """Return when it is computed, and all that was made with it. Raises as `read`."""
         self.check()
-        waits = [self.cluster.call(actor, "wait", self.number) for actor in self.parts]
-        self.cluster.calls.get(waits, "waiting for an array")
+        self.made.wait()
 
     def delete(self) -> None:
         """Have the actors give the buffers up, with their next step."""
@@ -91,6 +92,21 @@ class Buffers:
 
     def __str__(self) -> str:
         return f"on mesh {', '.join(map(str, self.meshes))}"
+
+
+class Made:
+    """What a step makes: the arrays `numbers`, each on some of `actors`. Waited for as one."""
+
+    def __init__(self, cluster: "Cluster", actors: Sequence[int], numbers: range) -> None:
+        self.cluster, self.actors, self.numbers = cluster, actors, numbers
+        self.is_done = False
+
+    def wait(self) -> None:
+        """Return when all of it is computed: one call per actor, once. Raises ActorError."""
+        if not self.is_done:
+            calls = [self.cluster.call(actor, "wait", self.numbers) for actor in self.actors]
+            self.cluster.calls.get(calls, "waiting for a step")
+        self.is_done = True
 
 
 def parts(meshes: Sequence[int], owners: Sequence[int]) -> dict[int, list[int]]:

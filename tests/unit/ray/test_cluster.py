@@ -1,9 +1,12 @@
 """A step on two actors: numbers, handles, what is refused."""
 
+import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
@@ -51,7 +54,7 @@ def test_a_result_is_a_handle_that_is_fetched_when_its_numbers_are_needed(step: 
     np.testing.assert_allclose(1 + value * 2, 1 + wanted * 2, rtol=1e-6)
     assert bool(value < 100)
     assert weights[0][2].shape == (8,)
-    np.testing.assert_array_equal(jax.numpy.asarray(weights[0]), jax.device_get(weights)[0])
+    np.testing.assert_array_equal(jnp.asarray(weights[0]), jax.device_get(weights)[0])
     assert jax.block_until_ready(weights)[1] is weights[1]
 
 
@@ -116,6 +119,31 @@ def test_a_step_is_traced_on_all_actors(step: Any) -> None:
     assert compiled.costs(events)
 
 
+def test_stacked_layers_are_split_over_the_actors(cluster: Any) -> None:
+    def loss(stack: Any, batch: Any) -> Any:
+        def layer(hidden: Any, weight: Any) -> tuple[Any, None]:
+            return jaxpp.mark_stage_end(jnp.tanh(hidden @ weight)), None
+
+        return jnp.mean(jax.lax.scan(layer, batch, stack)[0] ** 2)
+
+    def train_step(stack: Any, batches: Any) -> Any:
+        gradient = functools.partial(jax.value_and_grad(loss), stack)
+        operation = (jaxpp.Add, jaxpp.Add)
+        value, gradients = jaxpp.treduce(gradient, batches, schedule=jaxpp.Std1F1B(4), operation=operation)
+        return stack - 0.1 * gradients, value
+
+    mesh = cluster.mesh((4,), ("mpmd",), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(train_step, mesh, donate_argnums=0)
+    stack: Any = np.stack(steps.init(4))
+    plain = stack
+    for number in range(2):
+        stack, value = step(stack, steps.batch(number))
+        plain, wanted = jax.jit(train_step)(plain, steps.batch(number))
+        assert float(value) == pytest.approx(float(wanted))
+    assert stack.sharding.spec == PartitionSpec("mpmd")
+    np.testing.assert_allclose(stack, plain, rtol=1e-5, atol=1e-6)
+
+
 def test_random_keys_stay_keys(cluster: Any) -> None:
     def draw(key: Any, value: Any) -> Any:
         key, now = jax.random.split(key)
@@ -152,3 +180,37 @@ def test_nothing_stays_on_the_actors_that_nobody_has_a_handle_of(cluster: Any, s
 def test_a_mesh_that_the_actors_cannot_hold(cluster: Any, shape: Any, names: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         cluster.mesh(shape, names, "mpmd")
+
+
+def test_actors_that_get_no_gpus(cluster: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"actor 0 did not start within 1 s: it needs 8 GPUs; free in the Ray cluster: "
+    ):
+        jaxpp.ray.Cluster(1, devices=8, platform="cuda", patience=1.0)
+
+
+def test_an_actor_without_enough_devices(cluster: Any) -> None:
+    with pytest.raises(jaxpp.ray.ActorError, match=r"actor 0 failed: .* it has 0 cuda devices, and is to have 1$"):
+        jaxpp.ray.Cluster(1, platform="cuda", options={"num_cpus": 0, "num_gpus": 0})
+
+
+def test_an_actor_with_another_version_of_jax(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"jax": "0.9.0", "jaxlib": "0.9.0", "jaxpp": "0.1.0"}
+    monkeypatch.setattr("jaxpp.ray.cluster.versions", lambda: own)
+    with pytest.raises(ValueError, match=rf"actor 0 \(process .*\) has jax {jax.__version__}, the driver has 0.9.0"):
+        jaxpp.ray.Cluster(1, options={"num_cpus": 0})
+
+
+def test_a_function_that_cannot_be_shipped(cluster: Any) -> None:
+    here = threading.Lock()
+
+    def take(_: Any) -> None:
+        here.acquire()
+
+    def draw(value: Any) -> Any:
+        jax.debug.callback(take, value)
+        return jaxpp.mark_stage_end(value) * 2
+
+    step = jaxpp.mpmd_jit_by_yield(draw, cluster.mesh((2,), ("mpmd",), "mpmd"))
+    with pytest.raises(TypeError, match=r"a function that the step calls back can't be sent to the actors: .*lock"):
+        step(np.ones(2, np.float32))
