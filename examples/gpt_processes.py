@@ -12,6 +12,8 @@ from types import FrameType
 
 import jax
 
+from jaxpp import distributed
+
 GRACE = 3.0
 """Seconds that the others have to say what they miss, when one process is gone."""
 
@@ -24,7 +26,7 @@ def join(coordinator: str, processes: int, process: int | None) -> None:
     if coordinator == "auto":
         jax.distributed.initialize()
     else:
-        jax.distributed.initialize(coordinator, processes, process)
+        distributed.initialize(coordinator, processes, process)
     if jax.process_index() > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
 

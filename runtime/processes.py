@@ -168,8 +168,16 @@ def _find(process: int) -> str:
 
 
 def _host() -> str:
-    """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is."""
+    """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is.
+
+    Raises ProcessError when the former is no address of this machine.
+    """
     if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
+        family = socket.AF_INET6 if ":" in given else socket.AF_INET
+        try:
+            socket.create_server((given.strip("[]"), 0), family=family).close()
+        except OSError as error:
+            raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
         return given
     host, port = _compat.coordinator_address().rsplit(":", 1)
     host = host.strip("[]")

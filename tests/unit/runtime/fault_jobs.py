@@ -117,10 +117,22 @@ def processes_that_disagree() -> None:
         raised(lambda: step(weights, batch))
 
 
-def another_secret() -> None:
-    """The processes were given different secrets, by a mistake or by somebody else's process."""
+def wrong_variables() -> None:
+    """What the environment may say wrong: last a secret that is not the other process's."""
+
+    def compiled() -> Any:
+        return jobs.compiled(2).compile(*jobs.arguments(2))
+
+    os.environ["JAXPP_WATCHDOG_SECONDS"] = "a minute"
+    raised(compiled)
+    os.environ["JAXPP_WATCHDOG_SECONDS"] = "60"
+    os.environ["JAXPP_TRANSFER_ADDRESS"] = "192.0.2.1"
+    raised(compiled)
+    os.environ["JAXPP_TRANSFER_ADDRESS"] = "127.0.0.1"
     os.environ["JAXPP_JOB_SECRET"] = f"secret {jax.process_index()}"
-    raised(lambda: jobs.compiled(2).compile(*jobs.arguments(2)))
+    raised(compiled)
+    guard = processes.guard()
+    tell(addresses=[guard.transport.address, guard.watchdog.address])
 
 
 def main(port: str, count: str, number: str, name: str) -> None:

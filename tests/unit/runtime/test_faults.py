@@ -14,6 +14,7 @@ import pytest
 from unit.runtime import together
 
 SCRIPT = str(Path(__file__).with_name("fault_jobs.py"))
+EXAMPLES = Path(__file__).parents[3] / "examples"
 
 SOON = 20.0
 """Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
@@ -163,10 +164,30 @@ def test_ctrl_c_in_one_process_ends_the_other() -> None:
     assert took < SOON
 
 
-def test_another_secret_is_another_job() -> None:
-    found = run("another_secret", 2, survivors=[0, 1])
+def test_ctrl_c_in_the_launcher_ends_all_processes(tmp_path: Path) -> None:
+    script = tmp_path / "gpt.py"  # what is started instead: it says who it is, and waits
+    script.write_text("import os, sys, time; open(sys.argv[-1], 'w').write(str(os.getpid())); time.sleep(60)")
+    launcher = EXAMPLES / "gpt_processes.py"
+    (tmp_path / launcher.name).write_text(launcher.read_text(encoding="utf-8"))
+    command = [sys.executable, "-c", "import gpt_processes; gpt_processes.start(3, [])"]
+    numbers = [tmp_path / str(number) for number in range(3)]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as starter:
+        end = time.monotonic() + 60
+        while not all(each.exists() and each.read_text() for each in numbers) and time.monotonic() < end:
+            time.sleep(0.02)
+        starter.send_signal(signal.SIGINT)
+        assert starter.wait(SOON) in {-signal.SIGINT, 130}
+    assert not any(Path(f"/proc/{each.read_text()}").exists() for each in numbers)
+
+
+def test_wrong_variables_and_where_it_listens() -> None:
+    found = run("wrong_variables", 2, survivors=[0, 1])
     assert found.codes == [0, 0], found.shown
     for process in (0, 1):
-        assert found.find(process, "type") == ["ProcessError"]
+        assert found.find(process, "type") == ["ProcessError"] * 3
+        seconds, address, secret = found.find(process, "message")
+        assert seconds == "JAXPP_WATCHDOG_SECONDS is 'a minute'; give seconds, as 60"
+        assert address.startswith("JAXPP_TRANSFER_ADDRESS is '192.0.2.1', no address of this host (")
         message = rf"process {1 - process} at 127.0.0.1:\d+ has another job secret \(JAXPP_JOB_SECRET\)"
-        assert re.fullmatch(message, found.find(process, "message")[0])
+        assert re.fullmatch(message, secret)
+        assert all(each.startswith("127.0.0.1:") for each in found.find(process, "addresses")[0])
