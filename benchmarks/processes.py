@@ -8,6 +8,7 @@ The steps take turns in the same two processes, on the same data; their losses h
     spmd      JAX's own pipeline: GPipe by shard_map and ppermute over both processes (gloo)
     by hand   1F1B written out for this model: jitted stage functions, `jax.experimental.transfer` in between
     jaxpp     the function of `single` with two marks in `mpmd_jit_with_loop`, 1F1B
+    torch     with PyTorch installed: its 1F1B, interleaved 1F1B and ZBV (gloo), in two other processes, afterwards
 
 A step counts from when the first process begins it until the last one has its results. Speed-ups over `single` are
 ratios of the least times and of the medians; the ideal is 2M / (M + 1), for M microbatches. Of the tiny model, which
@@ -15,6 +16,7 @@ computes next to nothing, what counts is the time per task, of which each proces
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import socket
@@ -22,6 +24,8 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -31,6 +35,7 @@ from processes_runs import RUNS
 from jaxpp.runtime.processes import gather
 
 MODELS = ("tf", "mlp", "tiny")
+TORCH = ("torch 1F1B", "torch int.", "torch ZBV")
 
 
 def main() -> None:
@@ -39,26 +44,36 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--microbatches", nargs="+", type=int, default=(4, 8, 16))
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("--only", nargs="+", choices=RUNS, default=tuple(RUNS), help="besides single")
+    parser.add_argument("--only", nargs="+", choices=(*RUNS, "torch"), default=(*RUNS, "torch"), help="besides single")
     parser.add_argument("--join", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.join is None:
         sys.exit(start())
     coordinator, number = options.join
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[int(number) % len(cores)]})
+    cores = sorted(os.sched_getaffinity(0)) * 2
+    os.sched_setaffinity(0, {cores[int(number)]})
     jax.distributed.initialize(coordinator, 2, int(number))
     for name in options.models:
         for microbatches in options.microbatches:
             chosen = [each for each in RUNS if each == "single" or each in options.only]
-            report(name, microbatches, chosen, measure(name, microbatches, chosen, options.repeat))
+            measured = measure(name, microbatches, chosen, options.repeat)
+            if jax.process_index() == 0:
+                of_torch = measure_torch(name, microbatches, options.repeat, cores) if "torch" in options.only else []
+                rows = dict(zip(chosen, zip(*measured, strict=True), strict=True))
+                report(name, microbatches, rows | dict(zip(TORCH, zip(*of_torch, strict=True), strict=False)))
+            gather("")
+
+
+def free_port() -> str:
+    """A port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
 
 
 def start() -> int:
     """Run this script twice, each with one thread for XLA; returns the exit code."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    coordinator = f"127.0.0.1:{free_port()}"
     flags = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
     environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
     command = [sys.executable, *sys.argv, "--join", coordinator]
@@ -90,13 +105,27 @@ def measure(name: str, microbatches: int, chosen: list[str], repeat: int) -> lis
     return [json.loads(each) for each in gather(json.dumps(found))]
 
 
-def report(name: str, microbatches: int, chosen: list[str], measured: list[Measured]) -> None:
-    """Print a line for each step."""
-    if jax.process_index():
-        return
+def measure_torch(name: str, microbatches: int, repeat: int, cores: list[int]) -> list[Measured]:
+    """What each process of PyTorch measured; nothing where it isn't installed."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    script, port = str(Path(__file__).with_name("processes_torch.py")), free_port()
+    children = [
+        subprocess.Popen(
+            [sys.executable, script, name, str(microbatches), str(repeat), str(number), str(cores[number]), port],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    return [json.loads(child.communicate()[0].splitlines()[-1]) for child in children]
+
+
+def report(name: str, microbatches: int, rows: Mapping[str, Sequence[list[tuple[float, float, float | None]]]]) -> None:
+    """Print a line for each step, given what each process measured of it."""
     times: dict[str, list[float]] = {}
     losses: dict[str, list[float]] = {}
-    for each, *lines in zip(chosen, *measured, strict=True):
+    for each, lines in rows.items():
         lines = lines[:1] if each == "single" else lines
         turns = list(zip(*lines, strict=True))
         steps = 20 if name == "tiny" else 1
@@ -108,7 +137,7 @@ def report(name: str, microbatches: int, chosen: list[str], measured: list[Measu
         wrong = "" if np.allclose(losses[each], losses["single"], rtol=1e-4) else "  LOSSES DIFFER"
         ideal = 2 * microbatches / (microbatches + 1)
         print(
-            f"{name:4} M={microbatches:<2} {each:8} {1e3 * least:8.2f} ms, median {1e3 * median:8.2f} ms;"
+            f"{name:4} M={microbatches:<2} {each:10} {1e3 * least:8.2f} ms, median {1e3 * median:8.2f} ms;"
             f" speed-up {best / least:.2f}, median {middle / median:.2f} (ideal {ideal:.2f});"
             f" {1e6 * least / (2 * microbatches):5.0f} us per task{wrong}",
             flush=True,

@@ -175,14 +175,35 @@ def deleted_at_once() -> None:
         h = jaxpp.mark_stage_end(jnp.tanh(x @ w))
         return h, (h + x) @ w
 
-    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data")), "mpmd")
-    step = jaxpp.mpmd_jit_by_yield(function, mesh, target_num_stages=2)
     (w, _), (x, _) = arguments(2)
+    step = forward_only(function)
     for _ in range(20):
         h, y = step(x, w)
         h.delete()
         for shard in shards_of(y):
             np.testing.assert_allclose(shard, (np.tanh(x @ w) + x) @ w, rtol=1e-4, atol=1e-5)
+
+
+def forward_only(function: Callable[..., Any]) -> Any:
+    """A function of two stages, one in each process."""
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data")), "mpmd")
+    return jaxpp.mpmd_jit_by_yield(function, mesh, target_num_stages=2)
+
+
+def one_step_ahead() -> list[float]:
+    """Process 1 sleeps before its second call. When the calls of process 0, which only sends, return, in seconds."""
+    (w, _), (x, _) = arguments(2)
+    step = forward_only(lambda x, w: jaxpp.mark_stage_end(jnp.tanh(x @ w)) @ w)  # pyright: ignore[reportUnknownLambdaType]  # of arrays
+    step(x, w)
+    processes.gather("")
+    start = time.monotonic()
+    returned: list[float] = []
+    for number in range(4):
+        if jax.process_index() and number == 1:
+            time.sleep(1.0)
+        step(x, w)
+        returned.append(time.monotonic() - start)
+    return returned
 
 
 def raised(function: Callable[[], Any]) -> tuple[str, str, float]:

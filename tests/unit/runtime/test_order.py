@@ -2,9 +2,10 @@
 
 import itertools
 
+import pytest
 from unit.runtime.programs import Pipeline, parse
 
-from jaxpp.runtime.order import merged_order
+from jaxpp.runtime.order import merged_order, with_pulls
 from jaxpp.runtime.program import Call, Constant, Receive, Send
 
 
@@ -54,3 +55,21 @@ def test_a_reader_comes_later_while_its_copy_is_under_way() -> None:
     tasks = [(mesh, each.kind) for mesh, each in order if isinstance(each, Call) and each.stage is not None]
     assert tasks[:3] == [(0, "forward"), (0, "forward"), (1, "forward")]
     assert tasks.index((1, "backward")) < tasks.index((0, "backward"))
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_values_of_other_processes_are_asked_for_some_calls_early(ahead: int) -> None:
+    """Of a process that runs mesh 1 of three: so many calls stand between a pull and where the receive stood."""
+    order = [(mesh, each) for mesh, each in merged_order(parse(Pipeline(3, 6).text())) if mesh == 1]
+    found = with_pulls(order, ahead)
+    assert sorted(map(str, found)) == sorted(map(str, order))
+    assert [each for each in found if not isinstance(each[1], Receive)] == [
+        each for each in order if not isinstance(each[1], Receive)
+    ]
+    for receive in (each for each in order if isinstance(each[1], Receive)):
+        before, early = ([*filter(is_call, line[: line.index(receive)])] for line in (order, found))
+        assert len(before) - len(early) == min(ahead, len(before))
+
+
+def is_call(each: tuple[int, object]) -> bool:
+    return isinstance(each[1], Call)

@@ -15,6 +15,7 @@ JOBS = [
     jobs.arrays_of_jaxpp,
     jobs.nothing_piles_up,
     jobs.deleted_at_once,
+    jobs.one_step_ahead,
     jobs.another_program,
     jobs.another_program_later,
     jobs.another_number_of_steps,
@@ -103,6 +104,13 @@ def test_transfers_that_differ_end(results: dict[str, list[Any]]) -> None:
 
 def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
     assert results["deleted_at_once"] == [None, None]
+
+
+def test_a_process_that_only_sends_stays_close_to_its_receiver(results: dict[str, list[Any]]) -> None:
+    """What it has on offer is bounded: that of the step that the receiver is in, and of the next."""
+    sender, _ = results["one_step_ahead"]
+    assert sender[1] < 0.9
+    assert sender[2] > 0.9
 
 
 def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:
