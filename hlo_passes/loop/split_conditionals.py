@@ -47,7 +47,7 @@ class SplitConditionals(Pass):
 
     A conditional with a side effect stays whole; of more than two branches nothing is computed in any case.
 
-    Preconditions: `inline-calls` and `find-microbatch-loop` ran.
+    Preconditions: `inline-calls` ran.
 
     ```mlir
     %0:2 = stablehlo.case(%i) ({           ==>   %2 = stablehlo.subtract %w0, %g0
@@ -81,11 +81,12 @@ def _split(op: ir.Operation) -> None:
             _hoist(op, block)
     returned = [list(terminator(block).operands) for block in blocks]
     inside = {result for block in blocks for inner in operations(block) for result in inner.results}
-    chosen = [
-        i for i in range(len(op.results)) if len(blocks) == 2 and not any(values[i] in inside for values in returned)
-    ]
+    chosen: list[int] = []
+    rest: list[int] = []
+    for i in range(len(op.results)):
+        known = len(blocks) == 2 and all(values[i] not in inside for values in returned)
+        (chosen if known else rest).append(i)
     _select(op, chosen, returned)
-    rest = [i for i in range(len(op.results)) if i not in set(chosen)]
     parts = _parts(blocks, returned, rest)
     if not chosen and len(parts) == 1:
         return

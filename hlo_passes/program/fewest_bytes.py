@@ -59,9 +59,9 @@ class Problem:
     def improve(self) -> None:
         """Change `chosen` so that fewer bytes are sent; what is as good as it can be stays untouched.
 
-        Nodes that large values link are looked at together, if any of these is sent: they stay where they are for the
-        sake of a scalar (the state of an optimizer would gather where its norm is). Then, with these in their places,
-        come the nodes that no large value ties to a mesh.
+        Nodes that large values link are looked at together, if any of these is sent. Only large values count there: to
+        save a scalar, the states of an optimizer would all gather on the mesh of its norm. Then, with these in their
+        places, come the nodes that no large value ties to a mesh.
         """
         touching: list[list[Value]] = [[] for _ in self.chosen]
         for value in self.values:
