@@ -1,11 +1,16 @@
-"""The start of a job of several processes."""
+"""The start of a job of several processes, and the errors that end its steps (docs/multihost.md)."""
 
 import os
 from typing import Any
 
 import jax
 
+from jaxpp.runtime.faults import PeerError
+from jaxpp.runtime.processes import ProcessError
 from jaxpp.runtime.roll_call import roll_call
+from jaxpp.runtime.transfer import TransferError
+
+__all__ = ["PeerError", "ProcessError", "TransferError", "initialize"]
 
 
 def initialize(

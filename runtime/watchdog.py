@@ -18,11 +18,14 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 LONGEST = 4096
 """Bytes of a message at most."""
+
+ANSWER_SECONDS = 60.0
+"""How long a peer has to connect."""
 
 PROOF_SECONDS = 10.0
 """How long the other end of a new connection has to prove that it belongs to the job."""
@@ -80,6 +83,9 @@ class Watchdog:
         self._lines: dict[int, _Line] = {}
         self._names: dict[int, str] = {}
         self._refused: dict[int, str] = {}
+        """Why somebody who said that he was this peer was not believed."""
+        self._hopeless: set[int] = set()
+        """Those of them that were dialled, and so are no strangers."""
         self._lost: dict[int, Loss] = {}
         self._open = True
         _watchdogs.add(self)
@@ -99,25 +105,29 @@ class Watchdog:
     def connect(self, addresses: Mapping[int, str]) -> None:
         """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is.
 
-        Raises ConnectionError when a peer can't be reached within PROOF_SECONDS, or belongs to another job.
+        Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
         """
-        dialled = [peer for peer in addresses if peer < self.me and peer not in self._names]  # the higher number dials
-        for peer in dialled:
-            host, port = addresses[peer].rsplit(":", 1)
-            try:
-                self._new.append(_Line(socket.create_connection((host.strip("[]"), int(port)), PROOF_SECONDS)))
-            except OSError as error:
-                raise ConnectionError(f"process {peer} can't be reached at {addresses[peer]}: {error}") from None
+        for peer, address in addresses.items():
+            if peer < self.me and peer not in self._names:  # the higher number dials
+                self._new.append(self._dial(peer, address))
         self._wake.send(b"!")
+
+        def decided() -> bool:
+            return self._names.keys() >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._is_decided(addresses, dialled), PROOF_SECONDS)
+            self._changed.wait_for(lambda: decided() or bool(self._refused), ANSWER_SECONDS)
+            self._changed.wait_for(decided, PROOF_SECONDS)  # who was refused may have been a stranger
             for peer in addresses.keys() - self._names.keys():
-                reason = self._refused.get(peer, f"did not connect within {PROOF_SECONDS:g} s")
+                reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
-    def _is_decided(self, peers: Iterable[int], dialled: Iterable[int]) -> bool:
-        """Whether all peers have proven who they are, or one cannot. A stranger may dial, so that decides nothing."""
-        return self._names.keys() >= set(peers) or not self._refused.keys().isdisjoint(dialled)
+    def _dial(self, peer: int, address: str) -> "_Line":
+        host, port = address.rsplit(":", 1)
+        try:
+            return _Line(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), dialled=True)
+        except OSError as error:
+            raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
 
     def wait_for_loss(self, seconds: float) -> bool:
         """Wait until a peer has died or froze; whether one has."""
@@ -209,6 +219,8 @@ class Watchdog:
         if not hmac.compare_digest(str(json.loads((yield))["proof"]), self._proof(theirs, mine)):
             with self._changed:
                 self._refused[peer] = "has another job secret (JAXPP_JOB_SECRET)"
+                if line.dialled:
+                    self._hopeless.add(peer)
                 self._changed.notify_all()
             raise _RefusedError(self._refused[peer])
         with self._changed:
@@ -277,8 +289,8 @@ os.register_at_fork(after_in_child=_drop_in_child)
 class _Line:
     """One connection, in messages. `heard` is when the last one came; `peer` who is there, once that is proven."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self.socket = connected
+    def __init__(self, connected: socket.socket, dialled: bool = False) -> None:
+        self.socket, self.dialled = connected, dialled
         self.heard = time.monotonic()
         self.peer: int | None = None
         self.talk: Generator[None, bytes, None]

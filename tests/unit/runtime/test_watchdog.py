@@ -114,7 +114,8 @@ def test_another_secret_is_refused_by_both(make: Make, monkeypatch: pytest.Monke
 
 
 def test_a_missing_peer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 0.3)
+    monkeypatch.setattr("jaxpp.runtime.watchdog.ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 0.1)
     first, second = make(0), make(2)
     with pytest.raises(ConnectionError, match=r"^process 2 at 127.0.0.1:\d+ did not connect within 0.3 s$"):
         first.connect({2: second.address})
