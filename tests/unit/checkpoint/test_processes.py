@@ -37,7 +37,7 @@ def results(directory: Path, undisturbed: Any) -> list[list[Any]]:
     del undisturbed  # its checkpoint has to be there
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DIRECTORY", str(directory))
-        found = together.run([jobs.exchange, jobs.go_on, jobs.until_told], processes=2, devices=2)
+        found = together.run([jobs.exchange, jobs.go_on, jobs.until_told], processes=2, devices=2, seconds=300)
     return [[each[number] for each in found] for number in range(3)]
 
 
@@ -69,7 +69,7 @@ def test_a_half_written_checkpoint_is_none(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DIRECTORY", str(tmp_path))
     name = f"{jobs.__name__}:{jobs.killed.__name__}"
     with together.started([[name], [name]], devices=2) as (children, outputs):
-        assert children[1].wait(60) == -9, Path(outputs[1]).read_text(encoding="utf-8")
+        assert children[1].wait(300) == -9, Path(outputs[1]).read_text(encoding="utf-8")
         children[0].kill()
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["1", "2.orbax-checkpoint-tmp"]
     assert checkpoint.all_steps(tmp_path) == [1]
