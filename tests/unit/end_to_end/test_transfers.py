@@ -15,6 +15,8 @@ from jax import lax
 from jaxlib.mlir import ir
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import batch, loss, make_mesh, weights
+from unit.end_to_end.test_stacked_layers import loss as loss_of_stacked
+from unit.end_to_end.test_stacked_layers import stacked
 from unit.end_to_end.transfers import carried, sends
 
 import jaxpp.api as jaxpp
@@ -115,3 +117,14 @@ def test_between_neighbours_go_an_activation_and_its_gradient(schedule: str) -> 
     ]
     between = {("activation", k, 0, 1, 256) for k in range(4)} | {("gradient", k, 1, 0, 256) for k in range(4)}
     assert Counter((s.carries, s.microbatch, s.source, s.target, s.bytes) for s in found) == Counter(between)
+    rest = carried(ProgramModule(module)) - Counter({"activation": 4, "gradient": 4})
+    assert rest.pop("scalar") <= 6
+    assert rest == {"shared gradient": 1, "shared weight": 1}
+
+
+@pytest.mark.parametrize("update", ["if finite", "every second step"])
+def test_a_conditional_over_stacked_layers(update: str) -> None:
+    """The state of each layer stays with its stage, though all layers are rows of one array."""
+    found = carried(program_of(stacked(4), loss_of_stacked, batch(MICROBATCHES, rows=3), update, "1f1b", 4))
+    assert found.pop("activation") == found.pop("gradient") == MICROBATCHES * 3
+    assert set(found) == {"scalar"}
