@@ -10,6 +10,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
+from jaxpp.runtime.remote import fetched
 from jaxpp.runtime.steps import batch_copy
 from jaxpp.runtime.transfer import Waiting, key
 
@@ -21,12 +22,12 @@ def fetch(tree: Any) -> Any:
 
     A result of a step lives on the devices of its stage. In several processes only those that hold such a device can
     read it: `float(loss)` fails in the others, `float(jaxpp.fetch(loss))` works in all. All of them call it, with the
-    same tree. In one process it is `jax.device_get`.
+    same tree. In one process it is `jax.device_get`, also of what a cluster's actors hold.
 
     Raises TransferError when a process that holds a part of an array is gone.
     """
     if jax.process_count() == 1:
-        return jax.device_get(tree)
+        return jax.device_get(fetched(tree))
     leaves, structure = jax.tree.flatten(tree)
     call = next(_calls)
     arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}

@@ -27,10 +27,10 @@ AHEAD = 1
 class ActorError(RuntimeError):
     """An actor died, froze or failed, and the step under way with it. `Cluster.recover` starts anew.
 
-    actor: its number.
+    actor: its number; None when it was not an actor that failed.
     """
 
-    def __init__(self, message: str, actor: int) -> None:
+    def __init__(self, message: str, actor: int | None) -> None:
         super().__init__(message)
         self.actor = actor
 

@@ -22,11 +22,10 @@ from jaxpp.ray.calls import GRACE, Call, Calls, Remote, error_of, kill, kill_pro
 from jaxpp.ray.step import RemoteExecutable, RemoteStep
 from jaxpp.runtime import Program
 
-OLDEST = (2, 9)
+OLDEST = (2, 53)
 """The first version of Ray that will do; pyproject.toml has it too."""
 
-RESOURCES = {"cpu": "CPU", "cuda": "GPU"}
-"""What Ray calls the devices of a platform."""
+PLATFORMS = ("cpu", "cuda")
 
 
 class Cluster:
@@ -50,8 +49,10 @@ class Cluster:
         patience: seconds that the actors have to start.
 
     Raises:
-        ValueError: Ray lacks the resources, an actor lacks devices, or has other versions of jax, jaxlib or jaxpp.
-        ActorError: an actor dies while it starts.
+        ImportError: Ray is too old.
+        ConnectionError: there is no Ray cluster at `address`.
+        ValueError: Ray lacks the resources, or an actor has other versions of jax, jaxlib or jaxpp.
+        ActorError: an actor lacks devices, or dies while it starts.
     """
 
     def __init__(
@@ -65,12 +66,13 @@ class Cluster:
         watchdog: float = 60.0,
         patience: float = 120.0,
     ) -> None:
-        if platform not in RESOURCES:
-            raise ValueError(f"platform {platform!r}: expected one of {', '.join(RESOURCES)}")
+        if platform not in PLATFORMS:
+            raise ValueError(f"platform {platform!r}: expected one of {', '.join(PLATFORMS)}")
         if actors < 1 or devices < 1:
             raise ValueError(f"a cluster of {actors} actors with {devices} devices: both must be at least 1")
         self.platform, self.devices, self._patience = platform, devices, patience
-        self._options = dict(options or {})
+        gpus = {} if platform == "cpu" else {"num_gpus": devices}
+        self._options: dict[str, Any] = {"num_cpus": 1, **gpus, **(options or {})}
         self._owns_ray = address is None and not ray.is_initialized()
         self._host = "127.0.0.1" if self._owns_ray else ""
         self._remotes: list[Remote] = []
@@ -198,10 +200,7 @@ class Cluster:
         self.shutdown()
 
     def _create(self, number: int) -> Remote:
-        options: dict[str, Any] = {"num_cpus": 1}
-        if self.platform != "cpu":
-            options["num_gpus"] = self.devices
-        return Remote(number, ray.remote(Actor).options(**{**options, **self._options}).remote())
+        return Remote(number, ray.remote(Actor).options(**self._options).remote())
 
     def _start(self, remotes: Sequence[Remote]) -> None:
         """Start JAX in new actors, and see whether they are what they should be."""
@@ -209,10 +208,10 @@ class Cluster:
         refs = [ref for _, ref in calls]
         missing = ray.wait(refs, num_returns=len(refs), timeout=self._patience)[1] if refs else []
         if missing:
-            free = {name: amount for name, amount in ray.available_resources().items() if name in RESOURCES.values()}
+            free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
             raise ValueError(
-                f"actor {refs.index(missing[0])} did not start within {self._patience:g} s: it needs "
-                f"{self.devices} {RESOURCES[self.platform]}s; free in the Ray cluster: {free}"
+                f"actor {remotes[refs.index(missing[0])].number} did not start within {self._patience:g} s: it asks "
+                f"for {self._options}; free in the Ray cluster: {free}"
             )
         expected = versions()
         for remote, started in zip(remotes, self.calls.get(calls, "starting"), strict=True):

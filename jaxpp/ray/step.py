@@ -10,6 +10,7 @@ import numpy as np
 from jaxpp.jit import CompiledStep
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import Part, Step
+from jaxpp.ray.calls import ActorError
 from jaxpp.ray.values import Buffers, Made, parts
 from jaxpp.runtime import Event, Program
 from jaxpp.runtime.arrays import Door, Shardings
@@ -93,10 +94,15 @@ class RemoteExecutable:
             entrance.enter(arguments[entrance.number], held, given)
         first = self.cluster.reserve(len(self._results))
         self._steps += 1
+        what = f"step {self._steps}"
         calls: list[Any] = []
-        for actor in self.actors:
-            step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
-            calls.append(self.cluster.call(actor, method, step))
+        try:
+            for actor in self.actors:
+                step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
+                calls.append(self.cluster.call(actor, method, step))
+        except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
+            self.cluster.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)
+            raise
         made = Made(self.cluster, self.actors, range(first, first + len(self._results)))
         results = [
             RemoteArray(aval, Buffers(self.cluster, number, _meshes(result), self.owners, result.stacked, placed, made))
@@ -106,7 +112,7 @@ class RemoteExecutable:
             value = arguments[number]
             if isinstance(value, jax.Array | RemoteArray) and not value.is_deleted():
                 value.delete()
-        return calls, results, f"step {self._steps}"
+        return calls, results, what
 
     def _check(self, arguments: Sequence[Any]) -> None:
         """Raise for too few or too many arguments, and for one that is donated and given twice."""
