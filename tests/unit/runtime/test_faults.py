@@ -1,8 +1,11 @@
 """Processes that die, freeze, are interrupted or don't agree: the others say so, and end."""
 
+import contextlib
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -145,23 +148,50 @@ def test_processes_that_disagree() -> None:
     assert ended == "waiting for process 0: process 0 has ended"
 
 
-def test_ctrl_c_in_one_process_ends_the_other() -> None:
+@pytest.fixture(scope="module")
+def interrupted() -> tuple[Outcome, float, list[str]]:
+    """Two processes, the second of which gets Ctrl-C: how they ended, after how many seconds; where they listened."""
     struck: list[float] = []
+    listened: list[str] = []
 
     def interrupt(children: Sequence[Any], outputs: Sequence[str]) -> None:
         end = time.monotonic() + 200
         while '"steps"' not in Path(outputs[1]).read_text(encoding="utf-8") and time.monotonic() < end:
             time.sleep(0.05)
+        for child in children:
+            listened.extend(listening(child.pid))
         children[1].send_signal(signal.SIGINT)
         struck.append(time.monotonic())
 
     found = run("steps_without_end", 2, survivors=[0, 1], act=interrupt)
-    took = time.monotonic() - struck[0]
+    return found, time.monotonic() - struck[0], listened
+
+
+def listening(pid: int) -> list[str]:
+    """The addresses where a process listens, as Linux writes them: hexadecimal, of 32-bit words in host order."""
+    files: set[str] = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            files.add(os.readlink(each))
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    return [line[1].split(":")[0] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in files]
+
+
+def test_ctrl_c_in_one_process_ends_the_other(interrupted: tuple[Outcome, float, list[str]]) -> None:
+    found, took, _ = interrupted
     print(f"all ended {took:.2f} s after Ctrl-C")
     assert found.codes[1] in {-signal.SIGINT, 130}, found.shown
     assert found.codes[0] == 1, found.shown
     assert re.search(r"process 1 (failed: KeyboardInterrupt|has ended)", found.texts[0])
     assert took < SOON
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_all_of_it_listens_on_loopback(interrupted: tuple[Outcome, float, list[str]]) -> None:
+    _, _, listened = interrupted
+    assert len(listened) >= 2 * 4, "two transports, their server, and the watchdog of each process"
+    loopback = {f"{int.from_bytes(socket.inet_aton('127.0.0.1'), sys.byteorder):08X}", "0" * 16 + "FFFF00000100007F"}
+    assert set(listened) <= loopback
 
 
 def test_ctrl_c_in_the_launcher_ends_all_processes(tmp_path: Path) -> None:
