@@ -189,8 +189,16 @@ def copy_function() -> Any:
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
+def to_device(array: Any, sharding: Any) -> Any:
+    """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30 (0.10.2, 0.11.2)."""
+    from jax._src.interpreters import pxla
+
+    (device,) = sharding.device_set
+    return pxla.batched_device_put(abstract_value(array.shape, array.dtype, sharding), sharding, [array], [device])
+
+
 def start_transfer_server(device: Any, host: str) -> Any:
-    """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2).
+    """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2, 0.11.2).
 
     Without explicit transport addresses transfers between processes crash.
     """
@@ -202,29 +210,29 @@ def start_transfer_server(device: Any, host: str) -> Any:
 
 
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
-    """`server.await_pull` without its walk over a tree (0.10.2)."""
+    """`server.await_pull` without its walk over a tree (0.10.2, 0.11.2)."""
     server._await_pull_flat(number, arrays)
 
 
 def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
-    """`connection.pull` without its walk over a tree (0.10.2)."""
+    """`connection.pull` without its walk over a tree (0.10.2, 0.11.2)."""
     return connection._pull_flat(number, device.client, types)
 
 
 def poison(connection: Any) -> None:
-    """Let all pulls of a connection fail that have not come to an end, and all later ones (0.10.2)."""
+    """Let all pulls of a connection fail that have not come to an end, and all later ones (0.10.2, 0.11.2)."""
     connection._poison_connection()
 
 
 def error_array(type_: Any, message: str) -> Any:
-    """An array that raises `message` when it is waited for, also in the process that pulls it (0.10.2)."""
+    """An array that raises `message` when it is waited for, also in the process that pulls it (0.10.2, 0.11.2)."""
     from jax.experimental import transfer
 
     return transfer.make_error_array(type_, message)
 
 
 def key_value_store() -> Any:
-    """The client of the store that the processes of `jax.distributed` share (0.10.2)."""
+    """The client of the store that the processes of `jax.distributed` share (0.10.2, 0.11.2)."""
     from jax._src import distributed
 
     return distributed.global_state.client
@@ -247,7 +255,7 @@ def skip_farewell() -> None:
 
 
 def coordinator_address() -> str:
-    """host:port of process 0 of `jax.distributed` (0.10.2)."""
+    """host:port of process 0 of `jax.distributed` (0.10.2, 0.11.2)."""
     from jax._src import distributed
 
     return str(distributed.global_state.coordinator_address)

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -134,14 +135,14 @@ class Transport:
         """Send the next message, at most MESSAGE numbers, to each of `peers`."""
         padded = np.zeros(MESSAGE, np.uint32)
         padded[: len(message)] = message
-        array = jax.device_put(padded, self.device)
+        array = _compat.to_device(padded, self._message.sharding)
         for peer in peers:
             self._post(peer, array)
 
     def fetch(self, peer: int) -> Any:
         """The peer's next message, on its way."""
         self._fetched[peer] += 1
-        return self.pull(peer, key("message", peer, self.me) + self._fetched[peer] % NUMBERS, [self._message])[0]
+        return self.pull(peer, _message_key(peer, self.me) + self._fetched[peer] % NUMBERS, [self._message])[0]
 
     def wait(self, array: Any, waiting: Waiting) -> None:
         """Return when the array has arrived. Every wait for another process goes through here.
@@ -183,7 +184,12 @@ class Transport:
 
     def _post(self, peer: int, array: Any) -> None:
         self._posted[peer] += 1
-        self.offer(key("message", self.me, peer) + self._posted[peer] % NUMBERS, [array])
+        self.offer(_message_key(self.me, peer) + self._posted[peer] % NUMBERS, [array])
+
+
+@cache
+def _message_key(sender: int, receiver: int) -> int:
+    return key("message", sender, receiver)
 
 
 @dataclasses.dataclass(frozen=True)
