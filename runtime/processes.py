@@ -21,8 +21,9 @@ from jaxpp import _compat
 from jaxpp.runtime.faults import Guard
 from jaxpp.runtime.transfer import Peers, Transport, Waiting
 
-PATIENCE = 300.0
-"""Seconds that a process waits for another to compile the same step: they trace it at their own speed."""
+PATIENCE = 1800.0
+"""Seconds that a process waits for another to trace the same step, which may be compiling the one before. A dead or frozen
+one is noticed much sooner."""
 
 WIDTH = 100
 """How much of a line a message shows."""
