@@ -73,6 +73,7 @@ class Watchdog:
     ) -> None:
         self.me, self.seconds = me, seconds
         self._secret, self._on_loss = secret, on_loss
+        self._pause = min(seconds / 4, 5.0)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host.strip("[]"), 0), family=family)
         self._host = host
@@ -168,14 +169,14 @@ class Watchdog:
     def _run(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._woken, selectors.EVENT_READ)
-        pause = min(self.seconds / 4, 5.0)
         said = time.monotonic()
         while self._open:
-            for key, _ in self._selector.select(pause / 2):
+            # Again, as after a SIGSTOP of this process the first one has heard nothing, whatever has come meanwhile.
+            for key, _ in self._selector.select(self._pause / 2) or self._selector.select(0):
                 self._handle(key)
             while self._new:
                 self._add(self._new.pop())
-            if time.monotonic() - said > pause:
+            if time.monotonic() - said > self._pause:
                 self._say({})
                 said = time.monotonic()
             self._find_silent()

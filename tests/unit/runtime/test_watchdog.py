@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -160,6 +161,38 @@ def test_it_listens_where_it_is_told_to(make: Make) -> None:
     port = int(first.address.rsplit(":", 1)[1])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", port), 5)
+
+
+STOPPED = """
+import sys, time
+from jaxpp.runtime.watchdog import Watchdog
+
+first = Watchdog(0, b"secret", seconds=2.0)
+print(first.address, flush=True)
+first.connect({1: "the test"})
+print("connected", flush=True)
+sys.stdin.readline()
+time.sleep(0.5)
+print([str(each) for each in first.lost])
+"""
+
+
+def test_a_process_that_was_stopped_blames_nobody(make: Make) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        second = make(1, secret=b"secret", seconds=2.0)
+        second.seconds = 60.0  # it speaks often, and has patience
+        second.connect({0: child.stdout.readline().strip()})
+        assert child.stdout.readline() == "connected\n"
+        child.send_signal(signal.SIGSTOP)
+        time.sleep(3.0)
+        child.send_signal(signal.SIGCONT)
+        child.stdin.write("go on\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == "[]\n"
 
 
 FORKS = """
