@@ -18,7 +18,7 @@ from jaxpp import _compat
 from jaxpp.lowering import MpmdMesh
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import Actor, Part, versions
-from jaxpp.ray.calls import GRACE, Call, Calls, Remote, error_of, kill, kill_process
+from jaxpp.ray.calls import ActorError, Call, Calls, Remote, error_of, kill, kill_process
 from jaxpp.ray.step import RemoteExecutable, RemoteStep
 from jaxpp.runtime import Program
 
@@ -26,6 +26,9 @@ OLDEST = (2, 53)
 """The first version of Ray that will do; pyproject.toml has it too."""
 
 PLATFORMS = ("cpu", "cuda")
+
+RECOVERY = 30.0
+"""Seconds that living actors have to come to the end of what they are computing, when another one is replaced."""
 
 
 class Cluster:
@@ -105,10 +108,10 @@ class Cluster:
 
         Raises ValueError when the actors can't hold it.
         """
-        if len(axis_shapes) != len(axis_names) or mpmd_axis_name not in axis_names:
+        if len(axis_shapes) != len(axis_names) or mpmd_axis_name not in axis_names or min(axis_shapes) < 1:
             raise ValueError(
                 f"a mesh of shape {tuple(axis_shapes)} with the axes {tuple(axis_names)}: expected one name per axis, "
-                f"{mpmd_axis_name!r} among them"
+                f"{mpmd_axis_name!r} among them, and sizes of at least 1"
             )
         size = math.prod(axis_shapes)
         meshes = axis_shapes[list(axis_names).index(mpmd_axis_name)]
@@ -150,6 +153,7 @@ class Cluster:
 
     def call(self, actor: int, method: str, *args: Any) -> Call:
         """Have an actor run a method, after all that it was called for before."""
+        self.calls.check()
         return self._remotes[actor].call(method, *args)
 
     def reserve(self, count: int) -> int:
@@ -182,12 +186,13 @@ class Cluster:
         return [remote.number for remote in replaced]
 
     def shutdown(self) -> None:
-        """End the actors, and Ray too if it was started here."""
+        """End the actors, and Ray too if it was started here. Does nothing the second time."""
         for remote in self._remotes:
             ray.kill(remote.handle)
             if self._owns_ray and remote.started:
                 kill_process(remote.started.pid)
         self._remotes = []
+        self.calls.failure = ActorError("the cluster was shut down", None)
         if self._owns_ray:
             ray.shutdown()
 
@@ -208,10 +213,13 @@ class Cluster:
         refs = [ref for _, ref in calls]
         missing = ray.wait(refs, num_returns=len(refs), timeout=self._patience)[1] if refs else []
         if missing:
+            wanted = {
+                name: amount for name, amount in self._options.items() if name in ("num_cpus", "num_gpus", "resources")
+            }
             free = {name: amount for name, amount in ray.available_resources().items() if name in ("CPU", "GPU")}
             raise ValueError(
                 f"actor {remotes[refs.index(missing[0])].number} did not start within {self._patience:g} s: it asks "
-                f"for {self._options}; free in the Ray cluster: {free}"
+                f"for {wanted}; free in the Ray cluster: {free}"
             )
         expected = versions()
         for remote, started in zip(remotes, self.calls.get(calls, "starting"), strict=True):
@@ -234,7 +242,7 @@ class Cluster:
         """Have the living actors begin anew, and create others for the dead; returns those."""
         calls = [remote.call("again", self._host) for remote in self._remotes]
         refs = [ref for _, ref in calls]
-        ready = ray.wait(refs, num_returns=len(refs), timeout=GRACE)[0]
+        ready = ray.wait(refs, num_returns=len(refs), timeout=RECOVERY)[0]
         replaced: list[Remote] = []
         for number, (remote, ref) in enumerate(calls):
             if ref in ready and error_of(ref) is None:

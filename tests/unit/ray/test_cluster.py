@@ -174,6 +174,7 @@ def test_nothing_stays_on_the_actors_that_nobody_has_a_handle_of(cluster: Any, s
     [
         ((5, 2), ("mpmd", "data"), "5 meshes of 2 devices: 2 actors with 4 devices hold 4"),
         ((2, 8), ("mpmd", "data"), "2 meshes of 8 devices: 2 actors with 4 devices hold 0"),
+        ((0, 2), ("mpmd", "data"), r"a mesh of shape \(0, 2\) .* and sizes of at least 1"),
         ((2,), ("stage",), r"the axes \('stage',\): expected one name per axis, 'mpmd' among them"),
     ],
 )
@@ -214,3 +215,13 @@ def test_a_function_that_cannot_be_shipped(cluster: Any) -> None:
     step = jaxpp.mpmd_jit_by_yield(draw, cluster.mesh((2,), ("mpmd",), "mpmd"))
     with pytest.raises(TypeError, match=r"a function that the step calls back can't be sent to the actors: .*lock"):
         step(np.ones(2, np.float32))
+
+
+def test_a_cluster_that_was_shut_down(cluster: Any) -> None:
+    with jaxpp.ray.Cluster(1, options={"num_cpus": 0}) as ended:
+        step = jaxpp.mpmd_jit_with_loop(steps.train_step, ended.mesh((1,), ("mpmd",), "mpmd"))
+        weights, _ = step(steps.init(1), steps.batch(0))
+    with pytest.raises(jaxpp.ray.ActorError, match="the cluster was shut down"):
+        step(weights, steps.batch(1))
+    with pytest.raises(jaxpp.ray.ActorError, match="the cluster was shut down"):
+        np.asarray(weights[0])
