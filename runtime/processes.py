@@ -22,8 +22,8 @@ from jaxpp.runtime.faults import Guard
 from jaxpp.runtime.transfer import Peers, Transport, Waiting
 
 PATIENCE = 1800.0
-"""Seconds that a process waits for another to trace the same step, which may be compiling the one before. One that is dead
-or frozen is noticed much sooner."""
+"""Seconds that a process waits for another to trace the same step, which may be compiling the one before it. One that
+is dead or frozen is noticed much sooner."""
 
 WIDTH = 100
 """How much of a line a message shows."""
