@@ -18,7 +18,7 @@ def collectives(step: Any, mesh: jaxpp.MpmdMesh, *args: Any) -> Counter[tuple[st
     XLA may combine collectives of one program: each array that one of them moves counts.
     """
     program = load(step.lower(*args).program().module)
-    executables = compile_program(program, mesh.unstack[: program.meshes])
+    executables = compile_program(program, dict(enumerate(mesh.unstack[: program.meshes])))
     found: dict[str, Counter[str]] = {}
     total: Counter[tuple[str, str]] = Counter()
     for number, sequence in enumerate(program.sequences):
