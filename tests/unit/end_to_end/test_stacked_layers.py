@@ -363,7 +363,7 @@ def test_shardings_of_stacks_that_the_user_asks_for(spec: P) -> None:
     mesh = make_mesh(2, data=2)
     params = jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh.jax_mesh, spec)), stacked())
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=by_stage)
-    options = {"in_shardings": (spec, P(None, "data")), "out_shardings": (spec, P(), spec)}
+    options: dict[str, Any] = {"in_shardings": (spec, P(None, "data")), "out_shardings": (spec, P(), spec)}
     found = check(step, (params, batch(4)), mesh, steps=2, feed=feed_state, **options)
     assert {leaf.sharding.spec for leaf in jax.tree.leaves(found[0])} == {spec}
 
