@@ -1,8 +1,11 @@
-"""The user's file and line from an MLIR location."""
+"""The user's file and line: of an MLIR location, and of the call that is being traced."""
 
 import re
+import sys
 
 from jaxlib.mlir import ir
+
+_NOT_THE_USERS = ("jaxpp", "jax", "jaxlib", "contextlib", "functools")
 
 _FILE = re.compile(r'"([^"\n]*)":(\d+):\d+')
 
@@ -11,3 +14,13 @@ def source_line(location: ir.Location) -> str:
     """`train.py:12` for the innermost file and line of a location; `<unknown>` without one."""
     found = _FILE.search(str(location))
     return f"{found[1]}:{found[2]}" if found else "<unknown>"
+
+
+def here() -> str:
+    """`train.py:12: `, to begin a message with: the innermost frame of this call that is the user's; else nothing."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}: "
+        frame = frame.f_back
+    return ""

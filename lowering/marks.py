@@ -11,6 +11,8 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.lowering.locations import here
+
 BOUNDARY = "jaxpp.boundary"
 FORWARD = "forward"
 BACKWARD = "backward"
@@ -63,14 +65,14 @@ def stage_numbering() -> Generator[None]:
 
 def _mark(x: Any, name: str | None, caller: str) -> Any:
     if not isinstance(name, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-        raise TypeError(f"{caller}: the name of a stage is a string, found {type(name).__name__}")
+        raise TypeError(f"{here()}{caller}: the name of a stage is a string, found {type(name).__name__}")
     leaves, tree = jax.tree.flatten(x)
     if not leaves:
-        raise ValueError(f"{caller}: its argument holds no array, so it marks nothing")
+        raise ValueError(f"{here()}{caller}: its argument holds no array, so it marks nothing")
     for path, leaf in jax.tree_util.tree_leaves_with_path(x):
         if not is_array(leaf):
             where = f"x{jax.tree_util.keystr(path)}"
-            raise TypeError(f"{caller}: {where} is of type {type(leaf).__name__}, not an array")
+            raise TypeError(f"{here()}{caller}: {where} is of type {type(leaf).__name__}, not an array")
     stage = _next_stage.get()
     _next_stage.set(stage + 1)
     return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or ""))

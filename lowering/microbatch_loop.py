@@ -13,8 +13,10 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 from jaxpp._compat import closed_over_as_arguments
+from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.reductions import Add, Concat, Op
+from jaxpp.schedules.errors import ScheduleError
 
 MICROBATCH_LOOP = "jaxpp.microbatch_loop"
 
@@ -83,19 +85,21 @@ def _batch_length(batch: Any, axis: int) -> int:
         name = f"batch{jax.tree_util.keystr(path)}"
         if not is_array(leaf) or jax.typeof(leaf).dtype == jax.dtypes.float0:
             kind = type(leaf).__name__ if not is_array(leaf) else "float0"
-            raise TypeError(f"treduce: {name} is of type {kind}, not an array")
+            raise TypeError(f"{here()}treduce: {name} is of type {kind}, not an array")
         shape = jax.typeof(leaf).shape
         if not -len(shape) <= axis < len(shape):
-            raise ValueError(f"treduce: {name} has shape {shape}, so no microbatch axis {axis}")
+            raise ValueError(f"{here()}treduce: {name} has shape {shape}, so no microbatch axis {axis}")
         sizes.append((name, shape[axis]))
     if not sizes:
-        raise ValueError("treduce: the batch holds no array")
+        raise ValueError(f"{here()}treduce: the batch holds no array")
     first, length = sizes[0]
     for name, size in sizes:
         if size != length:
-            raise ValueError(f"treduce: {name} has {size} microbatches along axis {axis}, but {first} has {length}")
+            raise ValueError(
+                f"{here()}treduce: {name} has {size} microbatches along axis {axis}, but {first} has {length}"
+            )
     if length == 0:
-        raise ValueError(f"treduce: the batch is empty: {first} has size 0 along axis {axis}")
+        raise ValueError(f"{here()}treduce: the batch is empty: {first} has size 0 along axis {axis}")
     return length
 
 
@@ -112,9 +116,9 @@ class _Result:
         aval = self.aval
         op = type(self.op).__name__
         if jnp.issubdtype(aval.dtype, jax.dtypes.extended):
-            raise TypeError(f"{op}: {self.name} is {aval.dtype}; reduce jax.random.key_data of it")
+            raise TypeError(f"{here()}{op}: {self.name} is {aval.dtype}; reduce jax.random.key_data of it")
         if isinstance(self.op, Add) and aval.dtype == jnp.bool_:
-            raise TypeError(f"Add: {self.name} is bool; use Max, or convert it to a number")
+            raise TypeError(f"{here()}Add: {self.name} is bool; use Max, or convert it to a number")
         sharding = None if aval.sharding.mesh.empty else aval.sharding
         return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
 
@@ -124,14 +128,14 @@ class _Result:
         if (new.shape, new.dtype) != (state.shape, state.dtype):
             before, after = (f"{x.dtype}{list(x.shape)}" for x in (state, new))
             raise TypeError(
-                f"{type(self.op).__name__}: the accumulator of {self.name} is {before}, its update is {after}"
+                f"{here()}{type(self.op).__name__}: the accumulator of {self.name} is {before}, its update is {after}"
             )
         return new
 
 
 def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operation: Any, caller: str) -> Any:
     if length < 1:
-        raise ValueError(f"{caller}: {length} microbatches; at least 1 is needed")
+        raise ValueError(f"{here()}{caller}: {length} microbatches; at least 1 is needed")
     index = jax.ShapeDtypeStruct((), jnp.int32)
     with stage_numbering():
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
@@ -143,7 +147,10 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
 
     initial = [r.initial(length) for r in results]
     body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
-    text = schedule_text(schedule, length)
+    try:
+        text = schedule_text(schedule, length)
+    except ScheduleError as error:
+        raise ScheduleError(f"{here()}{error}", error.where) from error
     final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
     return jax.tree.unflatten(jax.tree.structure(shapes), final)
 
@@ -156,7 +163,7 @@ def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array
         for path, leaf in jax.tree_util.tree_leaves_with_path(returned):
             if not is_array(leaf):
                 where = f"result{jax.tree_util.keystr(path)}"
-                raise TypeError(f"{caller}: {where} is of type {type(leaf).__name__}, not an array")
+                raise TypeError(f"{here()}{caller}: {where} is of type {type(leaf).__name__}, not an array")
         return returned
 
     return checked
@@ -172,13 +179,15 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
     except ValueError:
         returned = str(jax.tree.structure(shapes)).removeprefix("PyTreeDef")
         raise ValueError(
-            f"{caller}: operation {operation} does not fit what the function returns, {returned[:300]}; "
+            f"{here()}{caller}: operation {operation} does not fit what the function returns, {returned[:300]}; "
             "give one operation, or a pytree of operations that is a prefix of it"
         ) from None
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
     for name, op in zip(paths, ops, strict=True):
         if not _is_operation(op):
-            raise TypeError(f"{caller}: the operation for {name} is {op!r}; expected Add, Max, Concat(axis) or an Op")
+            raise TypeError(
+                f"{here()}{caller}: the operation for {name} is {op!r}; expected Add, Max, Concat(axis) or an Op"
+            )
     made = [op() if isinstance(op, type) else op for op in ops]
     return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
 
@@ -202,7 +211,7 @@ def schedule_text(schedule: Any, length: int) -> str:
         return ""
     if isinstance(schedule, type):
         name = schedule.__name__
-        raise TypeError(f"schedule={name} is a class; give an instance: schedule={name}(number of stages)")
+        raise TypeError(f"{here()}schedule={name} is a class; give an instance: schedule={name}(number of stages)")
     return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
 
 

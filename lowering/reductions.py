@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxpp.lowering.locations import here
+
 
 class Op(ABC):
     """Base class of an operation that accumulates one result over the microbatches.
@@ -84,7 +86,7 @@ class Concat(Op):
     def _position(self, ndim: int) -> int:
         if not -ndim - 1 <= self.axis <= ndim:
             raise ValueError(
-                f"Concat(axis={self.axis}): a result of {ndim} dimensions can be stacked along 0 to {ndim}"
+                f"{here()}Concat(axis={self.axis}): a result of {ndim} dimensions can be stacked along 0 to {ndim}"
             )
         return self.axis % (ndim + 1)
 

@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 from functools import partial
 from typing import Any
 
@@ -78,8 +79,7 @@ def test_too_few_or_odd_microbatches_for_a_schedule() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Chimera(4)), mpmd_mesh=make_mesh(4))
     with pytest.raises(ScheduleError) as caught:
         step(weights(4), batch(3))
-    assert str(caught.value) == chimera
-    assert any("sgd_step" in str(entry) for entry in caught.traceback)
+    assert re.fullmatch(rf".*compare\.py:\d+: {re.escape(chimera)}", str(caught.value)), "at the user's treduce"
     text = message(sgd_step, weights(4), batch(3), mesh=make_mesh(4), schedule="chimera")
     assert at(text, sgd_step, "jaxpp.treduce(") == chimera
 
@@ -206,7 +206,7 @@ def test_a_callback_before_a_mark() -> None:
 def test_float0_and_objects_in_the_batch() -> None:
     step = with_loss(loss)
     text = message(step, weights(3), batch(4) | {"f": np.zeros((4, 2), jax.dtypes.float0)}, error=TypeError)
-    assert text == "treduce: batch['f'] is of type float0, not an array"
+    assert re.fullmatch(r".*compare\.py:\d+: treduce: batch\['f'\] is of type float0, not an array", text)
     text = message(step, weights(3), batch(4) | {"f": None, "g": {1, 2}}, error=TypeError)
     assert text == (
         "argument batch['g'] is of type set ({1, 2}), not an array; "
