@@ -94,7 +94,7 @@ class _Split:
     def find_stacks(self) -> bool:
         """Find the arguments that are read row by row; whether there are any."""
         for argument in self._block.arguments:
-            if self._blocks.divides(argument):
+            if self._blocks.divides(argument) and _may_hold_layers(argument.type):
                 reads = self._reads(argument)
                 if reads and _all_rows(reads):
                     self._stacks[argument] = reads
@@ -236,6 +236,12 @@ class _Split:
             if last is None or (op is not None and last.is_before_in_block(op)):
                 last = op
         return ir.InsertionPoint.at_block_begin(self._block) if last is None else ir.InsertionPoint.after(last)
+
+
+def _may_hold_layers(type_: ir.Type) -> bool:
+    """Not the words of a random key, which its generator reads one by one."""
+    tensor = ir.RankedTensorType(type_)
+    return tensor.rank > 1 or isinstance(tensor.element_type, ir.FloatType)
 
 
 def _all_rows(reads: list[_Read]) -> bool:

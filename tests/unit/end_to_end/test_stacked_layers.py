@@ -368,6 +368,19 @@ def test_shardings_of_stacks_that_the_user_asks_for(spec: P) -> None:
     assert {leaf.sharding.spec for leaf in jax.tree.leaves(found[0])} == {spec}
 
 
+def test_a_raw_key_is_no_stack() -> None:
+    """Its generator reads the two words of a key one by one, and there are two meshes."""
+
+    def step(params: Any, key: jax.Array, batch: Any) -> Any:
+        def of_one(params: Any, microbatch: Any) -> Any:
+            x = by_stage(params, microbatch) * jax.random.uniform(jax.random.fold_in(key, 1))
+            return x + jax.random.normal(key)
+
+        return jaxpp.treduce(partial(jax.value_and_grad(of_one), params), batch, schedule=jaxpp.Std1F1B(2)), key
+
+    check(step, (stacked(), jax.random.key_data(jax.random.key(0)), batch(4)), make_mesh(2))
+
+
 def test_a_mark_for_each_layer_where_the_schedule_has_fewer_stages() -> None:
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
     with pytest.raises(jaxpp.PassError) as info:
