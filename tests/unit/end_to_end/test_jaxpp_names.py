@@ -330,7 +330,8 @@ def test_names_of_stages_may_be_positional() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE, loss=of_one), mpmd_mesh=make_mesh(3))
     assert 'name = "stage_1"' in step.lower(weights(3), batch(2)).as_text()
     wrong: Any = 3
-    with raises(TypeError, "mark_stage_end: the name of a stage is a string, found int"):
+    message = r".*test_jaxpp_names\.py:\d+: mark_stage_end: the name of a stage is a string, found int$"
+    with pytest.raises(TypeError, match=message):
         jaxpp.mark_stage_end(jnp.ones(2), wrong)
 
 
