@@ -42,6 +42,12 @@ def make_single(model: Model) -> Run:
     state = jax.tree.map(jnp.array, model.parameters())
     x, y = map(jnp.array, model.data())
 
+    return _runs(step, state, x, y)
+
+
+def _runs(step: Callable[..., Any], state: Any, x: Any, y: Any) -> Run:
+    """Runs one step after the other, from `state` on."""
+
     def run() -> float:
         nonlocal state
         state, total = step(state, x, y)
@@ -91,13 +97,7 @@ def make_spmd(model: Model) -> Run:
     )
     x, y = map(everywhere, model.data())
 
-    def run() -> float:
-        nonlocal state
-        state, total = step(state, x, y)
-        jax.block_until_ready(state)
-        return float(total)
-
-    return run
+    return _runs(step, state, x, y)
 
 
 def training_step(model: Model) -> Callable[[Tree, Tree], tuple[Tree, jax.Array]]:

@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.ir.values import defining_op, is_zero
-from jaxpp.hlo_passes.loop.forward_rows import concatenation, slice_of
+from jaxpp.hlo_passes.loop.forward_rows import concatenation, rows_of
 
 _ELEMENTWISE = frozenset(
     "stablehlo." + name
@@ -126,10 +126,8 @@ class Blocks:
         owner = value.owner
         begin = isinstance(owner, ir.Block)
         ip = ir.InsertionPoint.at_block_begin(owner) if begin else ir.InsertionPoint.after(owner.operation)
-        rows, shape = self.rows(value), shape_of(value)
-        bounds = [([n * rows, *[0] * (len(shape) - 1)], [(n + 1) * rows, *shape[1:]]) for n in range(self.count)]
-        type_ = _with_rows(value.type, rows)
-        return [self.own(slice_of(value, each, type_, ip, value.location)) for each in bounds]
+        rows = self.rows(value)
+        return [self.own(rows_of(value, n * rows, rows, ip, value.location)) for n in range(self.count)]
 
     def whole(self, value: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
         """`value` put together from its blocks at `ip`."""

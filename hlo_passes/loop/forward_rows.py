@@ -211,6 +211,17 @@ def slice_of(
     return made.results[0]
 
 
+def rows_of(
+    source: ir.Value, first: int, count: int, ip: ir.InsertionPoint, location: ir.Location, *, dimension: int = 0
+) -> ir.Value:
+    """The `count` rows of `source` along `dimension` from number `first` on."""
+    whole = ir.RankedTensorType(source.type)
+    starts, limits = [0] * whole.rank, list(whole.shape)
+    starts[dimension], limits[dimension] = first, first + count
+    shape = [high - low for low, high in zip(starts, limits, strict=True)]
+    return slice_of(source, (starts, limits), ir.RankedTensorType.get(shape, whole.element_type), ip, location)
+
+
 def _undo_broadcast(op: ir.Operation) -> None:
     """A value that got a dimension of size 1, to be a row, and lost it again, is itself."""
     made = defining_op(op.operands[0])

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import terminator
 from jaxpp.hlo_passes.ir.values import defining_op, is_zero
-from jaxpp.hlo_passes.loop.forward_rows import concatenation, slice_of
+from jaxpp.hlo_passes.loop.forward_rows import concatenation, rows_of
 
 _ELEMENTWISE = frozenset(f"stablehlo.{name}" for name in ("add convert divide multiply negate subtract".split()))
 
@@ -203,16 +203,11 @@ def _initial_rows(loop: ir.Operation, found: _Sum) -> list[ir.Value]:
     ip, scalar = ir.InsertionPoint(loop), _splat(initial)
     if scalar is not None:
         return [_broadcast(scalar, type_, ip) for _ in found.rows]
-    shape = list(ir.RankedTensorType(initial.type).shape)
     size = type_.shape[found.dimension]
-    bounds = [
-        (
-            [start if d == found.dimension else 0 for d in range(len(shape))],
-            [*shape[: found.dimension], start + size, *shape[found.dimension + 1 :]],
-        )
-        for start in range(0, shape[found.dimension], size)
+    return [
+        rows_of(initial, number * size, size, ip, loop.location, dimension=found.dimension)
+        for number in range(len(found.rows))
     ]
-    return [slice_of(initial, each, type_, ip, loop.location) for each in bounds]
 
 
 def _erase_with_constraints(op: ir.Operation) -> None:

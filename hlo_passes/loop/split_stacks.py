@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.ir.functions import body_of, has_side_effect, main_of, ope
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.values import defining_op, is_used
 from jaxpp.hlo_passes.loop.blocks import Blocks, is_elementwise, keeps_rows, shape_of
-from jaxpp.hlo_passes.loop.forward_rows import slice_of
+from jaxpp.hlo_passes.loop.forward_rows import rows_of
 
 _BARRIER = "stablehlo.optimization_barrier"
 
@@ -194,12 +194,9 @@ class _Split:
         return self._rows[key]
 
     def _row(self, block: ir.Value, first: int, rows: int, ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
-        shape = shape_of(block)
-        if rows == shape[0]:
+        if rows == shape_of(block)[0]:
             return block
-        type_ = ir.RankedTensorType.get([rows, *shape[1:]], ir.RankedTensorType(block.type).element_type)
-        bounds = ([first, *[0] * (len(shape) - 1)], [first + rows, *shape[1:]])
-        return self._blocks.own(slice_of(block, bounds, type_, ip, location))
+        return self._blocks.own(rows_of(block, first, rows, ip, location))
 
     def _return(self) -> None:
         """Return what is known in blocks, or feeds an argument that is, in blocks."""
