@@ -12,11 +12,12 @@ from jaxpp.runtime.check import check_channels, check_lifetimes
 from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
 from jaxpp.runtime.stage_function import read_function
 from jaxpp.runtime.values import ProgramError, TensorSpec, read_constant, read_spec
+from jaxpp.schedules.collector import collector_paused
 
 
 def load(module: ir.Module) -> Program:
     """Read a program module. Raises ProgramError, with the op's location, for whatever isn't one."""
-    with module.context, ir.Location.unknown():
+    with module.context, ir.Location.unknown(), collector_paused():
         attributes = module.operation.attributes
         axis_sizes = _axis_sizes(module)
         tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in _functions(module)}
