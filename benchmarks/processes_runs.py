@@ -1,5 +1,6 @@
 """The training steps that processes.py compares: each `make_*(model)` returns one, to be run again and again."""
 
+import itertools
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +13,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from processes_models import LAYERS, Model, Tree
 
 import jaxpp
-from jaxpp.runtime import processes
-from jaxpp.runtime.transfer import key
+from jaxpp import _compat
+from jaxpp.runtime.processes import gather
 
 Run = Callable[[], Any]
 """One step, waited for; returns its loss, None in a process that doesn't know it."""
@@ -138,14 +139,15 @@ def make_jaxpp(model: Model) -> Run:
 def make_by_hand(model: Model) -> Run:
     """The same 1F1B for this model alone: what a careful user writes with transfers and jitted stage functions."""
     me, count = jax.process_index(), model.microbatches
-    transport = processes.transport()
-    device = transport.device
+    device = jax.local_devices()[0]
+    server = _compat.start_transfer_server(device, "127.0.0.1")
+    connection = server.connect(gather(server.address())[1 - me])
     blocks, before, after = model.parameters()
     state = jax.device_put((blocks[HALF * me : HALF * me + HALF], after if me else before), device)
     inputs = [jax.device_put(each, device) for each in model.data()[me]]
     zeros = jax.jit(partial(jax.tree.map, jnp.zeros_like))
     update = jax.jit(model.update, donate_argnums=0)
-    steps = 0
+    offers, pulls = itertools.count(), itertools.count()
 
     @jax.jit
     def forward(parameters: Tree, x: jax.Array) -> Any:
@@ -169,31 +171,33 @@ def make_by_hand(model: Model) -> Run:
     shape = jax.eval_shape(model.first, before, inputs[0]).shape
     wanted = [jax.ShapeDtypeStruct(shape, jnp.float32, sharding=SingleDeviceSharding(device))]
 
+    def offer(array: jax.Array) -> None:
+        _compat.offer(server, next(offers), [array])
+
+    def pull() -> jax.Array:
+        return _compat.pull(connection, next(pulls), device, wanted)[0]
+
     def first() -> None:
         nonlocal state
         sums, backs = zeros(state), {}
         for m in range(count + 1):
             if m < count:
                 y, backs[m] = forward(state, inputs[m])
-                transport.offer(key("by hand", model, 0) + steps * count + m, [y])
+                offer(y)
             if m:
-                (g,) = transport.pull(1, key("by hand", model, 1) + steps * count + m - 1, wanted)
-                sums = backward(backs.pop(m - 1), g, sums)
+                sums = backward(backs.pop(m - 1), pull(), sums)
         state = update(state, sums)
 
     def last() -> float:
         nonlocal state
         sums = jnp.float32(0), zeros(state)
         for m in range(count):
-            (x,) = transport.pull(0, key("by hand", model, 0) + steps * count + m, wanted)
-            g, sums = both(state, x, inputs[m], sums)
-            transport.offer(key("by hand", model, 1) + steps * count + m, [g])
+            g, sums = both(state, pull(), inputs[m], sums)
+            offer(g)
         state = update(state, sums[1])
         return float(sums[0]) / count
 
     def run() -> float | None:
-        nonlocal steps
-        steps += 1
         found = last() if me else first()
         jax.block_until_ready(state)
         return found

@@ -12,7 +12,7 @@ from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
 from jaxpp.runtime.remote import fetched
 from jaxpp.runtime.steps import batch_copy
-from jaxpp.runtime.transfer import Waiting, key
+from jaxpp.runtime.transfer import Parcel, Waiting, key
 
 _calls = itertools.count()
 
@@ -66,19 +66,18 @@ class _Fetched:
     def send(self) -> None:
         """Offer the parts that others lack, and ask for those that this process lacks."""
         me = self.transport.me
+        shape = self.array.sharding.shard_shape(self.array.shape)
+        here = SingleDeviceSharding(self.transport.device)
+        parcel = Parcel([jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)])
         for number, (index, device, holders) in enumerate(self.parts()):
             if device in self.here:
                 # A copy: the array may be donated to the next step while it is still on offer.
                 copied = batch_copy([SingleDeviceSharding(device)], always=True)([self.here[device]])
                 for peer in set(range(jax.process_count())) - holders:
-                    self.transport.offer(key("fetch", self.name, number, peer), copied)
+                    self.transport.offer(peer, key("fetch", self.name, number, peer), parcel, copied)
             elif me not in holders:
-                shape = self.array.sharding.shard_shape(self.array.shape)
-                wanted = jax.ShapeDtypeStruct(
-                    shape, self.array.dtype, sharding=SingleDeviceSharding(self.transport.device)
-                )
                 sender = device.process_index
-                part = self.transport.pull(sender, key("fetch", self.name, number, me), [wanted])[0]
+                part = self.transport.pull(sender, key("fetch", self.name, number, me), parcel)[0]
                 self.coming.append((index, sender, part))
 
     def read(self) -> np.ndarray[Any, Any]:
@@ -87,8 +86,7 @@ class _Fetched:
         for shard in self.array.addressable_shards:
             found[shard.index] = shard.data
         for index, sender, part in self.coming:
-            self.transport.wait(part, Waiting(sender))
-            found[index] = part
+            found[index] = self.transport.wait(part, Waiting(sender))
         return found
 
     def parts(self) -> Iterator[tuple[tuple[slice, ...], Any, set[int]]]:

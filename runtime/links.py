@@ -10,7 +10,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Call, Program, Receive, Send
-from jaxpp.runtime.transfer import NUMBERS, Peers, TransferError, Waiting, key
+from jaxpp.runtime.transfer import NUMBERS, Parcel, Peers, TransferError, Waiting, key
 from jaxpp.runtime.values import TensorSpec
 
 Run = Callable[[Sequence[Any]], list[Any]]
@@ -37,8 +37,8 @@ class Links:
         self._step = 0
         self._messages: dict[int, tuple[Any, list[int]]] = {}
         """The message of each neighbour that nobody looked at yet, and what it should be."""
-        self._offers: list[tuple[int, list[Any]]] = []
-        """(key, types) of every offer of a step, in order."""
+        self._offers: list[tuple[int, int, Parcel]] = []
+        """(peer, key, parcel) of every offer of a step, in order."""
         self._offered = 0
         self._tasks = _tasks(program)
 
@@ -72,17 +72,19 @@ class Links:
         """Offers this process's shards of an array to the processes that are to have them."""
         spec = self.program.registers[mesh][send.operand]
         mine = self.positions(mesh)
-        pieces: list[tuple[int, list[int]]] = []
+        pieces: list[tuple[int, int, Parcel, list[int]]] = []
         for peer, positions in self._groups(send.destination, mine).items():
             number = self._key(self.me, peer, send.channel, spec, positions)
-            pieces.append((number, [mine.index(position) for position in positions]))
-            self._offers.append((number, [self._type(spec, mesh, position) for position in positions]))
+            parcel = Parcel([self._type(spec, mesh, position) for position in positions])
+            pieces.append((peer, number, parcel, [mine.index(position) for position in positions]))
+            self._offers.append((peer, number, parcel))
         transport, count = self.transport, len(pieces)
 
         def run(values: Sequence[Any]) -> list[Any]:
             shards = _compat.shards(values[0])
-            for number, indices in pieces:
-                transport.offer(number + self._step % NUMBERS, [shards[index] for index in indices])
+            step = self._step % NUMBERS
+            for peer, number, parcel, indices in pieces:
+                transport.offer(peer, number + step, parcel, [shards[index] for index in indices])
             self._offered += count
             return []
 
@@ -91,17 +93,17 @@ class Links:
     def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
         """Asks the other processes for their shards of what this mesh receives; and the positions of those shards."""
         spec = self.program.registers[mesh][receive.result]
-        pieces: list[tuple[int, int, list[Any]]] = []
+        pieces: list[tuple[int, int, Parcel]] = []
         order: list[int] = []
         for peer, positions in self._groups(receive.source, self.positions(mesh)).items():
             number = self._key(peer, self.me, receive.channel, spec, positions)
-            pieces.append((peer, number, [self._type(spec, mesh, position) for position in positions]))
+            pieces.append((peer, number, Parcel([self._type(spec, mesh, position) for position in positions])))
             order += positions
         transport = self.transport
 
         def run(_: Sequence[Any]) -> list[Any]:
             step = self._step % NUMBERS
-            return [each for peer, number, types in pieces for each in transport.pull(peer, number + step, types)]
+            return [each for peer, number, parcel in pieces for each in transport.pull(peer, number + step, parcel)]
 
         return run, order
 
@@ -117,10 +119,11 @@ class Links:
         indices = [order.index(position) for position in self.positions(mesh)]
 
         def run(values: Sequence[Any]) -> list[Any]:
+            values = list(values)
             for index, waiting in waits:
                 if waiting.peer in self._messages:
                     self._check(waiting.peer)
-                self.transport.wait(values[index], waiting)
+                values[index] = self.transport.wait(values[index], waiting)
             return [_compat.join_arrays(placed.aval, placed.sharding, [values[index] for index in indices])]
 
         return run
@@ -157,9 +160,9 @@ class Links:
         """
         self.end()
         reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
-        for number, types in self._offers[self._offered :]:
-            arrays = [_compat.error_array(each, reason) for each in types]
-            self.transport.offer(number + self._step % NUMBERS, arrays)
+        for peer, number, parcel in self._offers[self._offered :]:
+            arrays = [_compat.error_array(each, reason) for each in parcel.types]
+            self.transport.offer(peer, number + self._step % NUMBERS, parcel, arrays)
         self._offered = len(self._offers)
         if isinstance(error, jax.errors.JaxRuntimeError):
             self.transport.failed(Waiting(self.me, owners=self.owners))
@@ -167,7 +170,7 @@ class Links:
     def _check(self, peer: int) -> None:
         """Wait for the peer's message; raises TransferError when it runs something else."""
         message, expected = self._messages.pop(peer)
-        self.transport.wait(message, Waiting(peer, owners=self.owners))
+        message = self.transport.wait(message, Waiting(peer, owners=self.owners))
         found = np.asarray(message).tolist()[: len(expected)]
         if found == expected:
             return

@@ -68,6 +68,16 @@ class Waiting:
         return f"{self.instruction}{task} {preposition} process {self.peer}"
 
 
+class Parcel:
+    """What one transfer carries.
+
+    types: of each of its arrays, all on one device each, as `jax.ShapeDtypeStruct`s.
+    """
+
+    def __init__(self, types: Sequence[Any]) -> None:
+        self.types = list(types)
+
+
 Watch = Callable[[Waiting, float], None]
 """Called as (what is waited for, for how many seconds) every TICK of a wait; raises to end it."""
 
@@ -100,7 +110,7 @@ class Transport:
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._waiter = _Waiter()
-        self._message = jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))
+        self._message = Parcel([jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))])
         self._posted: collections.Counter[int] = collections.Counter()
         self._fetched: collections.Counter[int] = collections.Counter()
 
@@ -120,32 +130,32 @@ class Transport:
         if peer in self._connections:
             _compat.poison(self._connections.pop(peer))
 
-    def offer(self, number: int, arrays: list[Any]) -> None:
-        """Hold arrays, each on one device, until somebody pulls them under `number`."""
+    def offer(self, peer: int, number: int, parcel: Parcel, arrays: list[Any]) -> None:
+        """Hold the arrays of a parcel until the peer pulls them under `number`."""
         _compat.offer(self._server, number, arrays)
 
-    def pull(self, peer: int, number: int, types: list[Any]) -> list[Any]:
-        """What the peer offers under `number`, on its way; as many arrays as `types`, each a `jax.ShapeDtypeStruct`.
+    def pull(self, peer: int, number: int, parcel: Parcel) -> list[Any]:
+        """What the peer offers under `number`, on its way: for each array of the parcel something that `wait` takes.
 
         Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
         """
-        return _compat.pull(self.connection(peer), number, self.device, types)
+        return _compat.pull(self.connection(peer), number, self.device, parcel.types)
 
     def post(self, peers: Sequence[int], message: Sequence[int]) -> None:
         """Send the next message, at most MESSAGE numbers, to each of `peers`."""
         padded = np.zeros(MESSAGE, np.uint32)
         padded[: len(message)] = message
-        array = _compat.to_device(padded, self._message.sharding)
+        array = _compat.to_device(padded, self._message.types[0].sharding)
         for peer in peers:
             self._post(peer, array)
 
     def fetch(self, peer: int) -> Any:
         """The peer's next message, on its way."""
         self._fetched[peer] += 1
-        return self.pull(peer, _message_key(peer, self.me) + self._fetched[peer] % NUMBERS, [self._message])[0]
+        return self.pull(peer, _message_key(peer, self.me) + self._fetched[peer] % NUMBERS, self._message)[0]
 
-    def wait(self, array: Any, waiting: Waiting) -> None:
-        """Return when the array has arrived. Every wait for another process goes through here.
+    def wait(self, array: Any, waiting: Waiting) -> Any:
+        """The array that was pulled, when it has arrived. Every wait for another process goes through here.
 
         Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
         what was waited for, if it will not come.
@@ -160,6 +170,7 @@ class Transport:
                 self._waiter.abandon()
                 raise
         self._check(error, waiting)
+        return array
 
     def wait_computed(self, array: Any, waiting: Waiting) -> None:
         """As `wait`, for what is computed in collectives with others: nothing could make a thread return from those."""
@@ -180,11 +191,11 @@ class Transport:
     def close(self) -> None:
         """Answer with an error whoever still begins a step with this process. What is offered stays."""
         for peer in self._connections:
-            self._post(peer, _compat.error_array(self._message, f"process {self.me} has ended"))
+            self._post(peer, _compat.error_array(self._message.types[0], f"process {self.me} has ended"))
 
     def _post(self, peer: int, array: Any) -> None:
         self._posted[peer] += 1
-        self.offer(_message_key(self.me, peer) + self._posted[peer] % NUMBERS, [array])
+        self.offer(peer, _message_key(self.me, peer) + self._posted[peer] % NUMBERS, self._message, [array])
 
 
 @cache

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import jaxpp.api as jaxpp
 from jaxpp.runtime import processes
 from jaxpp.runtime.program import Receive
-from jaxpp.runtime.transfer import Waiting, key
+from jaxpp.runtime.transfer import Parcel, Waiting, key
 
 WIDTH = 32
 
@@ -275,8 +275,11 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
     def interrupt(waiting: Waiting, seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
+    def parcel(dtype: Any, size: int) -> Parcel:
+        return Parcel([jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])
+
     def asked(number: int, dtype: Any, size: int) -> Any:
-        return transport.pull(1 - me, number, [jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])[0]
+        return transport.pull(1 - me, number, parcel(dtype, size))[0]
 
     def waited(array: Any, watch: Any) -> tuple[str, str, float]:
         transport.watch, kept = watch, transport.watch
@@ -286,8 +289,8 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
             transport.watch = kept
 
     offered = jax.device_put(np.arange(8, dtype="f4"), device)
-    transport.offer(key("test", 7, "float32[8]"), [offered])
-    transport.offer(key("another test", 7), [offered])
+    transport.offer(1 - me, key("test", 7, "float32[8]"), parcel(np.float32, 8), [offered])
+    transport.offer(1 - me, key("another test", 7), parcel(np.float32, 8), [offered])
     return [
         waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
         waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),
