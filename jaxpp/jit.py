@@ -272,7 +272,7 @@ class LoweredStep:
         if self._program is None:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
-            run_passes(module, mpmd(schedule, 0, **self._passes))
+            run_passes(module, mpmd(schedule, self._lowered.mpmd_mesh.mpmd_dim, **self._passes))
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > self._lowered.mpmd_mesh.mpmd_dim:
@@ -304,7 +304,7 @@ class LoweredStep:
         """Compile every distinct stage program for its submesh."""
         program = self.program()
         mesh = self._lowered.mpmd_mesh
-        loaded = load(program.module)
+        loaded = load(program.module, [submesh.shape for submesh in mesh.uneven] or None)
         if mesh.cluster is not None:
             return mesh.cluster.compile(self._lowered, loaded, self._compiler_options)
         submeshes = mesh.unstack[: loaded.meshes]

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,13 @@ class MpmdMesh:
 
     The mpmd axis may stand at any position. Every submesh keeps it, with size 1, so that a `PartitionSpec` over the
     other axes means the same on the whole mesh, on one submesh and on several. Axis types (Auto, Explicit) are kept.
+    Submeshes of different sizes: `MpmdMesh.of`.
 
     Args:
-        jax_mesh: all devices.
+        jax_mesh: all devices; of submeshes of different sizes, the largest, for which functions are lowered.
         mpmd_axis_name: the axis along which the meshes lie.
         cluster: the `jaxpp.ray.Cluster` whose devices those of `jax_mesh` stand for; None when they are what they are.
+        uneven: the submeshes, where they differ in size.
 
     Raises:
         ValueError: `jax_mesh` has no axis of that name.
@@ -30,6 +32,7 @@ class MpmdMesh:
     jax_mesh: Mesh
     mpmd_axis_name: str
     cluster: Any = None
+    uneven: tuple[Mesh, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.jax_mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
@@ -37,6 +40,34 @@ class MpmdMesh:
         if self.mpmd_axis_name not in self.jax_mesh.axis_names:
             axes = ", ".join(f"{name!r} ({size})" for name, size in self.jax_mesh.shape.items())
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")
+
+    @staticmethod
+    def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd") -> "MpmdMesh":
+        """The meshes of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
+
+        All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
+        mpmd axis is of size 1 in each, or in none of them: then it is put first.
+
+        Raises:
+            ValueError: there are none, their axes differ, or a device is in two of them.
+        """
+        if not meshes:
+            raise ValueError("MpmdMesh.of: expected at least one mesh, found none")
+        meshes = [_with_axis(mesh, mpmd_axis_name) for mesh in meshes]
+        first = meshes[0]
+        for number, mesh in enumerate(meshes):
+            if (mesh.axis_names, mesh.axis_types) != (first.axis_names, first.axis_types):
+                raise ValueError(
+                    f"MpmdMesh.of: the axes of mesh {number} are {_axes_of(mesh)}, those of mesh 0 {_axes_of(first)}; "
+                    "give all meshes the same axes in the same order, of size 1 where there is nothing to shard"
+                )
+        devices = [device for mesh in meshes for device in mesh.devices.flat]
+        if twice := [device for device in devices if devices.count(device) > 1]:
+            raise ValueError(f"MpmdMesh.of: {twice[0]} is in more than one mesh; each stage needs devices of its own")
+        if len({mesh.devices.shape for mesh in meshes}) > 1:
+            return MpmdMesh(max(meshes, key=lambda mesh: mesh.size), mpmd_axis_name, uneven=tuple(meshes))
+        whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))
+        return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name)
 
     @property
     def mpmd_axis(self) -> int:
@@ -46,12 +77,12 @@ class MpmdMesh:
     @property
     def mpmd_dim(self) -> int:
         """The number of meshes."""
-        return self.jax_mesh.shape[self.mpmd_axis_name]
+        return len(self.uneven) or self.jax_mesh.shape[self.mpmd_axis_name]
 
     @cached_property
     def unstack(self) -> list[Mesh]:
         """The meshes, one per mpmd index, each with the mpmd axis of size 1."""
-        return [self.mpmd_submesh([k]).jax_mesh for k in range(self.mpmd_dim)]
+        return list(self.uneven) or [self.mpmd_submesh([k]).jax_mesh for k in range(self.mpmd_dim)]
 
     def mpmd_submesh(self, mpmd_indices: Sequence[int]) -> "MpmdMesh":
         """The meshes of `mpmd_indices`, in that order, as one mesh.
@@ -62,6 +93,8 @@ class MpmdMesh:
         wrong = [k for k in mpmd_indices if not 0 <= k < self.mpmd_dim]
         if wrong or not mpmd_indices:
             raise ValueError(f"mpmd_submesh: indices {list(mpmd_indices)} of a mesh with {self.mpmd_dim} mpmd groups")
+        if self.uneven:
+            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name)
         devices = np.take(self.jax_mesh.devices, list(mpmd_indices), self.mpmd_axis)
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
         return MpmdMesh(mesh, self.mpmd_axis_name, self.cluster)
@@ -106,13 +139,29 @@ class MpmdMesh:
         """See `__enter__`."""
 
     def lowering_mesh(self) -> Mesh:
-        """The mesh that stands for every submesh while a function is lowered: the first one."""
-        return self.unstack[0]
+        """The mesh that stands for every submesh while a function is lowered: the first one, or the largest."""
+        return self.jax_mesh if self.uneven else self.unstack[0]
+
+    def together(self, mpmd_indices: Sequence[int]) -> Mesh:
+        """The mesh over which an array lies that all of these meshes hold: of those that differ in size one long row.
+
+        Such a row has every device along the mpmd axis, and the other axes of size 1: what lies over it is replicated.
+
+        Raises:
+            ValueError: an index is not in the mesh.
+        """
+        submesh = self.mpmd_submesh(mpmd_indices)
+        return one_row(submesh.uneven, self.mpmd_axis_name) if submesh.uneven else submesh.jax_mesh
 
     @cached_property
     def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
-        """The position of every device in the mesh."""
-        return {device: position for position, device in np.ndenumerate(self.jax_mesh.devices)}
+        """The position of every device in the mesh: along the mpmd axis its mesh, along the others as in its mesh."""
+        axis = self.mpmd_axis
+        return {
+            device: (*position[:axis], k, *position[axis + 1 :])
+            for k, mesh in enumerate(self.unstack)
+            for position, device in np.ndenumerate(mesh.devices)
+        }
 
     @cached_property
     def device_mpmd_idx(self) -> Mapping[Any, int]:
@@ -126,7 +175,13 @@ class MpmdMesh:
 
     @property
     def devices_per_mesh(self) -> int:
-        """The number of devices of one submesh."""
+        """The number of devices of one submesh.
+
+        Raises:
+            ValueError: the submeshes differ in size.
+        """
+        if self.uneven:
+            raise ValueError(f"devices_per_mesh: the meshes have {[mesh.size for mesh in self.uneven]} devices")
         return self.jax_mesh.devices.size // self.mpmd_dim
 
 
@@ -172,9 +227,33 @@ class MpmdSharding:
     @property
     def sharding(self) -> NamedSharding:
         """The sharding of the array over all its meshes together; over mesh 0 when it has none."""
-        mesh = self.mpmd_mesh.mpmd_submesh(self.blocks or sorted(self.mesh_ids) or [0]).jax_mesh
+        mesh = self.mpmd_mesh.together(self.blocks or sorted(self.mesh_ids) or [0])
         spec = with_first_axis(self.spec, self.mpmd_mesh.mpmd_axis_name) if self.blocks else self.spec
         return NamedSharding(mesh, spec, memory_kind=self.memory_kind)
+
+
+def one_row(meshes: Sequence[Mesh], axis: str) -> Mesh:
+    """The devices of all `meshes` along `axis`; the other axes have size 1."""
+    names = meshes[0].axis_names
+    shape = [-1 if name == axis else 1 for name in names]
+    devices = np.concatenate([mesh.devices.ravel() for mesh in meshes]).reshape(shape)
+    return Mesh(devices, names, axis_types=meshes[0].axis_types)
+
+
+def _with_axis(mesh: Mesh, axis: str) -> Mesh:
+    """`mesh` with `axis` of size 1 as its first, if it has none of that name."""
+    if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+        raise TypeError(f"MpmdMesh.of: expected jax.sharding.Meshes, found a {type(mesh).__name__}")
+    if mesh.shape.get(axis, 1) != 1:
+        raise ValueError(f"MpmdMesh.of: the axis {axis!r} of a mesh has size {mesh.shape[axis]}; expected 1 in each")
+    if axis in mesh.axis_names:
+        return mesh
+    types = (AxisType.Auto, *mesh.axis_types)
+    return Mesh(mesh.devices[None], (axis, *mesh.axis_names), axis_types=types)
+
+
+def _axes_of(mesh: Mesh) -> str:
+    return ", ".join(f"{name!r} ({kind.name})" for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True))
 
 
 def with_first_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:

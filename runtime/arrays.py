@@ -25,8 +25,8 @@ class Placed:
 class Shardings:
     """The shardings of values on the submeshes of a program, each made once.
 
-    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1, all of one shape; None for one whose devices
-        this process does not know. Values are described as far as it knows their meshes.
+    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1; None for one whose devices this process does not
+        know. Values are described as far as it knows their meshes.
     """
 
     def __init__(self, program: Program, submeshes: Sequence[Mesh | None], mpmd_axis: str) -> None:
@@ -35,11 +35,12 @@ class Shardings:
         for number, submesh in enumerate(submeshes):
             if submesh is None:
                 continue
-            if submesh.size != program.partitions:
+            partitions = program.partitions[number]
+            if submesh.size != partitions:
                 raise ProgramError(
-                    f"the program is for meshes of {program.partitions} devices, mesh {number} has {submesh.size}"
+                    f"the program is for {partitions} devices of mesh {number}, which has {submesh.size}"
                 )
-            for axis, size in program.axis_sizes.items():
+            for axis, size in program.axis_sizes[number].items():
                 if submesh.shape.get(axis, 1) != size:
                     raise ProgramError(
                         f'the program\'s axis "{axis}" has size {size}, mesh {number} has {submesh.shape}'
@@ -57,14 +58,21 @@ class Shardings:
         return self.shard_numbers((mesh,)) != [[]]
 
     def union(self, meshes: tuple[int, ...]) -> Mesh:
-        """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known."""
+        """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known.
+
+        Of submeshes that differ in size it is one long row: their arrays are replicated.
+        """
         known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
         if len(known) == 1:
             return known[0]
         if meshes not in self._unions:
             first = known[0]
             axis = first.axis_names.index(self.mpmd_axis)
-            devices = np.concatenate([submesh.devices for submesh in known], axis)
+            if len({submesh.devices.shape for submesh in known}) > 1:
+                shape = [-1 if number == axis else 1 for number in range(first.devices.ndim)]
+                devices = np.concatenate([submesh.devices.ravel() for submesh in known]).reshape(shape)
+            else:
+                devices = np.concatenate([submesh.devices for submesh in known], axis)
             self._unions[meshes] = Mesh(devices, first.axis_names, axis_types=first.axis_types)
         return self._unions[meshes]
 

@@ -1,5 +1,7 @@
 """What must hold of a program that is about to run: XLA checks none of it, and crashes."""
 
+import dataclasses
+
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.values import ProgramError
 
@@ -46,7 +48,7 @@ def check_lifetimes(program: Program) -> None:
 
 
 def check_channels(program: Program) -> None:
-    """Every receive has its one send, with the same type and sharding."""
+    """Every receive has its one send, with the same type; and the same sharding, where the meshes have one size."""
     sends: dict[int, tuple[int, Send]] = {}
     received: set[int] = set()
     for mesh, sequence in enumerate(program.sequences):
@@ -67,6 +69,8 @@ def check_channels(program: Program) -> None:
                 )
             received.add(channel)
             sent, expected = program.registers[source][send.operand], program.registers[mesh][instruction.result]
+            if program.axis_sizes[source] != program.axis_sizes[mesh]:
+                sent = dataclasses.replace(sent, axes=expected.axes)
             if sent != expected:
                 raise ProgramError(f"channel {channel} sends {sent}, mesh {mesh} receives {expected}")
     if unreceived := sends.keys() - received:

@@ -13,7 +13,7 @@ from jaxpp.runtime.exits import Exits
 from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import merged_order
 from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
-from jaxpp.runtime.steps import Label, batch_copy, flatten, handler_of
+from jaxpp.runtime.steps import Label, copy_of, flatten, handler_of
 from jaxpp.runtime.transfer import Peers
 
 OnInstruction = Callable[
@@ -146,9 +146,8 @@ class Executable:
             live[instruction.result] = in_flight.pop(instruction.channel)
             return []
         if isinstance(instruction, Send):
-            spec = self.program.registers[mesh][instruction.operand]
-            sharding = self._shardings.place(spec, (instruction.destination,)).sharding
-            made = batch_copy([sharding])([live[instruction.operand]])
+            copy = copy_of(self.program, self._shardings, instruction.channel)
+            made = copy([live[instruction.operand]])
             in_flight[instruction.channel] = made[0]
             return made
         specs = self.program.functions[instruction.function].results

@@ -10,6 +10,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.route import Parts, Route, route_of
 from jaxpp.runtime.transfer import NUMBERS, Parcel, Peers, TransferError, Waiting, key
 from jaxpp.runtime.values import TensorSpec
 
@@ -20,8 +21,8 @@ Run = Callable[[Sequence[Any]], list[Any]]
 class Links:
     """The transfers of one program to and from this process.
 
-    The shards of one channel that go from one process to one other are one transfer. Its number is made of a digest of
-    the program, the channel, the type, the positions of the shards, and the step: what differs in any of these never
+    The pieces of one channel that go from one process to one other are one transfer. Its number is made of a digest of
+    the program, the channel, the type, the numbers of the pieces, and the step: what differs in any of these never
     meets. At the start of each step every two processes that have to do with each other exchange a message that names
     program and step, so that those that don't agree find out, instead of waiting. A process is so never more than one
     step ahead of those that it sends to, which bounds what it has on offer.
@@ -46,15 +47,15 @@ class Links:
         """Whether all devices of these meshes are this process's."""
         return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
 
-    def stays(self, mesh: int, send: Send) -> list[tuple[int, int, Any]]:
-        """(position, which of this process's shards, device that is to have it) of what it sends to itself."""
-        target = self.owners[send.destination]
-        mine = self.positions(mesh)
-        stays = [position for position in mine if target[position] == self.me]
+    def stays(self, mesh: int, send: Send) -> tuple[list[int], Parts, list[Any]]:
+        """What it sends to itself: the pieces, what makes them, the devices that are to have them."""
+        route, near, far = self._route(mesh, send)
+        stays = [number for number, pair in enumerate(zip(near, far, strict=True)) if pair == (self.me, self.me)]
         if not stays:
-            return []  # the devices of the other mesh may not be known
+            return [], list, []  # the devices of the other mesh may not be known
         devices = self.shardings.union((send.destination,)).devices.flat
-        return [(position, mine.index(position), devices[position]) for position in stays]
+        targets = [devices[route.pieces[number].target] for number in stays]
+        return stays, route.cut(stays, self.positions(mesh)), targets
 
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
@@ -69,36 +70,42 @@ class Links:
         return []
 
     def offer(self, mesh: int, send: Send) -> Run:
-        """Offers this process's shards of an array to the processes that are to have them."""
+        """Offers the pieces that this process makes of an array to the processes that are to have them."""
         spec = self.program.registers[mesh][send.operand]
-        mine = self.positions(mesh)
+        route, near, far = self._route(mesh, send)
         pieces: list[tuple[int, int, Parcel, list[int]]] = []
-        for peer, positions in self._groups(send.destination, mine).items():
-            number = self._key(self.me, peer, send.channel, spec, positions)
-            parcel = Parcel([self._type(spec, mesh, position) for position in positions])
-            pieces.append((peer, number, parcel, [mine.index(position) for position in positions]))
+        order: list[int] = []
+        for peer, numbers in self._groups(near, far).items():
+            number = self._key(self.me, peer, send.channel, numbers)
+            shapes = [(route.pieces[each].source, route.pieces[each].shape) for each in numbers]
+            parcel = Parcel([self._type(spec, mesh, *each) for each in shapes])
+            pieces.append((peer, number, parcel, list(range(len(order), len(order) + len(numbers)))))
+            order += numbers
             self._offers.append((peer, number, parcel))
         transport, count = self.transport, len(pieces)
+        cut = route.cut(order, self.positions(mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
-            shards = _compat.shards(values[0])
+            parts = cut(_compat.shards(values[0]))
             step = self._step % NUMBERS
             for peer, number, parcel, indices in pieces:
-                transport.offer(peer, number + step, parcel, [shards[index] for index in indices])
+                transport.offer(peer, number + step, parcel, [parts[index] for index in indices])
             self._offered += count
             return []
 
         return run
 
     def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
-        """Asks the other processes for their shards of what this mesh receives; and the positions of those shards."""
+        """Asks the other processes for their pieces of what this mesh receives; and which pieces those are."""
+        route, near, far = self._route(mesh, receive)
         spec = self.program.registers[mesh][receive.result]
         pieces: list[tuple[int, int, Parcel]] = []
         order: list[int] = []
-        for peer, positions in self._groups(receive.source, self.positions(mesh)).items():
-            number = self._key(peer, self.me, receive.channel, spec, positions)
-            pieces.append((peer, number, Parcel([self._type(spec, mesh, position) for position in positions])))
-            order += positions
+        for peer, numbers in self._groups(near, far).items():
+            number = self._key(peer, self.me, receive.channel, numbers)
+            shapes = [(route.pieces[each].target, route.pieces[each].shape) for each in numbers]
+            pieces.append((peer, number, Parcel([self._type(spec, mesh, *each) for each in shapes])))
+            order += numbers
         transport = self.transport
 
         def run(_: Sequence[Any]) -> list[Any]:
@@ -108,15 +115,13 @@ class Links:
         return run, order
 
     def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
-        """Waits for pulled shards, and puts them and those copied here, at the positions `order`, together."""
+        """Waits for pulled pieces, and puts them and those copied here, the pieces of `order`, together."""
         placed = self.shardings.place(self.program.registers[mesh][receive.result], (mesh,))
-        source = self.owners[receive.source]
+        route, _, far = self._route(mesh, receive)
         task = self._tasks.get(receive.channel)
-        waits = [
-            (index, Waiting(source[position], mesh, receive, task, self.owners)) for index, position in enumerate(order)
-        ]
+        waits = [(index, Waiting(far[number], mesh, receive, task, self.owners)) for index, number in enumerate(order)]
         waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
-        indices = [order.index(position) for position in self.positions(mesh)]
+        join = route.join(order, self.positions(mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
             values = list(values)
@@ -124,7 +129,7 @@ class Links:
                 if waiting.peer in self._messages:
                     self._check(waiting.peer)
                 values[index] = self.transport.wait(values[index], waiting)
-            return [_compat.join_arrays(placed.aval, placed.sharding, [values[index] for index in indices])]
+            return [_compat.join_arrays(placed.aval, placed.sharding, join(values))]
 
         return run
 
@@ -180,33 +185,44 @@ class Links:
 
     def _find_neighbours(self) -> list[int]:
         """The processes that share a mesh with this one, send to it, or receive from it."""
-        found: set[int] = set()
-        for mesh, sequence in enumerate(self.program.sequences):
-            hops = [(mesh, each.destination) for each in sequence if isinstance(each, Send)]
-            for source, target in {(mesh, mesh), *hops}:
-                here = {*self.owners[source]} if source == target else set[int]()
-                here.update(*(pair for pair in zip(self.owners[source], self.owners[target], strict=True)
-                              if self.me in pair))  # fmt: skip
-                if self.me in here:
-                    found |= here
+        found = {owner for mesh in self.owners if self.me in mesh for owner in mesh}
+        routes = {
+            (hop.source, hop.target, route_of(self.program, channel)) for channel, hop in self.program.hops.items()
+        }
+        for source, target, route in routes:
+            for piece in route.pieces:
+                pair = self.owners[source][piece.source], self.owners[target][piece.target]
+                if self.me in pair:
+                    found.update(pair)
         return sorted(found - {self.me})
 
-    def _groups(self, other: int, positions: Sequence[int]) -> dict[int, list[int]]:
-        """Which of `positions` belong to each other process on the mesh `other`."""
+    def _route(self, mesh: int, hop: Send | Receive) -> tuple[Route, list[int], list[int]]:
+        """The route of a transfer, and for each piece the owners of its ends, that on `mesh` first."""
+        route = route_of(self.program, hop.channel)
+        if isinstance(hop, Send):
+            here, there = self.owners[mesh], self.owners[hop.destination]
+            ends = [(here[each.source], there[each.target]) for each in route.pieces]
+        else:
+            here, there = self.owners[mesh], self.owners[hop.source]
+            ends = [(here[each.target], there[each.source]) for each in route.pieces]
+        return route, [near for near, _ in ends], [far for _, far in ends]
+
+    def _groups(self, near: Sequence[int], far: Sequence[int]) -> dict[int, list[int]]:
+        """Which pieces of this process go to or come from each other process."""
         groups: dict[int, list[int]] = {}
-        for position in positions:
-            if self.owners[other][position] != self.me:
-                groups.setdefault(self.owners[other][position], []).append(position)
+        for number, (here, there) in enumerate(zip(near, far, strict=True)):
+            if here == self.me and there != self.me:
+                groups.setdefault(there, []).append(number)
         return groups
 
-    def _key(self, sender: int, receiver: int, channel: int, spec: TensorSpec, positions: Sequence[int]) -> int:
-        return key(self._digest.hex(), sender, receiver, channel, spec, positions)
+    def _key(self, sender: int, receiver: int, channel: int, pieces: Sequence[int]) -> int:
+        hop = self.program.hops[channel]
+        specs = self.program.registers[hop.source][hop.operand], self.program.registers[hop.target][hop.result]
+        return key(self._digest.hex(), sender, receiver, channel, *specs, pieces)
 
-    def _type(self, spec: TensorSpec, mesh: int, position: int) -> Any:
-        """The type of one shard, on this process's device at that position of the mesh."""
-        placed = self.shardings.place(spec, (mesh,))
+    def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
+        """The type of a piece, on this process's device at that position of the mesh."""
         device = self.shardings.union((mesh,)).devices.flat[position]
-        shape = placed.sharding.shard_shape(spec.shape)
         return jax.ShapeDtypeStruct(shape, spec.dtype, sharding=SingleDeviceSharding(device))
 
 

@@ -1,7 +1,7 @@
 """`load`: reads a program module. No MLIR object survives it."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,21 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.runtime.check import check_channels, check_lifetimes
 from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
-from jaxpp.runtime.stage_function import read_function
-from jaxpp.runtime.values import ProgramError, TensorSpec, read_constant, read_spec
+from jaxpp.runtime.sizes import Sizes
+from jaxpp.runtime.stage_function import read_function, reshard_function
+from jaxpp.runtime.values import ProgramError, TensorSpec, integer, read_constant, read_spec
 from jaxpp.schedules.collector import collector_paused
 
 
-def load(module: ir.Module) -> Program:
-    """Read a program module. Raises ProgramError, with the op's location, for whatever isn't one."""
+def load(module: ir.Module, axis_sizes: Sequence[Mapping[str, int]] | None = None) -> Program:
+    """Read a program module.
+
+    axis_sizes: for each mesh the sizes of its axes, where they are not those of the module. What can't be cut as the
+        module says, because the sizes don't divide it, is cut less.
+    Raises ProgramError, with the op's location, for what is no program module, or can't run on meshes of these sizes.
+    """
     with module.context, ir.Location.unknown(), collector_paused():
         attributes = module.operation.attributes
-        axis_sizes = _axis_sizes(module)
         tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in _functions(module)}
         bodies = {name: op for name, op in tops.items() if "jaxpp.mesh" in op.attributes}
         if "jaxpp.meshes" not in attributes or not bodies:
@@ -28,16 +33,20 @@ def load(module: ir.Module) -> Program:
         by_mesh = {integer(op.attributes["jaxpp.mesh"]): op for op in bodies.values()}
         if sorted(by_mesh) != list(range(meshes)) or len(bodies) != meshes:
             raise ProgramError(f"jaxpp.meshes is {meshes}; the functions are for the meshes {sorted(by_mesh)}")
+        own = Sizes.of(module)
+        sizes = [own if axis_sizes is None else own.changed(axis_sizes[mesh]) for mesh in range(meshes)]
         functions: dict[str, Function] = {}
-        readers = [_MeshReader(mesh, by_mesh[mesh], axis_sizes, tops, functions, module) for mesh in range(meshes)]
+        whole = {key: _across(key, by_mesh, sizes) for key in ("jaxpp.argument", "jaxpp.result")}
+        readers = [
+            _MeshReader(mesh, by_mesh[mesh], sizes[mesh], tops, functions, module, whole) for mesh in range(meshes)
+        ]
         for reader in readers:
             reader.read()
             reader.free_unused()
-        partitions = attributes["mhlo.num_partitions"] if "mhlo.num_partitions" in attributes else None
         program = Program(
             meshes=meshes,
-            partitions=1 if partitions is None else integer(partitions),
-            axis_sizes=axis_sizes,
+            partitions=tuple(each.partitions for each in sizes),
+            axis_sizes=tuple(each.axes for each in sizes),
             functions=functions,
             sequences=tuple(tuple(reader.sequence) for reader in readers),
             registers=tuple(tuple(reader.specs) for reader in readers),
@@ -47,13 +56,6 @@ def load(module: ir.Module) -> Program:
     check_channels(program)
     check_lifetimes(program)
     return program
-
-
-def integer(attribute: ir.Attribute) -> int:
-    """The value of an integer attribute. Raises ProgramError for another."""
-    if not isinstance(attribute, ir.IntegerAttr):
-        raise ProgramError(f"expected an integer attribute, found {attribute}")
-    return attribute.value
 
 
 Block = tuple[int, int] | None
@@ -73,12 +75,18 @@ def _functions(module: ir.Module) -> Iterator[ir.Operation]:
             yield op.operation
 
 
-def _axis_sizes(module: ir.Module) -> dict[str, int]:
-    for op in module.body.operations:
-        if op.operation.name == "sdy.mesh":
-            axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
-            return {axis.name: axis.size for axis in axes}
-    return {}
+def _across(key: str, by_mesh: Mapping[int, ir.Operation], sizes: Sequence[Sizes]) -> set[int]:
+    """The arguments or results that meshes of different sizes have: `jax.Array`s can have them replicated only."""
+    found: dict[int, set[Sizes]] = {}
+    for mesh, op in by_mesh.items():
+        for entry in _table(op, "arg_attrs" if key == "jaxpp.argument" else "res_attrs"):
+            if key in entry:
+                found.setdefault(integer(entry[key]), set()).add(sizes[mesh])
+    return {number for number, different in found.items() if len(different) > 1}
+
+
+def _table(op: ir.Operation, name: str) -> list[Any]:
+    return [ir.DictAttr(entry) for entry in ir.ArrayAttr(op.attributes[name])] if name in op.attributes else []
 
 
 class _MeshReader:
@@ -88,18 +96,20 @@ class _MeshReader:
         self,
         mesh: int,
         op: ir.Operation,
-        axis_sizes: Mapping[str, int],
+        sizes: Sizes,
         tops: Mapping[str, ir.Operation],
         functions: dict[str, Function],
         module: ir.Module,
+        whole: Mapping[str, Collection[int]],
     ) -> None:
-        self.mesh, self.op, self.axis_sizes, self.tops, self.functions = mesh, op, axis_sizes, tops, functions
-        self.module = module
+        self.mesh, self.op, self.sizes, self.tops, self.functions = mesh, op, sizes, tops, functions
+        self.module, self.whole = module, whole
         self.sequence: list[Instruction] = []
         self.specs: list[TensorSpec] = []
         self.registers: dict[ir.Value, int] = {}
         self.constants: dict[int, Constant] = {}
         self.resharded: dict[tuple[int, TensorSpec], int] = {}
+        self.copies: set[int] = set()
         self.arguments: list[tuple[int, int, bool, Block]] = []
         """(argument number, register, donated, block)"""
         self.results: list[tuple[int, int, Block]] = []
@@ -116,7 +126,7 @@ class _MeshReader:
             if "jaxpp.argument" not in attrs:
                 raise self.fail(self.op, f"argument {value.arg_number} has no jaxpp.argument")
             sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
-            register = self.define(value, read_spec(value.type, sharding, self.axis_sizes))
+            register = self.define(value, self.border(value, sharding, "jaxpp.argument", attrs))
             donated = "jax.buffer_donor" in attrs or "tf.aliasing_output" in attrs
             self.arguments.append((integer(attrs["jaxpp.argument"]), register, donated, _block(attrs)))
         readers = {
@@ -146,6 +156,11 @@ class _MeshReader:
     def skip(self, op: ir.Operation) -> None:
         """Tokens only keep the order, which a sequence has anyway."""
 
+    def border(self, value: ir.Value, sharding: ir.Attribute | None, key: str, attrs: Any) -> TensorSpec:
+        """How an argument or a result of the program lies on this mesh."""
+        across = integer(attrs[key]) in self.whole[key]
+        return read_spec(value.type, None if across else sharding, self.sizes.axes)
+
     def define(self, value: ir.Value, spec: TensorSpec) -> int:
         self.registers[value] = len(self.specs)
         self.specs.append(spec)
@@ -160,42 +175,59 @@ class _MeshReader:
         return tuple(sorted({operands[number] for number in numbers}))
 
     def use(self, op: ir.Operation, value: ir.Value, expected: TensorSpec, what: str) -> int:
-        """The register of `value`; a constant comes in the sharding in which it is wanted."""
+        """The register of `value`, as it is wanted: a constant is made so, what lies across meshes is resharded."""
         register = self.registers[value]
-        if self.specs[register] == expected:
+        found = self.specs[register]
+        if found == expected:
             return register
         constant = self.constants.get(register)
-        if constant is None or (constant.value.shape, constant.value.dtype) != (expected.shape, expected.dtype):
-            raise self.fail(op, f"{what} is {self.specs[register]}, expected {expected}")
+        if (found.shape, found.dtype) != (expected.shape, expected.dtype) or not (constant or any(self.whole.values())):
+            raise self.fail(op, f"{what} is {found}, expected {expected}")
+        if constant is None:
+            return self.reshard(register, expected)
         if (register, expected) not in self.resharded:
             self.resharded[register, expected] = len(self.specs)
             self.sequence.append(Constant(len(self.specs), constant.value, expected))
             self.specs.append(expected)
         return self.resharded[register, expected]
 
+    def reshard(self, register: int, expected: TensorSpec) -> int:
+        """The register of another copy of a value, for one use."""
+        function = reshard_function(self.specs[register], expected, self.sizes)
+        self.functions[function.name] = function
+        self.specs.append(expected)
+        copy = len(self.specs) - 1
+        self.copies.add(copy)
+        self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
+        return copy
+
     def constant(self, op: ir.Operation) -> None:
-        spec = read_spec(op.results[0].type, None, self.axis_sizes)
+        spec = read_spec(op.results[0].type, None, self.sizes.axes)
         constant = Constant(self.define(op.results[0], spec), read_constant(op, spec), spec)
         self.constants[constant.result] = constant
         self.sequence.append(constant)
 
     def call(self, op: ir.Operation) -> None:
-        name = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        callee = ir.FlatSymbolRefAttr(op.attributes["callee"]).value
+        name = callee + self.sizes.suffix
         if name not in self.functions:
-            if name not in self.tops:
-                raise self.fail(op, f"there is no function @{name}")
-            self.functions[name] = read_function(self.module, self.tops[name], self.axis_sizes)
+            if callee not in self.tops:
+                raise self.fail(op, f"there is no function @{callee}")
+            self.functions[name] = read_function(self.module, self.tops[callee], self.sizes)
         function = self.functions[name]
         operands = [
             self.use(op, value, expected, f"operand {number} of @{name}")
             for number, (value, expected) in enumerate(zip(op.operands, function.arguments, strict=True))
         ]
-        frees = self.frees(op, operands)
+        frees = {*self.frees(op, operands), *self.frees(op, [self.registers[value] for value in op.operands])}
+        frees |= self.copies.intersection(operands)
         results = [self.define(value, spec) for value, spec in zip(op.results, function.results, strict=True)]
         stage, microbatch = (
             integer(op.attributes[key]) if key in op.attributes else None for key in ("jaxpp.stage", "jaxpp.microbatch")
         )
-        self.sequence.append(Call(name, tuple(operands), tuple(results), function.kind, stage, microbatch, frees))
+        self.sequence.append(
+            Call(name, tuple(operands), tuple(results), function.kind, stage, microbatch, tuple(sorted(frees)))
+        )
 
     def channel(self, op: ir.Operation) -> tuple[int, int, int]:
         """(channel, sending mesh, receiving mesh)."""
@@ -219,7 +251,7 @@ class _MeshReader:
         sharding = None
         if "sdy.sharding" in op.attributes:
             sharding = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings[0]
-        spec = read_spec(op.results[0].type, sharding, self.axis_sizes)
+        spec = read_spec(op.results[0].type, sharding, self.sizes.axes)
         self.sequence.append(Receive(channel, self.define(op.results[0], spec), source))
 
     def finish(self, op: ir.Operation) -> None:
@@ -230,7 +262,7 @@ class _MeshReader:
                 raise self.fail(self.op, "a result has no jaxpp.result")
             number = integer(attrs["jaxpp.result"])
             sharding = attrs["sdy.sharding"] if "sdy.sharding" in attrs else None
-            expected = read_spec(value.type, sharding, self.axis_sizes)
+            expected = self.border(value, sharding, "jaxpp.result", attrs)
             self.results.append((number, self.use(op, value, expected, f"result {number}"), _block(attrs)))
 
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -81,6 +82,15 @@ class Receive:
         return f"receive on channel {self.channel}"
 
 
+class Hop(NamedTuple):
+    """A transfer: the register `operand` of mesh `source` goes to the register `result` of mesh `target`."""
+
+    source: int
+    operand: int
+    target: int
+    result: int
+
+
 Instruction = Constant | Call | Send | Receive
 
 
@@ -113,15 +123,28 @@ class Program:
 
     registers: for each mesh the spec of each register.
     arguments: by number; a number that no mesh names is absent.
-    axis_sizes: the axes of the program's `sdy.mesh`; none for submeshes of one device.
-    partitions: devices in one submesh.
+    partitions: for each mesh the number of its devices.
+    axis_sizes: for each mesh the sizes of its axes; empty where the program has no `sdy.mesh`.
     """
 
     meshes: int
-    partitions: int
-    axis_sizes: Mapping[str, int]
+    partitions: tuple[int, ...]
+    axis_sizes: tuple[Mapping[str, int], ...]
     functions: Mapping[str, Function]
     sequences: tuple[tuple[Instruction, ...], ...]
     registers: tuple[tuple[TensorSpec, ...], ...]
     arguments: Mapping[int, Argument]
     results: tuple[Result, ...]
+
+    @cached_property
+    def hops(self) -> Mapping[int, Hop]:
+        """Every transfer, by its channel."""
+        results = {
+            each.channel: each.result for sequence in self.sequences for each in sequence if isinstance(each, Receive)
+        }
+        return {
+            each.channel: Hop(mesh, each.operand, each.destination, results[each.channel])
+            for mesh, sequence in enumerate(self.sequences)
+            for each in sequence
+            if isinstance(each, Send)
+        }

@@ -1,32 +1,53 @@
 """One stage function of the program module as a module of its own, ready to compile."""
 
+import hashlib
 import io
 from collections.abc import Mapping
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from jaxpp.runtime.program import Function
-from jaxpp.runtime.values import ProgramError, TensorSpec, read_spec, sharding_text
+from jaxpp.runtime.sizes import Sizes
+from jaxpp.runtime.values import ELEMENTS, ProgramError, TensorSpec, read_spec, sharding_text
 
 
-def read_function(module: ir.Module, op: ir.Operation, axis_sizes: Mapping[str, int]) -> Function:
-    """Read the func.func `op` of `module`. Raises ProgramError for types that no array has."""
+def read_function(module: ir.Module, op: ir.Operation, sizes: Sizes) -> Function:
+    """Read the func.func `op` of `module`, for a mesh of these sizes.
+
+    Raises ProgramError for types that no array has, and for a shard_map over an axis that has another size there.
+    """
     name = ir.StringAttr(op.attributes["sym_name"]).value
     type_ = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
     arg_attrs = _attributes(op, "arg_attrs", len(type_.inputs))
     res_attrs = _attributes(op, "res_attrs", len(type_.results))
-    arguments = tuple(_specs(type_.inputs, arg_attrs, axis_sizes))
-    results = tuple(_specs(type_.results, res_attrs, axis_sizes))
+    arguments = tuple(_specs(type_.inputs, arg_attrs, sizes.axes))
+    results = tuple(_specs(type_.results, res_attrs, sizes.axes))
     donating = ("tf.aliasing_output", "jax.buffer_donor")
     return Function(
-        name=name,
+        name=name + sizes.suffix,
         kind=ir.StringAttr(op.attributes["jaxpp.kind"]).value if "jaxpp.kind" in op.attributes else "",
         stage=ir.IntegerAttr(op.attributes["jaxpp.stage"]).value if "jaxpp.stage" in op.attributes else None,
         arguments=arguments,
         results=results,
         donates=tuple(i for i, attrs in enumerate(arg_attrs) if any(name in attrs for name in donating)),
-        bytecode=_compile_unit(module, op, name, arguments, results),
+        bytecode=_compile_unit(module, op, name, arguments, results, sizes),
     )
+
+
+def reshard_function(found: TensorSpec, wanted: TensorSpec, sizes: Sizes) -> Function:
+    """The function that returns its argument in another sharding."""
+    name = "reshard_" + hashlib.blake2b(f"{found} {wanted} {sizes}".encode(), digest_size=6).hexdigest()
+    axes = ", ".join(f'"{axis}"={size}' for axis, size in sizes.named)
+    tensor = f"tensor<{''.join(f'{size}x' for size in found.shape)}{ELEMENTS[found.dtype]}>"
+    counts = f"mhlo.num_partitions = {sizes.partitions} : i32, mhlo.num_replicas = 1 : i32"
+    module = ir.Module.parse(
+        f"module @{name} attributes {{{counts}}} {{\n"
+        f"sdy.mesh @mesh = <[{axes}]>\n"
+        f"func.func public @main(%a: {tensor} {{sdy.sharding = {sharding_text(found, 'mesh')}}})"
+        f" -> ({tensor} {{sdy.sharding = {sharding_text(wanted, 'mesh')}}}) {{ return %a : {tensor} }}\n}}"
+    )
+    return Function(name, "reshard", None, (found,), (wanted,), (), _bytecode(module))
 
 
 def _attributes(op: ir.Operation, name: str, count: int) -> list[dict[str, ir.Attribute]]:
@@ -49,6 +70,7 @@ def _compile_unit(
     name: str,
     arguments: tuple[TensorSpec, ...],
     results: tuple[TensorSpec, ...],
+    sizes: Sizes,
 ) -> bytes:
     """The bytecode of a module whose `@main` is `op`, with every sharding closed and every `jaxpp.*` left out."""
     unit = ir.Module.create()
@@ -65,6 +87,8 @@ def _compile_unit(
         for callee in _reachable(op, tops):
             callee.clone()
     unit.operation.walk(_free_reshape)
+    if not sizes.own:
+        _resize(unit, name, sizes)
     main.attributes["sym_name"] = ir.StringAttr.get("main")
     main.attributes["sym_visibility"] = ir.StringAttr.get("public")
     for key in [key for key in main.attributes if str(_name(key)).startswith("jaxpp.")]:
@@ -74,9 +98,52 @@ def _compile_unit(
         main.attributes[key] = _closed(_attributes(op, key, len(specs)), specs, mesh)
     if not unit.operation.verify():
         raise ProgramError(f"@{name} does not verify as a module of its own")
+    return _bytecode(unit)
+
+
+def _bytecode(module: ir.Module) -> bytes:
     buffer = io.BytesIO()
-    unit.operation.write_bytecode(buffer)
+    module.operation.write_bytecode(buffer)
     return buffer.getvalue()
+
+
+def _resize(unit: ir.Module, name: str, sizes: Sizes) -> None:
+    """Rewrite `unit` for a mesh of other sizes than those for which it was written.
+
+    What is sharded over a part of an axis is left to XLA: such a part depends on the size of the axis.
+    """
+    own = Sizes.of(unit).axes
+    partitions = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), sizes.partitions)
+    unit.operation.attributes["mhlo.num_partitions"] = partitions
+    for top in unit.body.operations:
+        if top.operation.name == "sdy.mesh":
+            axes = ", ".join(f'"{axis}"={size}' for axis, size in sizes.named)
+            top.operation.attributes["mesh"] = ir.Attribute.parse(f"#sdy.mesh<[{axes}]>")
+    inner: list[ir.Operation] = []
+    unit.operation.walk(lambda op: inner.append(op) or ir.WalkResult.ADVANCE)
+    for op in inner:
+        if op.name == "sdy.manual_computation":
+            _check_manual(op, name, own, sizes.axes)
+        elif op.name == "sdy.sharding_constraint" and _has_part(op.attributes["sharding"]):
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif "sdy.sharding" in op.attributes and _has_part(op.attributes["sdy.sharding"]):
+            del op.attributes["sdy.sharding"]
+
+
+def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+    for axis in [manual[number] for number in range(len(manual))]:
+        if traced[axis] != sizes[axis]:
+            raise ProgramError(
+                f"{op.location}: a shard_map over {axis!r} in @{name} was traced for {traced[axis]} devices, and is to "
+                f"run on a mesh where that axis has {sizes[axis]}; give the meshes of a shard_map one size"
+            )
+
+
+def _has_part(sharding: ir.Attribute) -> bool:
+    """Whether a sharding names a part of an axis, as `"data":(1)2` does."""
+    return '":(' in str(sharding)
 
 
 def _free_reshape(op: ir.Operation) -> ir.WalkResult:

@@ -12,6 +12,7 @@ from jaxpp.runtime.compile import Executables
 from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import Merged, with_pulls
 from jaxpp.runtime.program import Call, Instruction, Program, Receive, Send
+from jaxpp.runtime.route import Parts, route_of
 
 Operands = Callable[[list[Any]], Sequence[Any]]
 Label = tuple[tuple[int, Instruction], ...]
@@ -27,7 +28,7 @@ and returns arrays: a batch of copies, or what `Links` does.
 Place = tuple[int, int]
 """(mesh, the mesh's register)"""
 
-Hop = tuple[int, Send | Receive]
+End = tuple[int, Send | Receive]
 """(mesh, instruction)"""
 
 NOTHING: Operands = operator.itemgetter(slice(0, 0))
@@ -49,18 +50,12 @@ class Flat:
         self.sends: list[tuple[int, Send]] = []
         self.handlers: dict[tuple[str, int], list[Any]] = {}
         self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
-        """(receive, positions, registers) of the shards that were asked for and nobody waited for yet."""
+        """(receive, pieces, registers) of what was asked for and nobody waited for yet."""
         self.copied: dict[int, dict[int, int]] = {}
-        """Of a channel between processes the shards that stay in this one: position -> register."""
+        """Of a channel between processes the pieces that stay in this one: piece -> register."""
         self.remote: dict[tuple[int, int], list[Step]] = {}
         """The steps of each (mesh, channel) from or to another process; they are in `steps` too."""
         self.fragile = _fragile(program) if links else set[Place]()
-        self.destinations = {
-            each.channel: (mesh, each.result)
-            for mesh, sequence in enumerate(program.sequences)
-            for each in sequence
-            if isinstance(each, Receive)
-        }
 
     def define(self, places: Sequence[Place]) -> slice:
         """New registers, side by side, for these (mesh, register)."""
@@ -95,11 +90,23 @@ class Flat:
         self.steps.append((execute, operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def send(self, mesh: int, send: Send) -> None:
-        """A copy within this process, or an offer to others, or some shards so and some so."""
-        if self.links is None or self.links.is_local(mesh, send.destination):
+        """A copy within this process, or an offer to others, or some pieces so and some so."""
+        if self.links is not None and not self.links.is_local(mesh, send.destination):
+            self.offer(self.links, mesh, send)
+        elif route_of(self.program, send.channel).is_direct:
             self.sends.append((mesh, send))
         else:
-            self.offer(self.links, mesh, send)
+            self.recut(mesh, send)
+
+    def recut(self, mesh: int, send: Send) -> None:
+        """A copy to a mesh that cuts the value otherwise."""
+        self.copy_pending()
+        self.arrive(mesh, send.operand)
+        copy = copy_of(self.program, self.shardings, send.channel)
+        frees = tuple(self.number(mesh, register) for register in send.frees)
+        operands = getter([self.number(mesh, send.operand)])
+        results = self.define([self.program.hops[send.channel][2:]])
+        self.steps.append((copy, operands, results, frees, None, ((mesh, send),)))
 
     def copy_pending(self) -> None:
         if not self.sends:
@@ -108,31 +115,31 @@ class Flat:
             self.arrive(mesh, send.operand)
         operands = getter([self.number(mesh, send.operand) for mesh, send in self.sends])
         frees = tuple(self.number(mesh, register) for mesh, send in self.sends for register in send.frees)
-        destinations = [self.destinations[send.channel] for _, send in self.sends]
+        destinations = [self.program.hops[send.channel][2:] for _, send in self.sends]
         placed = [self.shardings.place(self.program.registers[mesh][value], (mesh,)) for mesh, value in destinations]
         copy = batch_copy([each.sharding for each in placed])
         self.steps.append((copy, operands, self.define(destinations), frees, None, tuple(self.sends)))
         self.sends = []
 
     def remote_step(
-        self, function: Callable[..., Any], operands: Operands, results: slice, frees: Sequence[int], at: Hop
+        self, function: Callable[..., Any], operands: Operands, results: slice, frees: Sequence[int], at: End
     ) -> None:
         step = (function, operands, results, tuple(frees), None, (at,))
         self.steps.append(step)
         self.remote.setdefault((at[0], at[1].channel), []).append(step)
 
     def offer(self, links: Links, mesh: int, send: Send) -> None:
-        """Offer the shards that go to other processes, and copy those that stay in this one."""
+        """Offer the pieces that go to other processes, and copy those that stay in this one."""
         self.copy_pending()
         self.arrive(mesh, send.operand)
         number = self.number(mesh, send.operand)
         frees = [self.number(mesh, register) for register in send.frees]
-        if stays := links.stays(mesh, send):
-            copy = batch_copy([SingleDeviceSharding(device) for _, _, device in stays])
-            kept = [index for _, index, _ in stays]
+        stays, cut, devices = links.stays(mesh, send)
+        if stays:
+            copy = batch_copy([SingleDeviceSharding(device) for device in devices])
             results = self.reserve(len(stays))
-            self.copied[send.channel] = dict(zip([each[0] for each in stays], range(self.count)[results], strict=True))
-            self.remote_step(_on_shards(copy, kept), getter([number]), results, (), (mesh, send))
+            self.copied[send.channel] = dict(zip(stays, range(self.count)[results], strict=True))
+            self.remote_step(_on_shards(cut, copy), getter([number]), results, (), (mesh, send))
         if (mesh, send.operand) in self.fragile:
             sharding = self.shardings.place(self.program.registers[mesh][send.operand], (mesh,)).sharding
             copied = self.reserve(1)
@@ -142,22 +149,22 @@ class Flat:
         self.remote_step(links.offer(mesh, send), getter([number]), self.reserve(0), frees, (mesh, send))
 
     def pull(self, mesh: int, receive: Receive) -> None:
-        """Ask for the shards that come from other processes."""
+        """Ask for the pieces that come from other processes."""
         if self.links is None or self.links.is_local(mesh, receive.source):
             return
-        run, positions = self.links.pull(mesh, receive)
-        results = self.reserve(len(positions))
+        run, pieces = self.links.pull(mesh, receive)
+        results = self.reserve(len(pieces))
         self.remote_step(run, NOTHING, results, (), (mesh, receive))
-        self.coming[mesh, receive.result] = receive, positions, list(range(self.count)[results])
+        self.coming[mesh, receive.result] = receive, pieces, list(range(self.count)[results])
 
     def arrive(self, mesh: int, register: int) -> None:
-        """Wait for the shards of a register that are on their way, if they are."""
+        """Wait for the pieces of a register that are on their way, if they are."""
         if self.links is None or (mesh, register) not in self.coming:
             return
-        receive, positions, registers = self.coming.pop((mesh, register))
-        for position, copied in self.copied.pop(receive.channel, {}).items():
-            positions, registers = [*positions, position], [*registers, copied]
-        run = self.links.arrive(mesh, receive, positions)
+        receive, pieces, registers = self.coming.pop((mesh, register))
+        for piece, copied in self.copied.pop(receive.channel, {}).items():
+            pieces, registers = [*pieces, piece], [*registers, copied]
+        run = self.links.arrive(mesh, receive, pieces)
         results = self.define([(mesh, register)])
         self.remote_step(run, getter(registers), results, registers, (mesh, receive))
 
@@ -225,11 +232,25 @@ def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequ
     return lambda arrays: copy(arrays, devices, targets, semantics)
 
 
-def _on_shards(copy: Callable[[Sequence[Any]], list[Any]], indices: Sequence[int]) -> Callable[..., list[Any]]:
-    """`copy` for these shards of one array."""
+def copy_of(program: Program, shardings: Shardings, channel: int) -> Callable[[Sequence[Any]], list[Any]]:
+    """Copies an array to the mesh at the other end of the channel, both meshes being this process's."""
+    hop = program.hops[channel]
+    placed = shardings.place(program.registers[hop.target][hop.result], (hop.target,))
+    route = route_of(program, channel)
+    if route.is_direct:
+        return batch_copy([placed.sharding])
+    devices = list(shardings.union((hop.target,)).devices.flat)
+    pieces = range(len(route.pieces))
+    copy = batch_copy([SingleDeviceSharding(devices[each.target]) for each in route.pieces])
+    moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source])), copy)
+    join = route.join(pieces, range(len(devices)))
+    return lambda arrays: [_compat.join_arrays(placed.aval, placed.sharding, join(moved(arrays)))]
+
+
+def _on_shards(cut: Parts, copy: Callable[[Sequence[Any]], list[Any]]) -> Callable[..., list[Any]]:
+    """`copy` for the parts of the shards of one array."""
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        shards = _compat.shards(arrays[0])
-        return copy([shards[index] for index in indices])
+        return copy(cut(_compat.shards(arrays[0])))
 
     return run

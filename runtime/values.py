@@ -41,9 +41,18 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 """NumPy's name of every MLIR element type that JAX has."""
 
+ELEMENTS: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
+
 
 class ProgramError(ValueError):
     """The module is no program module (docs/ir.md, section 6)."""
+
+
+def integer(attribute: ir.Attribute) -> int:
+    """The value of an integer attribute. Raises ProgramError for another."""
+    if not isinstance(attribute, ir.IntegerAttr):
+        raise ProgramError(f"expected an integer attribute, found {attribute}")
+    return attribute.value
 
 
 class SubAxis(NamedTuple):
@@ -76,7 +85,8 @@ class TensorSpec:
 def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping[str, int]) -> TensorSpec:
     """The spec of a tensor type with its `sdy.sharding` (None: replicated).
 
-    Axes that don't divide their dimension are left out: a value that is cut there has equal shards.
+    Axes that don't divide their dimension are left out: a value that is cut there has equal shards. So are parts of an
+    axis that don't divide the axis.
     Raises ProgramError for another type, a dynamic shape, or an axis that the mesh lacks.
     """
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
@@ -98,6 +108,7 @@ def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping
         for extent, dimension in zip(shape, dimensions, strict=True)
     )
     unreduced = tuple(sdy.AxisRefAttr(axis).name for axis in sharding.unreduced_axes)
+    unreduced = tuple(axis for axis in unreduced if axis_sizes[axis] > 1)
     return TensorSpec(shape, dtype, axes, unreduced)
 
 
@@ -117,7 +128,7 @@ def _dividing(extent: int, axes: Sequence[str | SubAxis], axis_sizes: Mapping[st
         if name not in axis_sizes:
             raise ProgramError(f'a sharding names the axis "{name}"; the mesh has {", ".join(axis_sizes)}')
         size = axis_sizes[name] if isinstance(axis, str) else axis.size
-        if extent % size:
+        if extent % size or (isinstance(axis, SubAxis) and axis_sizes[name] % (axis.pre_size * size)):
             break
         extent //= size
         if size > 1:

@@ -155,7 +155,7 @@ class Actor:
         ]
         peers = None
         if set(part.owners) != {self.number}:
-            owners = [[owner] * part.program.partitions for owner in part.owners]
+            owners = [[owner] * size for owner, size in zip(part.owners, part.program.partitions, strict=True)]
             peers = Peers(self.transport, owners, secret)
         self.programs[number] = Executable(
             part.program,

@@ -42,9 +42,10 @@ def arguments(stages: int, microbatches: int = 4) -> Any:
 
 
 def compiled(stages: int, devices: Any = None, function: Callable[..., Any] = train_step) -> Any:
-    """The step over all devices, or these, in that order: those of one stage side by side."""
-    devices = np.array(jax.devices() if devices is None else devices).reshape(stages, -1)
-    mesh = jaxpp.MpmdMesh(Mesh(devices, ("mpmd", "data")), "mpmd")
+    """The step over all devices, or these: those of one stage side by side, or in a list of their own."""
+    each = devices or np.split(np.array(jax.devices()), stages)
+    each = each if isinstance(each[0], (list, np.ndarray)) else np.split(np.array(each), stages)
+    mesh = jaxpp.MpmdMesh.of([Mesh(np.array(row), ("data",)) for row in each])
     shardings = (PartitionSpec(), PartitionSpec(None, "data"))
     return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings, donate_argnums=0)
 
@@ -53,10 +54,18 @@ def shards_of(array: Any) -> list[Any]:
     return [np.asarray(shard.data) for shard in array.addressable_shards]
 
 
-def check(stages: int, devices: Any = None, steps: int = 3) -> list[int]:
+def tied_step(weights: Any, batch: Any) -> Any:
+    """As `train_step`, with one weight in all stages, and a momentum of its own."""
+    tied, momentum = weights
+    gradients, value = train_step([tied, tied], batch)
+    momentum = 0.5 * momentum + (gradients[0] + gradients[1] - 2 * tied)
+    return [tied + momentum, momentum], value
+
+
+def check(stages: int, devices: Any = None, steps: int = 3, function: Callable[..., Any] = train_step) -> list[int]:
     """Train, and compare what this process holds with plain jax.jit; how many shards of each result that is."""
     weights, batch = arguments(stages)
-    step, plain = compiled(stages, devices), jax.jit(train_step)
+    step, plain = compiled(stages, devices, function), jax.jit(function)
     found: tuple[Any, Any] = weights, None
     expected = found
     for _ in range(steps):
@@ -89,6 +98,19 @@ def some_shards_cross() -> list[int]:
     """Two stages: the first on three processes' devices in one order, the second in another."""
     first, second, third, fourth = jax.devices()
     return check(2, [first, third, fourth, second])
+
+
+def meshes_of_different_sizes() -> list[list[int]]:
+    """Shards are cut where they are, and put together where they are wanted, also when some parts stay here."""
+    first, second, third, fourth = jax.devices()
+    return [
+        check(2, [[first], [third, fourth]]),
+        check(2, [[first, second], [third]]),
+        check(2, [[second], [first, third]]),
+        check(2, [[first, third], [fourth]]),
+        check(3, [[first], [second, third], [fourth]]),
+        check(2, [[first], [third, fourth]], function=tied_step),
+    ]
 
 
 def stacks_keys_and_whole_meshes() -> list[int]:

@@ -105,7 +105,9 @@ def program(sizes: Sequence[Mapping[int, int]], sequences: Sequence[Sequence[Ins
         tuple(TensorSpec((mesh.get(number, 0),), np.dtype("i1"), ((),)) for number in range(1 + max(mesh)))
         for mesh in sizes
     ]
-    return runtime.Program(len(sizes), 1, {}, {}, tuple(map(tuple, sequences)), tuple(registers), {}, ())
+    return runtime.Program(
+        len(sizes), (1,) * len(sizes), ({},) * len(sizes), {}, tuple(map(tuple, sequences)), tuple(registers), {}, ()
+    )
 
 
 def test_bytes_of_a_split_backward() -> None:

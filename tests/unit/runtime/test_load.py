@@ -109,13 +109,13 @@ def test_submeshes_must_fit() -> None:
     program = parse(Pipeline(2, 1, data=2).text())
     with pytest.raises(runtime.ProgramError, match="the program has 2 meshes, 3 are given"):
         runtime.Executable(program, submeshes(3, 2))
-    with pytest.raises(runtime.ProgramError, match="the program is for meshes of 2 devices, mesh 0 has 1"):
+    with pytest.raises(runtime.ProgramError, match="the program is for 2 devices of mesh 0, which has 1"):
         runtime.Executable(program, submeshes(2))
 
 
 def test_what_is_read() -> None:
     program = parse(Pipeline(2, 2, data=2).text())
-    assert program.axis_sizes == {"mpmd": 1, "data": 2}
+    assert program.axis_sizes == ({"mpmd": 1, "data": 2},) * 2
     assert sorted(program.functions) == ["backward", "first", "forward", "loss", "sgd", "zeros"]
     assert program.arguments[0].donated
     assert not program.arguments[2].donated

@@ -11,6 +11,7 @@ JOBS = [
     jobs.one_mesh_each,
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
+    jobs.meshes_of_different_sizes,
     jobs.stacks_keys_and_whole_meshes,
     jobs.arrays_of_jaxpp,
     jobs.nothing_piles_up,
@@ -43,6 +44,13 @@ def test_one_mesh_in_a_process(results: dict[str, list[Any]]) -> None:
 def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
     assert results["meshes_across_processes"] == [[1, 1, 1], [1, 1, 1]]
     assert results["some_shards_cross"] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
+    assert results["meshes_of_different_sizes"] == [
+        [[1, 0, 0], [2, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0, 0], [1, 1, 0]],
+        [[0, 2, 2], [0, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1, 1], [2, 0, 2]],
+    ]
 
 
 def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:

@@ -1,0 +1,185 @@
+"""Which part of which shard goes to which device, when a value moves from one mesh to another."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+
+from jaxpp.runtime.program import Program
+from jaxpp.runtime.values import SubAxis, TensorSpec
+
+Bounds = tuple[tuple[int, int], ...]
+"""(start, end) by dimension."""
+
+Parts = Callable[[Sequence[Any]], list[Any]]
+"""Arrays of one device each, in and out."""
+
+
+class Piece(NamedTuple):
+    """What one device sends to one other.
+
+    source: its position in the mesh that sends.
+    target: that of the device that receives, in its mesh.
+    cut: the part of the source's shard; None: all of it.
+    shape: of the part.
+    """
+
+    source: int
+    target: int
+    cut: Bounds | None
+    shape: tuple[int, ...]
+
+
+class Route:
+    """How a value gets from one mesh to another: the pieces, by target, those of one target in row-major order.
+
+    Where both meshes cut the value alike, every device sends its shard to the one at its position. Otherwise a shard
+    that goes to several devices is cut where it is, and one that comes from several is put together where it is
+    wanted: no device receives a byte that it doesn't keep.
+    """
+
+    def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds]) -> None:
+        self.pieces: list[Piece] = []
+        self._grids: list[tuple[list[int], tuple[int, ...]]] = []
+        """For each target its pieces, and how many of them lie along each dimension."""
+        holders: dict[Bounds, list[int]] = {}
+        for position, bounds in enumerate(sources):
+            holders.setdefault(bounds, []).append(position)
+        self.is_direct = list(sources) == list(targets)
+        for position, wanted in enumerate(targets):
+            self._add(position, wanted, holders)
+
+    def _add(self, target: int, wanted: Bounds, holders: dict[Bounds, list[int]]) -> None:
+        first = len(self.pieces)
+        overlaps = [(_overlap(held, wanted), held) for held in holders]
+        found = sorted((part, held) for part, held in overlaps if _is_part(part, wanted))
+        for part, held in found:
+            same = holders[held]
+            source = target if self.is_direct else same[target % len(same)]
+            cut = tuple((start - low, end - low) for (start, end), (low, _) in zip(part, held, strict=True))
+            shape = tuple(end - start for start, end in part)
+            self.pieces.append(Piece(source, target, None if part == held else cut, shape))
+        along = [{part[dimension] for part, _ in found} for dimension in range(len(wanted))]
+        self._grids.append((list(range(first, len(self.pieces))), tuple(map(len, along))))
+
+    def cut(self, pieces: Sequence[int], positions: Sequence[int]) -> Parts:
+        """Makes these pieces of the shards that a process has of the sending mesh, at these positions."""
+        wanted: dict[int, list[tuple[int, Bounds]]] = {}
+        whole: list[tuple[int, int]] = []
+        for place, number in enumerate(pieces):
+            source, _, cut, _ = self.pieces[number]
+            if cut is None:
+                whole.append((place, positions.index(source)))
+            else:
+                wanted.setdefault(positions.index(source), []).append((place, cut))
+        if not wanted:
+            indices = [index for _, index in whole]
+            return lambda shards: [shards[index] for index in indices]
+        cutters = [
+            (index, [place for place, _ in cuts], _cutter(tuple(cut for _, cut in cuts)))
+            for index, cuts in wanted.items()
+        ]
+
+        def run(shards: Sequence[Any]) -> list[Any]:
+            parts: list[Any] = [None] * len(pieces)
+            for place, index in whole:
+                parts[place] = shards[index]
+            for index, places, cutter in cutters:
+                for place, part in zip(places, cutter(shards[index]), strict=True):
+                    parts[place] = part
+            return parts
+
+        return run
+
+    def join(self, pieces: Sequence[int], positions: Sequence[int]) -> Parts:
+        """Makes the shards at these positions of the receiving mesh, of these pieces."""
+        index = {number: place for place, number in enumerate(pieces)}
+        sources = [
+            ([index[number] for number in numbers], grid) for numbers, grid in map(self._grids.__getitem__, positions)
+        ]
+        if all(len(places) == 1 for places, _ in sources):
+            order = [places[0] for places, _ in sources]
+            return lambda parts: [parts[place] for place in order]
+        joiners = [(places, _joiner(grid)) for places, grid in sources]
+        return lambda parts: [joiner(*[parts[place] for place in places]) for places, joiner in joiners]
+
+
+Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
+"""A value, the axes of its mesh with their sizes, the number of devices there."""
+
+
+def route_of(program: Program, channel: int) -> Route:
+    """The route of what goes over a channel."""
+    hop = program.hops[channel]
+    return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result))
+
+
+def _layout(program: Program, mesh: int, register: int) -> Layout:
+    sizes = tuple(program.axis_sizes[mesh].items())
+    return program.registers[mesh][register], sizes, program.partitions[mesh]
+
+
+@functools.lru_cache(maxsize=1024)
+def _route(source: Layout, target: Layout) -> Route:
+    return Route(_shards(*source), _shards(*target))
+
+
+def _shards(spec: TensorSpec, sizes: Sequence[tuple[str, int]], devices: int) -> list[Bounds]:
+    """What each device of a mesh has of a value."""
+    extents = dict(sizes)
+    places = itertools.product(*(range(size) for _, size in sizes)) if sizes else [()] * devices
+    return [_shard(spec, extents, dict(zip(extents, place, strict=True))) for place in places]
+
+
+def _shard(spec: TensorSpec, sizes: dict[str, int], place: dict[str, int]) -> Bounds:
+    bounds: list[tuple[int, int]] = []
+    for extent, axes in zip(spec.shape, spec.axes, strict=True):
+        index, count = 0, 1
+        for axis in axes:
+            if isinstance(axis, SubAxis):
+                size, inner = axis.size, sizes[axis.name] // (axis.pre_size * axis.size)
+                here = place[axis.name] // inner % size
+            else:
+                size, here = sizes[axis], place[axis]
+            index, count = index * size + here, count * size
+        bounds.append((extent * index // count, extent * (index + 1) // count))
+    return tuple(bounds)
+
+
+def _overlap(one: Bounds, other: Bounds) -> Bounds:
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def _is_part(part: Bounds, whole: Bounds) -> bool:
+    """Whether it is not empty, but where the whole is."""
+    return all(a < b or c == d for (a, b), (c, d) in zip(part, whole, strict=True))
+
+
+@functools.cache
+def _cutter(cuts: tuple[Bounds, ...]) -> Callable[[Any], list[Any]]:
+    def cut(shard: jax.Array) -> list[jax.Array]:
+        return [lax.slice(shard, *zip(*bounds, strict=True)) for bounds in cuts]
+
+    return jax.jit(cut)
+
+
+@functools.cache
+def _joiner(grid: tuple[int, ...]) -> Callable[..., Any]:
+    """Puts parts, in row-major order, together: so many along each dimension."""
+
+    def join(*parts: jax.Array) -> jax.Array:
+        for dimension in reversed(range(len(grid))):
+            count = grid[dimension]
+            groups = [parts[start : start + count] for start in range(0, len(parts), count)]
+            parts = tuple(lax.concatenate(group, dimension) for group in groups)
+        return parts[0]
+
+    return jax.jit(join) if math.prod(grid) > 1 else _itself
+
+
+def _itself(part: Any) -> Any:
+    return part
