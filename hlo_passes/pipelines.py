@@ -5,6 +5,7 @@ from collections.abc import Callable
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_gathers import ForwardGathers
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
@@ -40,6 +41,7 @@ def mpmd(
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         SplitConditionals(),  # before the passes that follow values, which don't look into branches
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
+        ForwardGathers(),  # after hoisting, which casts what was gathered; before the rows of the stacks are followed
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding

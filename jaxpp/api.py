@@ -42,6 +42,7 @@ from jaxpp.schedules import (
     ZeroBubble,
     ZeroBubbleH2,
     ZeroBubbleV,
+    rows_of_layers,
 )
 from jaxpp.times import collect_task_times_ms
 
@@ -89,6 +90,7 @@ __all__ = [
     "mpmd_to_spmd_reshard",
     "pipeline_enter_stage",
     "place_with",
+    "rows_of_layers",
     "spmd_to_mpmd_reshard",
     "treduce",
     "treduce_i",

@@ -16,6 +16,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
 
     names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
     check(s)           is it valid, and if not, why
+    rows_of_layers(...) where stacked layers stand, so that each mesh has one block of them
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
@@ -40,6 +41,7 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
+from jaxpp.schedules.layers import rows_of_layers
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
@@ -137,6 +139,7 @@ __all__ = [
     "one_f_one_b",
     "parse",
     "recompute",
+    "rows_of_layers",
     "search",
     "simulate",
     "split_backward",

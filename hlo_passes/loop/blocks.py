@@ -147,7 +147,7 @@ class Blocks:
         if len(rows) == 1:
             return rows[0]
         total = sum(shape_of(row)[0] for row in rows)
-        return self.own(concatenation(rows, 0, _with_rows(rows[0].type, total), self._at(before)))
+        return self.own(concatenation(rows, 0, with_rows(rows[0].type, total), self._at(before)))
 
     def _operand(self, value: ir.Value, op: ir.Operation) -> list[ir.Value]:
         """The blocks of an operand of `op` that has as many rows as its result: of a splat, a smaller splat."""
@@ -167,7 +167,7 @@ class Blocks:
         made = defining_op(value)
         if made is None or made.name not in ("stablehlo.broadcast_in_dim", "stablehlo.constant"):
             return None
-        type_ = _with_rows(value.type, self.rows(value))
+        type_ = with_rows(value.type, self.rows(value))
         if made.name == "stablehlo.broadcast_in_dim":
             if 0 in ir.DenseI64ArrayAttr(made.attributes["broadcast_dimensions"]):
                 return None
@@ -200,7 +200,7 @@ class Blocks:
                 cut.append(self._operand(value, op))
             else:
                 return None
-        type_ = _with_rows(result.type, self.rows(result))
+        type_ = with_rows(result.type, self.rows(result))
         return [self._clone(op, each, type_, op) for each in zip(*cut, strict=True)]
 
     def _clone(self, op: ir.Operation, operands: Iterable[ir.Value], type_: ir.Type, before: ir.Operation) -> ir.Value:
@@ -222,7 +222,7 @@ class Blocks:
         if 0 not in ir.DenseI64ArrayAttr(op.attributes["dimensions"]):
             if not self.divides(op.results[0]):
                 return None
-            type_ = _with_rows(op.results[0].type, self.rows(op.results[0]))
+            type_ = with_rows(op.results[0].type, self.rows(op.results[0]))
             return [self._reduce_block(op, block, first, type_) for block in self.parts[value]]
         inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
         # Each block starts from `first`, which must not count twice.
@@ -259,6 +259,7 @@ class Blocks:
         return self._each(op, op.operands)
 
 
-def _with_rows(type_: ir.Type, rows: int) -> ir.RankedTensorType:
+def with_rows(type_: ir.Type, rows: int) -> ir.RankedTensorType:
+    """The type of so many rows of what has `type_`."""
     whole = ir.RankedTensorType(type_)
     return ir.RankedTensorType.get([rows, *list(whole.shape)[1:]], whole.element_type)

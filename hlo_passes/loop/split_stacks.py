@@ -29,7 +29,8 @@ class SplitStacks(Pass):
     - `jaxpp.blocks = n` on an argument or a result of `@main`: it is stored as n blocks along its first dimension. The
       argument is only read through its blocks (a slice for each), the result is put together from its own.
     - A stage takes the blocks that it needs; where a mesh has several separate runs of stages (interleaved schedules,
-      V-shaped ones), single rows, which are sent to it once per step from the mesh of their block.
+      V-shaped ones), single rows, which are sent to it once per step from the mesh of their block. None is sent where
+      the layers are stored in the order of the meshes: `jaxpp.rows_of_layers`.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole.
 

@@ -1,0 +1,81 @@
+// RUN: jaxpp-opt %s --split-input-file -p unroll-layers | filecheck %s
+
+// The gradient of rows that were gathered at constant indices is added to zeros at these: a sum for each row, in the order
+// of the stack. Row 1 was gathered twice, row 2 never.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[LOOP:.*]]:4 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM0:[^ ]*]] = %{{[^ ]*}}, %[[SUM1:[^ ]*]] = %{{[^ ]*}}, %[[SUM2:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[M:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %[[X:.*]] : tensor<1x4xf32>
+// CHECK-DAG:       %[[BOTH:.*]] = stablehlo.add %[[X]], %[[M]]
+// CHECK-DAG:       %[[ZERO:.*]] = stablehlo.slice %{{.*}} [2:3, 0:4]
+// CHECK-NOT:       stablehlo.scatter
+// CHECK-DAG:       %[[R0:.*]] = stablehlo.add %[[SUM0]], %[[M]]
+// CHECK-DAG:       %[[R1:.*]] = stablehlo.add %[[SUM1]], %[[BOTH]]
+// CHECK-DAG:       %[[R2:.*]] = stablehlo.add %[[SUM2]], %[[ZERO]]
+// CHECK:           stablehlo.return %{{.*}}, %[[R0]], %[[R1]], %[[R2]]
+// CHECK:         %[[R:.*]] = stablehlo.concatenate %[[LOOP]]#1, %[[LOOP]]#2, %[[LOOP]]#3, dim = 0
+// CHECK:         return %[[R]]
+func.func public @main(%x: tensor<1x4xf32>) -> tensor<3x4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %f0 = stablehlo.constant dense<0.0> : tensor<f32>
+  %zeros = stablehlo.broadcast_in_dim %f0, dims = [] : (tensor<f32>) -> tensor<3x4xf32>
+  %index = stablehlo.constant dense<[1, 0, 1]> : tensor<3xi32>
+  %0:2 = stablehlo.while(%i = %c0, %sum = %zeros) : tensor<i32>, tensor<3x4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<1x4xf32>
+    %g = stablehlo.concatenate %x, %m, %m, dim = 0 : (tensor<1x4xf32>, tensor<1x4xf32>, tensor<1x4xf32>) -> tensor<3x4xf32>
+    %rows = "stablehlo.scatter"(%zeros, %index, %g) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+    }) : (tensor<3x4xf32>, tensor<3xi32>, tensor<3x4xf32>) -> tensor<3x4xf32>
+    %t = stablehlo.add %sum, %rows : tensor<3x4xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<3x4xf32>
+  }
+  return %0#1 : tensor<3x4xf32>
+}
+
+// -----
+
+// Rows that follow one another keep together, as far as they were one piece: two stages of two layers each have two sums.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[LOOP:.*]]:3 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM0:[^ ]*]] = %{{[^ ]*}}, %[[SUM1:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[M:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %[[X:.*]] : tensor<1x2x4xf32>
+// CHECK-DAG:       %[[FIRST:.*]] = stablehlo.reshape %[[X]] : (tensor<1x2x4xf32>) -> tensor<2x4xf32>
+// CHECK-DAG:       %[[SECOND:.*]] = stablehlo.reshape %[[M]] : (tensor<1x2x4xf32>) -> tensor<2x4xf32>
+// CHECK-DAG:       stablehlo.add %[[SUM0]], %[[SECOND]]
+// CHECK-DAG:       stablehlo.add %[[SUM1]], %[[FIRST]]
+// CHECK:         stablehlo.concatenate %[[LOOP]]#1, %[[LOOP]]#2, dim = 0
+func.func public @main(%x: tensor<1x2x4xf32>) -> tensor<4x4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %zeros = stablehlo.constant dense<0.0> : tensor<4x4xf32>
+  %index = stablehlo.constant dense<[[[2], [3]], [[0], [1]]]> : tensor<2x2x1xi32>
+  %0:2 = stablehlo.while(%i = %c0, %sum = %zeros) : tensor<i32>, tensor<4x4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<1x2x4xf32>
+    %g = stablehlo.concatenate %x, %m, dim = 0 : (tensor<1x2x4xf32>, tensor<1x2x4xf32>) -> tensor<2x2x4xf32>
+    %rows = "stablehlo.scatter"(%zeros, %index, %g) <{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [2], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 2>}> ({
+    ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+      %c = stablehlo.add %a, %b : tensor<f32>
+      stablehlo.return %c : tensor<f32>
+    }) : (tensor<4x4xf32>, tensor<2x2x1xi32>, tensor<2x2x4xf32>) -> tensor<4x4xf32>
+    %t = stablehlo.add %sum, %rows : tensor<4x4xf32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<4x4xf32>
+  }
+  return %0#1 : tensor<4x4xf32>
+}

@@ -1,0 +1,235 @@
+"""Stacked layers, stored in the order of the meshes and read in the order of the model: no row crosses."""
+
+# pyright: reportUnknownLambdaType=false
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import batch, check, feed_state, make_mesh
+from unit.end_to_end.everywhere import check_step, gradient_step, schedule_and_mesh
+from unit.end_to_end.test_stacked_layers import adamw_step, layer, mark, squared_error, stacked
+from unit.end_to_end.test_stacked_layers import loss as in_model_order
+from unit.end_to_end.transfers import carried
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+
+MICROBATCHES = 4
+# (name, meshes): several stages for each mesh.
+SCHEDULES = [("interleaved-1f1b", 2), ("zb-v", 2), ("hanayo", 2), ("interleaved-zb", 3), ("dualpipe-v", 4)]
+
+
+def plan_and_rows(name: str, meshes: int, layers_per_stage: int = 1) -> tuple[schedules.Schedule, np.ndarray]:
+    microbatches = 2 * meshes if name.startswith("dual") else 6 if meshes == 3 else MICROBATCHES
+    plan = schedules.make(name, meshes=meshes, microbatches=microbatches)
+    return plan, jaxpp.rows_of_layers(plan, plan.stages * layers_per_stage)
+
+
+def ordered(rows: np.ndarray, loss: Callable[..., Any] = in_model_order) -> Callable[..., Any]:
+    """`loss` of layers that are stored in another order."""
+    return lambda params, microbatch: loss(jax.tree.map(lambda w: w[rows], params), microbatch)
+
+
+def by_stage(stages: int) -> Callable[..., Any]:
+    """Several layers in each stage."""
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        def stage(x: jax.Array, params: Any) -> Any:
+            return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
+
+        params = jax.tree.map(lambda leaf: leaf.reshape(stages, -1, *leaf.shape[1:]), params)
+        return squared_error(lax.scan(stage, microbatch["x"], params)[0], microbatch)
+
+    return loss
+
+
+def adamw_state(count: int) -> Any:
+    params = stacked(count)
+    return params, (optax.EmptyState(), optax.adamw(1e-2).init(params))
+
+
+def check_own_rows(plan: schedules.Schedule, loss: Any, layers: int, **options: Any) -> None:
+    """Three steps as under `jax.jit`; nothing stacked is sent, and each mesh holds its own rows of the state."""
+    mesh = make_mesh(plan.meshes)
+    step = partial(adamw_step, schedule=plan, loss=loss)
+    args = (adamw_state(layers), batch(plan.microbatches))
+    program = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh).lower(*args).program()
+    found = carried(program)
+    crossing = sum(one != other for one, other in zip(plan.placement.homes, plan.placement.homes[1:], strict=False))
+    assert found.pop("activation") == found.pop("gradient") == plan.microbatches * crossing
+    assert set(found) == {"scalar"}
+    state, _ = check(step, args, mesh, steps=3, feed=feed_state, tolerance=1e-4, donate_argnums=0, **options)
+    for leaf in jax.tree.leaves(state):
+        if leaf.ndim:
+            assert leaf.sharding.spec == P("mpmd")
+            assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {layers // plan.meshes}
+
+
+@pytest.mark.parametrize(("name", "meshes"), SCHEDULES)
+def test_each_mesh_keeps_the_rows_of_its_stages(name: str, meshes: int) -> None:
+    plan, rows = plan_and_rows(name, meshes)
+    check_own_rows(plan, ordered(rows), len(rows))
+
+
+# A stage that scans over its layers has a whole backward.
+@pytest.mark.parametrize(("name", "meshes"), [("interleaved-1f1b", 2), ("hanayo", 2), ("kimi-k2", 3)])
+def test_several_layers_in_each_stage(name: str, meshes: int) -> None:
+    plan, rows = plan_and_rows(name, meshes, layers_per_stage=2)
+    check_own_rows(plan, ordered(rows, by_stage(plan.stages)), len(rows))
+
+
+def indexed_by_stage(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    """The indices have the shape of the stages."""
+
+    def stage(x: jax.Array, params: Any) -> Any:
+        return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
+
+    params = jax.tree.map(lambda leaf: leaf[rows.reshape(4, -1)], params)
+    return squared_error(lax.scan(stage, microbatch["x"], params)[0], microbatch)
+
+
+def taken(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    """As `jnp.take` does it, which fills what is out of range."""
+    return by_stage(4)(jax.tree.map(lambda leaf: jnp.take(leaf, rows, axis=0), params), microbatch)
+
+
+def counted_from_the_end(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    return by_stage(4)(jax.tree.map(lambda leaf: leaf[jnp.asarray(rows) - len(rows)], params), microbatch)
+
+
+def layer_by_layer(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    x = microbatch["x"]
+    for k, row in enumerate(rows):
+        x = layer(jax.tree.map(lambda leaf: leaf[row], params), x)  # noqa: B023
+        x = mark(x) if k % 2 else x
+    return squared_error(x, microbatch)
+
+
+def in_two_scans(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    """Each takes a part of the rows."""
+
+    def run(x: jax.Array, rows: np.ndarray) -> jax.Array:
+        def two(x: jax.Array, params: Any) -> Any:
+            return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
+
+        return lax.scan(two, x, jax.tree.map(lambda leaf: leaf[rows].reshape(-1, 2, *leaf.shape[1:]), params))[0]
+
+    return squared_error(run(run(microbatch["x"], rows[:2]), rows[2:]), microbatch)
+
+
+def under_checkpoint(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    inside = jax.checkpoint(lambda params: by_stage(4)(jax.tree.map(lambda leaf: leaf[rows], params), microbatch))
+    return inside(params)
+
+
+def gathered_and_checkpointed(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    loss = jax.checkpoint(by_stage(4))
+    return loss(jax.tree.map(lambda leaf: leaf[rows], params), microbatch)
+
+
+def jitted_inside(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    return jax.jit(ordered(rows, by_stage(4)))(params, microbatch)
+
+
+def scaled_between(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    return by_stage(4)(jax.tree.map(lambda leaf: 0.5 * jnp.tanh(leaf[rows]) + leaf[rows], params), microbatch)
+
+
+FORMS = [
+    indexed_by_stage,
+    taken,
+    counted_from_the_end,
+    layer_by_layer,
+    in_two_scans,
+    under_checkpoint,
+    gathered_and_checkpointed,
+    jitted_inside,
+    scaled_between,
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_however_the_rows_are_read(form: Any) -> None:
+    plan, rows = plan_and_rows("hanayo", 2, layers_per_stage=2)
+    check_own_rows(plan, partial(form, rows), len(rows))
+
+
+def test_cast_to_bfloat16() -> None:
+    """Before the rows are taken, and after; biases stay as they are."""
+    plan, rows = plan_and_rows("interleaved-1f1b", 2)
+
+    def cast_then_order(params: Any, microbatch: Any) -> Any:
+        low = {"w": params["w"].astype(jnp.bfloat16)[rows], "b": params["b"][rows]}
+        return in_model_order(low, microbatch)
+
+    def order_then_cast(params: Any, microbatch: Any) -> Any:
+        params = jax.tree.map(lambda w: w[rows], params)
+        return in_model_order({"w": params["w"].astype(jnp.bfloat16), "b": params["b"]}, microbatch)
+
+    for loss in (cast_then_order, order_then_cast):
+        check_own_rows(plan, loss, len(rows))
+
+
+def test_rows_are_put_in_order_outside_of_the_loop() -> None:
+    """The gradients come in the order of the model, and go back into that of the meshes."""
+    plan, rows = plan_and_rows("hanayo", 2, layers_per_stage=2)
+
+    def step(state: Any, batch: Any) -> Any:
+        optimizer = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
+        stored, moments = state
+        model = jax.tree.map(lambda w: w[rows], stored)
+        losses, grads = jaxpp.treduce(partial(jax.value_and_grad(by_stage(4)), model), batch, schedule=plan)
+        grads = jax.tree.map(lambda g: g[np.argsort(rows)], grads)
+        updates, moments = optimizer.update(grads, moments, stored)
+        return (optax.apply_updates(stored, updates), moments), losses
+
+    args = (adamw_state(8), batch(MICROBATCHES))
+    found = carried(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2)).lower(*args).program())
+    assert set(found) == {"activation", "gradient", "scalar"}
+    check(step, args, make_mesh(2), steps=2, feed=feed_state, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("plan", ["interleaved-1f1b", "sharded", "chimera"])
+def test_the_same_numbers_under_every_kind_of_plan(plan: str) -> None:
+    schedule, _ = schedule_and_mesh(plan)
+    rows = jaxpp.rows_of_layers(schedule, 4)
+    check_step(partial(gradient_step, loss=ordered(rows)), (stacked(), batch(4)), plan, steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("rows", [[3, 1, 0, 2], [0, 0, 1, 1], [0, 1, 2, 1]])
+def test_any_rows(rows: list[int]) -> None:
+    """Other orders cost transfers, and layers may share a row, or leave one out: the numbers are the same."""
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(4), loss=ordered(np.array(rows)))
+    check(step, (stacked(), batch(4)), make_mesh(4), steps=2, feed=feed_state)
+
+
+def test_gathered_rows_that_something_else_uses() -> None:
+    """A penalty on all layers in their order: the gather stays."""
+    plan, rows = plan_and_rows("interleaved-1f1b", 2)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        params = jax.tree.map(lambda w: w[rows], params)
+        smooth = sum(((leaf[1:] - leaf[:-1]) ** 2).sum() for leaf in jax.tree.leaves(params))
+        return in_model_order(params, microbatch) + 1e-2 * smooth
+
+    check(
+        partial(gradient_step, schedule=plan, loss=loss), (stacked(), batch(4)), make_mesh(2), steps=2, feed=feed_state
+    )
+
+
+def test_there_and_back() -> None:
+    """What the docs say: stored in the order of the meshes, the model's layers are `stored[rows]`."""
+    _, rows = plan_and_rows("zb-v", 2)
+    model = stacked(4)
+    stored = jax.tree.map(lambda w: w[np.argsort(rows)], model)
+    assert jax.tree.all(jax.tree.map(lambda w, m: (w[rows] == m).all(), stored, model))
+    found = in_model_order(model, {"x": np.ones((3, 8)), "y": np.zeros((3, 8))})
+    assert ordered(rows)(stored, {"x": np.ones((3, 8)), "y": np.zeros((3, 8))}) == found
