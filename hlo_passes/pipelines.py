@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_gathers import ForwardGathers
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
@@ -45,6 +46,7 @@ def mpmd(
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
+        PlaceReshards(),  # needs the shardings; before the marks become transfers
         DelayReductions(gather_weights, scatter_gradients),  # needs the shardings; before anything is cut
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks

@@ -145,7 +145,8 @@ class Placer:
             return None
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
-        if any(self.mesh.shape[name] != size for name, size in sizes.items()):
+        known = [mesh.shape for mesh in self.mpmd_mesh.uneven] or [self.mesh.shape]
+        if not any(all(shape[name] == size for name, size in sizes.items()) for shape in known):
             return None
         return NamedSharding(self.mesh, without_axis(sharding.spec, mpmd))
 

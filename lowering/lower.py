@@ -205,7 +205,7 @@ class _Request:
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             traced = jitted.trace(*args, **kwargs)
             _check_effects(traced)
-            return traced, _lower_traced(traced, self.mpmd_mesh.cluster), placer
+            return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""
@@ -228,10 +228,6 @@ def _check_effects(traced: Any) -> None:
             f"{where}: error: an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across "
             "meshes; leave out ordered=True"
         )
-
-
-def _lower_traced(traced: Any, cluster: Any) -> Any:
-    return traced.lower() if cluster is None else traced.lower(lowering_platforms=(cluster.platform,))
 
 
 def _has_mesh() -> bool:

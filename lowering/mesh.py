@@ -10,6 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxpp._compat import cpu_devices
+
 
 @dataclass(frozen=True)
 class MpmdMesh:
@@ -20,7 +22,7 @@ class MpmdMesh:
     Submeshes of different sizes: `MpmdMesh.of`.
 
     Args:
-        jax_mesh: all devices; of submeshes of different sizes, the largest, for which functions are lowered.
+        jax_mesh: all devices; of submeshes of different sizes, one that has each axis in its largest size.
         mpmd_axis_name: the axis along which the meshes lie.
         cluster: the `jaxpp.ray.Cluster` whose devices those of `jax_mesh` stand for; None when they are what they are.
         uneven: the submeshes, where they differ in size.
@@ -65,7 +67,7 @@ class MpmdMesh:
         if twice := [device for device in devices if devices.count(device) > 1]:
             raise ValueError(f"MpmdMesh.of: {twice[0]} is in more than one mesh; each stage needs devices of its own")
         if len({mesh.devices.shape for mesh in meshes}) > 1:
-            return MpmdMesh(max(meshes, key=lambda mesh: mesh.size), mpmd_axis_name, uneven=tuple(meshes))
+            return MpmdMesh(_largest(meshes), mpmd_axis_name, uneven=tuple(meshes))
         whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))
         return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name)
 
@@ -115,6 +117,18 @@ class MpmdMesh:
         return tuple(found) if found and held == devices else None
 
     @property
+    def platforms(self) -> tuple[str] | None:
+        """What functions are lowered for, ("cpu",) or ("cuda",); None: what the devices of `jax_mesh` are."""
+        if self.cluster is not None:
+            return (str(self.cluster.platform),)
+        if not self.uneven:
+            return None
+        device = self.unstack[0].devices.flat[0]
+        if device.platform == "gpu":
+            return ("rocm" if "rocm" in device.client.platform_version else "cuda",)
+        return (str(device.platform),)
+
+    @property
     def my_mpmd_axis_index(self) -> int:
         """The mpmd index of this process.
 
@@ -139,7 +153,11 @@ class MpmdMesh:
         """See `__enter__`."""
 
     def lowering_mesh(self) -> Mesh:
-        """The mesh that stands for every submesh while a function is lowered: the first one, or the largest."""
+        """The mesh that stands for every submesh while a function is lowered: the first one.
+
+        Of submeshes of different sizes it is one with each axis in its largest size, of virtual CPU devices where there
+        is none: a function is traced for its axes, and nothing runs on it.
+        """
         return self.jax_mesh if self.uneven else self.unstack[0]
 
     def together(self, mpmd_indices: Sequence[int]) -> Mesh:
@@ -250,6 +268,16 @@ def _with_axis(mesh: Mesh, axis: str) -> Mesh:
         return mesh
     types = (AxisType.Auto, *mesh.axis_types)
     return Mesh(mesh.devices[None], (axis, *mesh.axis_names), axis_types=types)
+
+
+def _largest(meshes: Sequence[Mesh]) -> Mesh:
+    """One of the meshes that has each axis in its largest size, or such a mesh of stand-ins."""
+    shape = tuple(np.max([mesh.devices.shape for mesh in meshes], axis=0).tolist())
+    for mesh in meshes:
+        if mesh.devices.shape == shape:
+            return mesh
+    devices = np.array(cpu_devices(int(np.prod(shape)))).reshape(shape)
+    return Mesh(devices, meshes[0].axis_names, axis_types=meshes[0].axis_types)
 
 
 def _axes_of(mesh: Mesh) -> str:

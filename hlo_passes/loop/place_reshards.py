@@ -1,0 +1,98 @@
+"""`place-reshards`: what is sharded otherwise behind a stage mark is resharded on the side where fewer bytes cross."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.functions import main_of, nested
+from jaxpp.hlo_passes.ir.shardings import MeshAxes
+from jaxpp.hlo_passes.ir.values import defining_op
+
+Dimensions = list[tuple[str, ...]]
+
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True)
+class PlaceReshards(Pass):
+    """Lets every value cross a stage mark in the sharding of which a device has the fewest bytes.
+
+    A shard goes from each device of a mesh to the one at its place in the next, so a value that is replicated over an
+    axis is sent once for each device of it. Where one stage ends with a value sharded in one way, and the next begins
+    with a constraint to another, the sender reshards when the receiver wants smaller shards, and the receiver when it
+    wants larger ones (gathers them).
+
+    Preconditions: `propagate-shardings` ran.
+
+    ```mlir
+    %0 = sdy.sharding_constraint %x <@mesh, [{}]>           ==>   %1 = optimization_barrier %x   // in shards
+      : tensor<8xf32>            // %x: <@mesh, [{"data"}]>       %2 = sdy.sharding_constraint %1 <@mesh, [{}]>
+    %1 = optimization_barrier %0 {jaxpp.boundary = ...}
+    ```
+    """
+
+    name: ClassVar[str] = "place-reshards"
+
+    def run(self, module: ir.Module) -> None:
+        """Move the constraints beside the marks."""
+        mesh = MeshAxes.of(module)
+        if mesh is None:
+            return
+        for op in [op for op in nested(main_of(module)) if boundary.is_mark(op)]:
+            for number in range(len(op.operands)):
+                _place(mesh, op, number)
+
+
+def _place(mesh: MeshAxes, mark: ir.Operation, number: int) -> None:
+    """Choose how one value crosses."""
+    value, crossing = mark.operands[number], mark.results[number]
+    if not isinstance(value.type, ir.RankedTensorType):
+        return
+    source, behind = _source(value), mesh.read(crossing)
+    users = [(use.owner.operation, use.operand_number) for use in crossing.uses]
+    constrained = bool(users) and all(op.name == _CONSTRAINT for op, _ in users)
+    choices = [
+        mesh.read(value),
+        mesh.read(source),
+        behind,
+        *(mesh.read(op.results[0]) for op, _ in users if constrained),
+    ]
+    best = min(choices, key=lambda each: mesh.bytes_per_device(value.type, each))
+    if best == mesh.read(source):
+        mark.operands[number] = source
+        if source != value:
+            value.owner.erase()
+    elif best != mesh.read(value):
+        mark.operands[number] = _constraint(mesh, value, best, mark, ir.InsertionPoint(mark))
+    if best == behind:
+        return
+    found = [mesh.attribute(mesh.read(result)) for result in mark.results]
+    found[number] = mesh.attribute(best)
+    mark.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get(found)
+    if not constrained and users:
+        wanted = _constraint(mesh, crossing, behind, mark, ir.InsertionPoint.after(mark))
+        for user, place in users:
+            user.operands[place] = wanted
+
+
+def _source(value: ir.Value) -> ir.Value:
+    """What `value` is a constraint of, if nobody but the mark uses it."""
+    op = defining_op(value)
+    if op is None or op.name != _CONSTRAINT or len(list(value.uses)) > 1:
+        return value
+    return op.operands[0]
+
+
+def _constraint(
+    mesh: MeshAxes, value: ir.Value, dimensions: Dimensions, mark: ir.Operation, place: ir.InsertionPoint
+) -> ir.Value:
+    attributes: dict[str, ir.Attribute] = {"sharding": mesh.attribute(dimensions)}
+    op = ir.Operation.create(
+        _CONSTRAINT, results=[value.type], operands=[value], attributes=attributes, ip=place, loc=mark.location
+    )
+    return op.results[0]
