@@ -44,11 +44,11 @@ class MpmdMesh:
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")
 
     @staticmethod
-    def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd") -> "MpmdMesh":
+    def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", cluster: Any = None) -> "MpmdMesh":
         """The meshes of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
 
         All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
-        mpmd axis is of size 1 in each, or in none of them: then it is put first.
+        mpmd axis is of size 1 in each, or in none of them: then it is put first. `cluster`: as of an MpmdMesh.
 
         Raises:
             ValueError: there are none, their axes differ, or a device is in two of them.
@@ -65,11 +65,11 @@ class MpmdMesh:
                 )
         devices = [device for mesh in meshes for device in mesh.devices.flat]
         if twice := [device for device in devices if devices.count(device) > 1]:
-            raise ValueError(f"MpmdMesh.of: {twice[0]} is in more than one mesh; each stage needs devices of its own")
+            raise ValueError(f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; each stage needs devices of its own")
         if len({mesh.devices.shape for mesh in meshes}) > 1:
-            return MpmdMesh(_largest(meshes), mpmd_axis_name, uneven=tuple(meshes))
+            return MpmdMesh(_largest(meshes), mpmd_axis_name, cluster, tuple(meshes))
         whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))
-        return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name)
+        return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name, cluster)
 
     @property
     def mpmd_axis(self) -> int:
@@ -96,7 +96,7 @@ class MpmdMesh:
         if wrong or not mpmd_indices:
             raise ValueError(f"mpmd_submesh: indices {list(mpmd_indices)} of a mesh with {self.mpmd_dim} mpmd groups")
         if self.uneven:
-            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name)
+            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name, self.cluster)
         devices = np.take(self.jax_mesh.devices, list(mpmd_indices), self.mpmd_axis)
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
         return MpmdMesh(mesh, self.mpmd_axis_name, self.cluster)

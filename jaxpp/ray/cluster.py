@@ -1,6 +1,7 @@
 """`Cluster`: actors of Ray that hold the meshes, and the driver that tells them what to run."""
 
 import collections
+import itertools
 import logging
 import math
 import secrets
@@ -113,26 +114,57 @@ class Cluster:
                 f"a mesh of shape {tuple(axis_shapes)} with the axes {tuple(axis_names)}: expected one name per axis, "
                 f"{mpmd_axis_name!r} among them, and sizes of at least 1"
             )
-        size = math.prod(axis_shapes)
-        meshes = axis_shapes[list(axis_names).index(mpmd_axis_name)]
-        room = self.devices // (size // meshes) * len(self._remotes)
-        if meshes > room:
-            raise ValueError(
-                f"{meshes} meshes of {size // meshes} devices: {len(self._remotes)} actors with {self.devices} devices "
-                f"hold {room}"
+        axis = list(axis_names).index(mpmd_axis_name)
+        shape = [*axis_shapes[:axis], 1, *axis_shapes[axis + 1 :]]
+        return self.meshes([shape] * axis_shapes[axis], axis_names, mpmd_axis_name, axis_types=axis_types)
+
+    def meshes(
+        self,
+        axis_shapes: Sequence[Sequence[int]],
+        axis_names: Sequence[str],
+        mpmd_axis_name: str = "mpmd",
+        *,
+        axis_types: Any = None,
+    ) -> MpmdMesh:
+        """Meshes of these shapes, which may differ, over the actors' devices: see `jaxpp.MpmdMesh.of`.
+
+        Each is on one actor as a whole, neighbours together. Raises ValueError when the actors can't hold them.
+        """
+        sizes = [math.prod(shape) for shape in axis_shapes]
+        self.owners(sizes)
+        devices = iter(_compat.cpu_devices(sum(sizes)))
+        meshes = [
+            Mesh(
+                np.array(list(itertools.islice(devices, size))).reshape(shape), tuple(axis_names), axis_types=axis_types
             )
-        devices = np.array(_compat.cpu_devices(size)).reshape(axis_shapes)
-        return MpmdMesh(Mesh(devices, tuple(axis_names), axis_types=axis_types), mpmd_axis_name, self)
+            for size, shape in zip(sizes, axis_shapes, strict=True)
+        ]
+        return MpmdMesh.of(meshes, mpmd_axis_name, self)
 
     @property
     def processes(self) -> list[int]:
         """The process number of each actor, on its own machine."""
         return [remote.started.pid for remote in self._remotes if remote.started]
 
-    def owners(self, meshes: int) -> list[int]:
-        """The actor of each mesh, where there are so many."""
-        used = min(len(self._remotes), meshes)
-        return [mesh * used // meshes for mesh in range(meshes)]
+    def owners(self, sizes: Sequence[int]) -> list[int]:
+        """The actor of each mesh, where there are meshes of so many devices: neighbours together, evenly if they fit.
+
+        Raises ValueError when they don't, however they are dealt out.
+        """
+        used = min(len(self._remotes), len(sizes))
+        evenly = [mesh * used // len(sizes) for mesh in range(len(sizes))]
+        tightly = [0]
+        for mesh in range(1, len(sizes)):
+            held = sum(size for size, owner in zip(sizes, tightly, strict=False) if owner == tightly[-1])
+            tightly.append(tightly[-1] + (held + sizes[mesh] > self.devices))
+        for owners in (evenly, tightly):
+            room = [self.devices] * len(self._remotes) + [0] * len(sizes)
+            for size, owner in zip(sizes, owners, strict=True):
+                room[owner] -= size
+            if min(room) >= 0:
+                return owners
+        what = f"meshes of {', '.join(map(str, sizes))} devices"
+        raise ValueError(f"{what}: {len(self._remotes)} actors have {self.devices} devices each, and a mesh is on one")
 
     def compile(self, lowered: Lowered, program: Program, options: Mapping[str, Any] | None) -> RemoteStep:
         """Have the actors compile a program; `MpmdFunction` calls this."""

@@ -1,6 +1,7 @@
 """A step that runs on a cluster: arguments go to the actors that use them, results stay there."""
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class RemoteExecutable:
     ) -> None:
         self.cluster, self.program, self.names = cluster, program, lowered.in_names
         mesh = lowered.mpmd_mesh
-        self.owners = cluster.owners(mesh.mpmd_dim)[: program.meshes]
+        self.owners = cluster.owners([each.size for each in mesh.unstack])[: program.meshes]
         self.actors = sorted(set(self.owners))
         shardings = Shardings(program, mesh.unstack[: program.meshes], mesh.mpmd_axis_name)
         self._entrances = [
@@ -187,8 +188,12 @@ def _part(
     """What one actor has to know of a program."""
     mesh = lowered.mpmd_mesh
     mine = [number for number, owner in enumerate(owners) if owner == actor]
-    shape, size = mesh.unstack[0].devices.shape, mesh.devices_per_mesh
-    devices = {number: np.arange(k * size, (k + 1) * size).reshape(shape) for k, number in enumerate(mine)}
+    devices: dict[int, np.ndarray[Any, Any]] = {}
+    first = 0
+    for number in mine:
+        shape = mesh.unstack[number].devices.shape
+        devices[number] = np.arange(first, first + math.prod(shape)).reshape(shape)
+        first += math.prod(shape)
     return Part(
         program=_without_others(program, mine),
         owners=owners,

@@ -1,5 +1,7 @@
 """MpmdMesh: one axis of a mesh counts the meshes."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
@@ -50,3 +52,57 @@ def test_unknown_index_is_an_error(indices: list[int]) -> None:
     mesh = MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "data")), "mpmd")
     with pytest.raises(ValueError, match="of a mesh with 4 mpmd groups"):
         mesh.mpmd_submesh(indices)
+
+
+def test_meshes_of_one_size_are_one_mesh() -> None:
+    rows = [Mesh(row, ("x",)) for row in DEVICES.reshape(4, 2)]
+    mesh = MpmdMesh.of(rows)
+    assert mesh == MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "x")), "mpmd")
+    assert not mesh.uneven
+
+
+def test_meshes_of_different_sizes() -> None:
+    small, large = Mesh(DEVICES[:2].reshape(1, 2), ("mpmd", "x")), Mesh(DEVICES[2:6].reshape(1, 4), ("mpmd", "x"))
+    mesh = MpmdMesh.of([small, large])
+    assert (mesh.mpmd_dim, mesh.unstack, mesh.jax_mesh, mesh.lowering_mesh()) == (2, [small, large], large, large)
+    assert mesh.device_coords[DEVICES[3]] == (1, 1)
+    assert [mesh.device_mpmd_idx[device] for device in DEVICES[:4]] == [0, 0, 1, 1]
+    assert mesh.mpmd_indices_for_mesh(large) == (1,)
+    assert mesh.mpmd_submesh([1]) == MpmdMesh(large, "mpmd")
+    assert mesh.mpmd_submesh([1, 0]).unstack == [large, small]
+    assert dict(mesh.together([0, 1]).shape) == {"mpmd": 6, "x": 1}
+    with pytest.raises(ValueError, match=r"devices_per_mesh: the meshes have \[2, 4\] devices"):
+        _ = mesh.devices_per_mesh
+
+
+def test_a_mesh_for_the_trace_has_every_axis_in_its_largest_size() -> None:
+    wide, deep = Mesh(DEVICES[:3].reshape(3, 1), ("x", "y")), Mesh(DEVICES[3:5].reshape(1, 2), ("x", "y"))
+    mesh = MpmdMesh.of([wide, deep])
+    assert dict(mesh.jax_mesh.shape) == {"mpmd": 1, "x": 3, "y": 2}
+    assert mesh.platforms == ("cpu",)
+
+
+@pytest.mark.parametrize(
+    ("meshes", "message"),
+    [
+        ([], "expected at least one mesh, found none"),
+        (
+            [Mesh(DEVICES[:2], ("x",)), Mesh(DEVICES[2:4], ("y",))],
+            "the axes of mesh 1 are 'mpmd' (Auto), 'y' (Auto), those of mesh 0 'mpmd' (Auto), 'x' (Auto); "
+            "give all meshes the same axes in the same order, of size 1 where there is nothing to shard",
+        ),
+        (
+            [Mesh(DEVICES[:2], ("x",)), Mesh(DEVICES[1:4], ("x",))],
+            "device 1 is in more than one mesh; each stage needs devices of its own",
+        ),
+        ([Mesh(DEVICES[:2], ("mpmd",))], "the axis 'mpmd' of a mesh has size 2; expected 1 in each"),
+    ],
+)
+def test_meshes_that_do_not_go_together(meshes: list[Mesh], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"MpmdMesh.of: {message}")):
+        MpmdMesh.of(meshes)
+
+
+def test_what_is_no_mesh() -> None:
+    with pytest.raises(TypeError, match=r"MpmdMesh\.of: expected jax\.sharding\.Meshes, found a list"):
+        MpmdMesh.of([DEVICES.tolist()])

@@ -42,6 +42,17 @@ def test_trains_as_jax_jit_does(step: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
+def test_meshes_of_different_sizes(cluster: Any) -> None:
+    mesh = cluster.meshes([(1,), (2,), (4,)], ("data",))
+    assert cluster.owners([1, 2, 4]) == [0, 0, 1]
+    step = jaxpp.mpmd_jit_with_loop(steps.train_step, mesh, in_shardings=(PartitionSpec(), PartitionSpec(None, "data")))
+    weights, value = step(steps.init(3), steps.batch(0))
+    expected_weights, expected_losses = steps.expected(3, 1)
+    assert float(value) == pytest.approx(expected_losses[0])
+    for found, wanted in zip(weights, expected_weights, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
+
+
 def test_a_result_is_a_handle_that_is_fetched_when_its_numbers_are_needed(step: Any) -> None:
     weights, value = step(steps.init(2), steps.batch(0))
     assert repr(weights[1]) == "RemoteArray(float32[8, 8], P(), on mesh 1)"
@@ -172,8 +183,12 @@ def test_nothing_stays_on_the_actors_that_nobody_has_a_handle_of(cluster: Any, s
 @pytest.mark.parametrize(
     ("shape", "names", "message"),
     [
-        ((5, 2), ("mpmd", "data"), "5 meshes of 2 devices: 2 actors with 4 devices hold 4"),
-        ((2, 8), ("mpmd", "data"), "2 meshes of 8 devices: 2 actors with 4 devices hold 0"),
+        (
+            (5, 2),
+            ("mpmd", "data"),
+            "meshes of 2, 2, 2, 2, 2 devices: 2 actors have 4 devices each, and a mesh is on one",
+        ),
+        ((2, 8), ("mpmd", "data"), "meshes of 8, 8 devices: 2 actors have 4 devices each, and a mesh is on one"),
         ((0, 2), ("mpmd", "data"), r"a mesh of shape \(0, 2\) .* and sizes of at least 1"),
         ((2,), ("stage",), r"the axes \('stage',\): expected one name per axis, 'mpmd' among them"),
     ],
