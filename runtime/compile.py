@@ -1,8 +1,9 @@
 """Compiles each function of a program once, and loads it for every submesh that calls it."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 from jax.sharding import Mesh
@@ -41,10 +42,12 @@ def compile_program(
             raise
 
     workers = max(1, min(len(meshes_of), os.cpu_count() or 1))
+    # What takes longest comes first, so that no thread is left alone with it in the end.
+    names = sorted(meshes_of, key=lambda name: len(program.functions[name].bytecode), reverse=True)
     with ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
-        pending = pool.map(compile_one, meshes_of)
+        pending = pool.map(compile_one, names)
         # disable=None: silent unless stderr is a terminal.
-        for _ in tqdm(pending, "compiling stage programs", len(meshes_of), leave=False, disable=None):
+        for _ in tqdm(pending, "compiling stage programs", len(names), leave=False, disable=None):
             pass
     return executables
 
@@ -62,14 +65,15 @@ def _compile_function(
     devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]
     first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
     executables: Executables = {(name, meshes[0]): first}
+    serialized = cache(first.serialize)
     for mesh, each in zip(meshes[1:], devices[1:], strict=True):
-        loaded = None if host_callbacks else _load(first, bytecode, devices[0], each, options)
+        loaded = None if host_callbacks else _load(serialized, bytecode, devices[0], each, options)
         executables[name, mesh] = loaded or _compat.compile_program(bytecode, each, options, host_callbacks)
     return executables
 
 
 def _load(
-    executable: Any,
+    serialized: Callable[[], bytes],
     bytecode: bytes,
     compiled_for: Sequence[Any],
     devices: Sequence[Any],
@@ -79,6 +83,6 @@ def _load(
     try:
         cached = _compat.load_from_cache(bytecode, compiled_for, devices, options)
         # What is not in the cache did not come out of it, so it may be serialized.
-        return cached or _compat.load_executable(executable.serialize(), devices, options)
+        return cached or _compat.load_executable(serialized(), devices, options)
     except Exception:  # what a backend raises that cannot is not specified
         return None
