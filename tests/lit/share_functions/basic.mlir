@@ -148,3 +148,66 @@ module attributes {jaxpp.meshes = 3 : i64} {
     return %8 : tensor<4xf32>
   }
 }
+
+// -----
+
+// Reductions and complex constants are compared too: that of mesh 2 is another one.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-NEXT:    call @after_0_own({{.*}}) {jaxpp.mesh = 0 : i64}
+// CHECK-NEXT:    call @after_0_shared({{.*}}) {jaxpp.mesh = 0 : i64}
+// CHECK-NEXT:    call @after_1_shared({{.*}}) {jaxpp.mesh = 1 : i64}
+// CHECK-NEXT:    call @after_2({{.*}}) {jaxpp.mesh = 2 : i64}
+// CHECK-NEXT:    return
+module attributes {jaxpp.meshes = 3 : i64} {
+  func.func public @main(
+      %e: tensor<3xf32> {jaxpp.meshes = array<i64: 0>}, %a: tensor<2x4xcomplex<f32>> {jaxpp.meshes = array<i64: 0>},
+      %b: tensor<2x4xcomplex<f32>> {jaxpp.meshes = array<i64: 1>}, %c: tensor<2x4xcomplex<f32>> {jaxpp.meshes = array<i64: 2>})
+      -> (tensor<3xf32> {jaxpp.meshes = array<i64: 0>}, tensor<4xcomplex<f32>> {jaxpp.meshes = array<i64: 0>},
+          tensor<4xcomplex<f32>> {jaxpp.meshes = array<i64: 1>}, tensor<4xcomplex<f32>> {jaxpp.meshes = array<i64: 2>}) {
+    %0:2 = call @after_0(%a, %e) {jaxpp.mesh = 0 : i64} : (tensor<2x4xcomplex<f32>>, tensor<3xf32>) -> (tensor<4xcomplex<f32>>, tensor<3xf32>)
+    %1 = call @after_1(%b) {jaxpp.mesh = 1 : i64} : (tensor<2x4xcomplex<f32>>) -> tensor<4xcomplex<f32>>
+    %2 = call @after_2(%c) {jaxpp.mesh = 2 : i64} : (tensor<2x4xcomplex<f32>>) -> tensor<4xcomplex<f32>>
+    return %0#1, %0#0, %1, %2 : tensor<3xf32>, tensor<4xcomplex<f32>>, tensor<4xcomplex<f32>>, tensor<4xcomplex<f32>>
+  }
+  func.func private @after_0(%a: tensor<2x4xcomplex<f32>>, %e: tensor<3xf32>) -> (tensor<4xcomplex<f32>>, tensor<3xf32>) attributes {jaxpp.kind = "after"} {
+    %z = stablehlo.constant dense<(0.0, 0.0)> : tensor<complex<f32>>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %s = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0] : (tensor<2x4xcomplex<f32>>, tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %1 = stablehlo.add %s, %b : tensor<4xcomplex<f32>>
+    %2 = stablehlo.tanh %1 : tensor<4xcomplex<f32>>
+    %3 = stablehlo.tanh %2 : tensor<4xcomplex<f32>>
+    %4 = stablehlo.tanh %3 : tensor<4xcomplex<f32>>
+    %5 = stablehlo.tanh %4 : tensor<4xcomplex<f32>>
+    %6 = stablehlo.tanh %5 : tensor<4xcomplex<f32>>
+    %7 = stablehlo.tanh %6 : tensor<4xcomplex<f32>>
+    %n = stablehlo.negate %e : tensor<3xf32>
+    return %7, %n : tensor<4xcomplex<f32>>, tensor<3xf32>
+  }
+  func.func private @after_1(%a: tensor<2x4xcomplex<f32>>) -> tensor<4xcomplex<f32>> attributes {jaxpp.kind = "after"} {
+    %z = stablehlo.constant dense<(0.0, 0.0)> : tensor<complex<f32>>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %s = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0] : (tensor<2x4xcomplex<f32>>, tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %1 = stablehlo.add %s, %b : tensor<4xcomplex<f32>>
+    %2 = stablehlo.tanh %1 : tensor<4xcomplex<f32>>
+    %3 = stablehlo.tanh %2 : tensor<4xcomplex<f32>>
+    %4 = stablehlo.tanh %3 : tensor<4xcomplex<f32>>
+    %5 = stablehlo.tanh %4 : tensor<4xcomplex<f32>>
+    %6 = stablehlo.tanh %5 : tensor<4xcomplex<f32>>
+    %7 = stablehlo.tanh %6 : tensor<4xcomplex<f32>>
+    return %7 : tensor<4xcomplex<f32>>
+  }
+  func.func private @after_2(%a: tensor<2x4xcomplex<f32>>) -> tensor<4xcomplex<f32>> attributes {jaxpp.kind = "after"} {
+    %z = stablehlo.constant dense<(1.0, 0.0)> : tensor<complex<f32>>
+    %b = stablehlo.broadcast_in_dim %z, dims = [] : (tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %s = stablehlo.reduce(%a init: %z) applies stablehlo.add across dimensions = [0] : (tensor<2x4xcomplex<f32>>, tensor<complex<f32>>) -> tensor<4xcomplex<f32>>
+    %1 = stablehlo.add %s, %b : tensor<4xcomplex<f32>>
+    %2 = stablehlo.tanh %1 : tensor<4xcomplex<f32>>
+    %3 = stablehlo.tanh %2 : tensor<4xcomplex<f32>>
+    %4 = stablehlo.tanh %3 : tensor<4xcomplex<f32>>
+    %5 = stablehlo.tanh %4 : tensor<4xcomplex<f32>>
+    %6 = stablehlo.tanh %5 : tensor<4xcomplex<f32>>
+    %7 = stablehlo.tanh %6 : tensor<4xcomplex<f32>>
+    return %7 : tensor<4xcomplex<f32>>
+  }
+}
