@@ -197,6 +197,19 @@ def to_device(array: Any, sharding: Any) -> Any:
     return pxla.batched_device_put(abstract_value(array.shape, array.dtype, sharding), sharding, [array], [device])
 
 
+def placer(type_: Any) -> Callable[[Any], Any]:
+    """`to_device` for numpy arrays of one type, a `jax.ShapeDtypeStruct` on one device (0.10.2, 0.11.2)."""
+    from jax._src.interpreters import pxla
+
+    aval, sharding = abstract_value(type_.shape, type_.dtype, type_.sharding), type_.sharding
+    devices = list(sharding.device_set)
+
+    def place(array: Any) -> Any:
+        return pxla.batched_device_put(aval, sharding, [array], devices)
+
+    return place
+
+
 def start_transfer_server(device: Any, host: str) -> Any:
     """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2, 0.11.2).
 

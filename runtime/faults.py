@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 
 from jaxpp import _compat
 from jaxpp.runtime.transfer import TransferError, Transport, Waiting
@@ -49,8 +50,19 @@ class Guard:
         self.transport = transport
         self.patience = min(seconds, 30.0)
         """Seconds that a step which doesn't wait here, but in a program of XLA, may go on after a loss."""
+        self._connected: set[int] = set()
         self.watchdog = Watchdog(transport.me, secret, transport.host, seconds, self._on_loss)
         transport.watch, transport.failed = self.look, self.settle
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Watch these peers, at these addresses of their watchdogs, and send them small values over wires.
+
+        All of them call this. Raises ConnectionError as `Watchdog.connect` does.
+        """
+        self.watchdog.connect(addresses)
+        for peer in addresses.keys() - self._connected:
+            self.transport.connect_wire(peer, *self.watchdog.wires[peer])
+            self._connected.add(peer)
 
     def look(self, waiting: Waiting, seconds: float) -> None:
         """Called during waits. Raises PeerError when any peer is dead, or the one that is waited for has ended."""
@@ -78,6 +90,7 @@ class Guard:
                 self.watchdog.wait_until_alone(LAST)
         except KeyboardInterrupt:
             together = False
+        self.transport.finish(1.0)
         if not together:
             _compat.skip_farewell()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

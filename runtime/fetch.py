@@ -10,9 +10,10 @@ from jax.sharding import Sharding, SingleDeviceSharding
 
 from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
+from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.remote import fetched
 from jaxpp.runtime.steps import batch_copy
-from jaxpp.runtime.transfer import Parcel, Waiting, key
+from jaxpp.runtime.transfer import Waiting, key
 
 _calls = itertools.count()
 

@@ -9,9 +9,10 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
+from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.route import Parts, Route, route_of
-from jaxpp.runtime.transfer import NUMBERS, Parcel, Peers, TransferError, Waiting, key
+from jaxpp.runtime.transfer import NUMBERS, Peers, TransferError, Waiting, key
 from jaxpp.runtime.values import TensorSpec
 
 Run = Callable[[Sequence[Any]], list[Any]]

@@ -149,7 +149,7 @@ def watch(processes: Sequence[int]) -> None:
     own = guard()
     addresses = {process: _get(f"jaxpp/watchdog/{process}", process).decode() for process in processes}
     try:
-        own.watchdog.connect(addresses)
+        own.connect(addresses)
     except ConnectionError as error:
         raise ProcessError(str(error)) from None
 

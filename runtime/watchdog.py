@@ -1,28 +1,26 @@
 """Which of the processes that this one works with are alive: a connection to each, and one thread that listens to all.
 
-The connections carry no data. Each begins with a proof that both ends know the secret of the job; then each end says
-every few seconds that it is alive, and at last goodbye. One that breaks without a goodbye is a process that died; one
-that falls silent is a process that froze. Messages are JSON behind four bytes of length: nothing is unpickled.
+Over each connection, when both ends have proven who they are (see `handshake`), each says every few seconds that it is
+alive, and at last goodbye. One that breaks without a goodbye is a process that died; one that falls silent is a process
+that froze. A second connection to each peer, for values, begins in the same way, and is then left to others.
 """
 
 import contextlib
 import dataclasses
-import hashlib
-import hmac
 import json
 import os
-import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-LONGEST = 4096
-"""Bytes of a message at most."""
+from jaxpp.runtime.handshake import LONGEST, Line, RefusedError, WrongSecretError, introduce
+
+LIFE, VALUES = "life", "values"
+"""What a connection is for."""
 
 ANSWER_SECONDS = 60.0
 """How long a peer has to connect."""
@@ -47,10 +45,6 @@ class Loss:
 
     def __str__(self) -> str:
         return f"{self.name} {self.how}"
-
-
-class _RefusedError(Exception):
-    """What came over a connection is not from a process of the job."""
 
 
 class Watchdog:
@@ -80,9 +74,11 @@ class Watchdog:
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._changed = threading.Condition()
-        self._new: list[_Line] = []
-        self._lines: dict[int, _Line] = {}
+        self._new: list[Line] = []
+        self._lines: dict[int, Line] = {}
         self._names: dict[int, str] = {}
+        self.wires: dict[int, tuple[socket.socket, bytes]] = {}
+        """Of each peer the connection for values, and what has already come over it."""
         self._refused: dict[int, str] = {}
         """Why somebody who said that he was this peer was not believed."""
         self._hopeless: set[int] = set()
@@ -104,29 +100,30 @@ class Watchdog:
         return list(self._lost.values())
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is.
+        """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is, twice.
 
         Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
         """
         for peer, address in addresses.items():
             if peer < self.me and peer not in self._names:  # the higher number dials
-                self._new.append(self._dial(peer, address))
+                self._new += [self._dial(peer, address, use) for use in (LIFE, VALUES)]
         self._wake.send(b"!")
 
         def decided() -> bool:
-            return self._names.keys() >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
+            connected = self._names.keys() & self.wires.keys()
+            return connected >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
 
         with self._changed:
             self._changed.wait_for(lambda: decided() or bool(self._refused), ANSWER_SECONDS)
             self._changed.wait_for(decided, PROOF_SECONDS)  # who was refused may have been a stranger
-            for peer in addresses.keys() - self._names.keys():
+            for peer in addresses.keys() - (self._names.keys() & self.wires.keys()):
                 reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
-    def _dial(self, peer: int, address: str) -> "_Line":
+    def _dial(self, peer: int, address: str, use: str) -> Line:
         host, port = address.rsplit(":", 1)
         try:
-            return _Line(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), dialled=True)
+            return Line(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
         except OSError as error:
             raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
 
@@ -161,9 +158,8 @@ class Watchdog:
 
     def drop(self) -> None:
         """Close all sockets: also in a forked child, which must not keep a dead parent's connections alive."""
-        for each in (*self._lines.values(), *self._new):
-            each.socket.close()
-        for each in (self._listener, self._wake, self._woken):
+        sockets = [each.socket for each in (*self._lines.values(), *self._new)]
+        for each in (*sockets, *(wire for wire, _ in self.wires.values()), self._listener, self._wake, self._woken):
             each.close()
 
     def _run(self) -> None:
@@ -186,48 +182,46 @@ class Watchdog:
             self._woken.recv(LONGEST)
         elif key.fileobj is self._listener:
             with contextlib.suppress(OSError):  # who dialled has hung up already
-                self._add(_Line(self._listener.accept()[0]))
+                self._add(Line(self._listener.accept()[0]))
         else:
             self._read(key.data)
 
     def _is_one_dead(self) -> bool:
         return not all(loss.ended for loss in self.lost)
 
-    def _add(self, line: "_Line") -> None:
+    def _add(self, line: Line) -> None:
         """Begin to talk over a new connection."""
         line.socket.setblocking(False)
         line.talk = self._talk(line)
         next(line.talk)
         self._selector.register(line.socket, selectors.EVENT_READ, line)
 
-    def _read(self, line: "_Line") -> None:
+    def _read(self, line: Line) -> None:
         try:
             for message in line.receive():
                 line.talk.send(message)
+        except StopIteration:  # it is one for values
+            self._hand_over(line)
         except Exception:  # whatever a stranger sends ends his connection, and nothing else
             self._hang_up(line, "died")
 
-    def _talk(self, line: "_Line") -> Generator[None, bytes, None]:
-        """Follow a connection message by message. Each end sends a greeting, a proof, and then that it is alive."""
-        own = {"process": self.me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
-        mine = line.send(own)
-        theirs = yield
-        found = json.loads(theirs)
-        peer = int(found["process"])
-        if peer == self.me or peer in self._names:
-            raise _RefusedError(f"a second process {peer}")
-        line.send({"proof": self._proof(mine, theirs)})
-        if not hmac.compare_digest(str(json.loads((yield))["proof"]), self._proof(theirs, mine)):
+    def _talk(self, line: Line) -> Generator[None, bytes, None]:
+        """Follow a connection message by message."""
+        try:
+            peer, name = yield from introduce(line, self.me, self._secret, self._admit)
+        except WrongSecretError as error:
             with self._changed:
-                self._refused[peer] = "has another job secret (JAXPP_JOB_SECRET)"
+                self._refused[error.peer] = "has another job secret (JAXPP_JOB_SECRET)"
                 if line.dialled:
-                    self._hopeless.add(peer)
+                    self._hopeless.add(error.peer)
                 self._changed.notify_all()
-            raise _RefusedError(self._refused[peer])
+            raise
+        line.peer, line.heard = peer, time.monotonic()
+        if line.use == VALUES:
+            return
         with self._changed:
-            line.peer, line.heard = peer, time.monotonic()
             self._lines[peer] = line
-            self._names[peer] = f"process {peer} ({found['host']}, pid {found['pid']})"
+            self._names[peer] = name
             self._changed.notify_all()
         while True:
             message: dict[str, Any] = json.loads((yield))
@@ -235,9 +229,17 @@ class Watchdog:
                 reason = str(message["goodbye"])
                 self._lose(peer, f"has ended{f' ({reason})' if reason else ''}", ended=True)
 
-    def _proof(self, first: bytes, second: bytes) -> str:
-        """That whoever sent the greeting `first`, and was sent `second`, knows the secret."""
-        return hmac.new(self._secret, struct.pack(">I", len(first)) + first + second, hashlib.sha256).hexdigest()
+    def _admit(self, peer: int, use: str) -> None:
+        if use not in {LIFE, VALUES} or peer == self.me or peer in (self._names if use == LIFE else self.wires):
+            raise RefusedError(f"a second process {peer}")
+
+    def _hand_over(self, line: Line) -> None:
+        """End the conversation over a connection for values; `wires` has it from now on."""
+        assert line.peer is not None  # it has introduced itself
+        self._selector.unregister(line.socket)
+        with self._changed:
+            self.wires[line.peer] = line.socket, line.rest
+            self._changed.notify_all()
 
     def _say(self, message: Mapping[str, Any]) -> None:
         for line in list(self._lines.values()):
@@ -255,7 +257,7 @@ class Watchdog:
             elif line.peer is not None and now - line.heard > self.seconds:
                 self._hang_up(line, f"is frozen: it gave no sign of life for {self.seconds:g} s")
 
-    def _hang_up(self, line: "_Line", how: str) -> None:
+    def _hang_up(self, line: Line, how: str) -> None:
         self._selector.unregister(line.socket)
         line.socket.close()
         if line.peer is not None:
@@ -285,39 +287,3 @@ def _drop_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_in_child)
-
-
-class _Line:
-    """One connection, in messages. `heard` is when the last one came; `peer` who is there, once that is proven."""
-
-    def __init__(self, connected: socket.socket, dialled: bool = False) -> None:
-        self.socket, self.dialled = connected, dialled
-        self.heard = time.monotonic()
-        self.peer: int | None = None
-        self.talk: Generator[None, bytes, None]
-        self._buffer = b""
-
-    def send(self, message: Mapping[str, Any]) -> bytes:
-        """Send a message: far less than the system's buffer holds. Returns it without its length."""
-        text = json.dumps(message).encode()
-        self.socket.send(struct.pack(">I", len(text)) + text)
-        return text
-
-    def receive(self) -> list[bytes]:
-        """The messages that have come. Raises ConnectionError when the other end hung up, ValueError for a long one."""
-        data = self.socket.recv(LONGEST)
-        if not data:
-            raise ConnectionError("closed")
-        if self.peer is not None:  # a stranger's time runs from the start
-            self.heard = time.monotonic()
-        self._buffer += data
-        found: list[bytes] = []
-        while len(self._buffer) >= 4:
-            end = 4 + struct.unpack(">I", self._buffer[:4])[0]
-            if end > LONGEST:
-                raise ValueError("too long")
-            if len(self._buffer) < end:
-                break
-            found.append(self._buffer[4:end])
-            self._buffer = self._buffer[end:]
-        return found

@@ -62,11 +62,21 @@ def one_is_killed() -> None:
     lose(1, signal.SIGKILL)
 
 
+def one_is_killed_in_a_transfer() -> None:
+    jobs.nothing_is_small()
+    lose(1, signal.SIGKILL)
+
+
 def the_first_is_killed() -> None:
     lose(0, signal.SIGKILL)
 
 
 def one_is_stopped() -> None:
+    lose(2, signal.SIGSTOP)
+
+
+def one_is_stopped_in_a_transfer() -> None:
+    jobs.nothing_is_small()
     lose(2, signal.SIGSTOP)
 
 

@@ -11,14 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jaxpp.api as jaxpp
-from jaxpp.runtime import processes
+from jaxpp.runtime import parcel, processes
 from jaxpp.runtime.program import Receive
-from jaxpp.runtime.transfer import Parcel, Waiting, key
+from jaxpp.runtime.transfer import Waiting, key
 
 WIDTH = 32
+
+
+def nothing_is_small() -> None:
+    """Everything but messages goes by `jax.experimental.transfer` from now on."""
+    parcel.SMALL = -1
 
 
 def loss(weights: Any, microbatch: Any) -> Any:
@@ -284,35 +289,54 @@ def a_failing_task() -> tuple[str, str, float]:
     return found
 
 
+def patience(waiting: Waiting, seconds: float) -> None:
+    if seconds > 0.5:
+        raise TimeoutError(f"{waiting}: nothing came for half a second")
+
+
+def parcel_of(dtype: Any, size: int) -> parcel.Parcel:
+    """One array for this process's first device."""
+    sharding = SingleDeviceSharding(jax.local_devices()[0])
+    return parcel.Parcel([jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])
+
+
+def waited(array: Any, watch: Any) -> tuple[str, str, float]:
+    """What a wait for something from the other process raises."""
+    transport, me = processes.transport(), jax.process_index()
+    transport.watch, kept = watch, transport.watch
+    try:
+        return raised(lambda: transport.wait(array, Waiting(1 - me, 1 - me, Receive(7, 0, me))))
+    finally:
+        transport.watch = kept
+
+
+def one_that_does_not_send() -> tuple[str, str, float] | None:
+    """Process 0 begins a step, of which its message tells, without having sent what process 1 waits for."""
+    transport, me = processes.transport(), jax.process_index()
+    asked = transport.pull(1 - me, key("test", 11), parcel_of(np.float32, 8))[0]
+    if me == 0:
+        transport.post([1], [1])
+    found = waited(asked, patience) if me else None
+    if me:
+        transport.post([0], [1])
+    transport.wait(transport.fetch(1 - me), Waiting(1 - me))
+    return found
+
+
 def transfers_that_differ() -> list[tuple[str, str, float]]:
     """What is offered is not what is asked for: another type, number, or size under one number; and Ctrl-C."""
     transport = processes.transport()
     me, device = jax.process_index(), jax.local_devices()[0]
-    sharding = jax.sharding.SingleDeviceSharding(device)
-
-    def patience(waiting: Waiting, seconds: float) -> None:
-        if seconds > 0.5:
-            raise TimeoutError(f"{waiting}: nothing came for half a second")
 
     def interrupt(waiting: Waiting, seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    def parcel(dtype: Any, size: int) -> Parcel:
-        return Parcel([jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])
-
     def asked(number: int, dtype: Any, size: int) -> Any:
-        return transport.pull(1 - me, number, parcel(dtype, size))[0]
-
-    def waited(array: Any, watch: Any) -> tuple[str, str, float]:
-        transport.watch, kept = watch, transport.watch
-        try:
-            return raised(lambda: transport.wait(array, Waiting(1 - me, 1 - me, Receive(7, 0, me))))
-        finally:
-            transport.watch = kept
+        return transport.pull(1 - me, number, parcel_of(dtype, size))[0]
 
     offered = jax.device_put(np.arange(8, dtype="f4"), device)
-    transport.offer(1 - me, key("test", 7, "float32[8]"), parcel(np.float32, 8), [offered])
-    transport.offer(1 - me, key("another test", 7), parcel(np.float32, 8), [offered])
+    transport.offer(1 - me, key("test", 7, "float32[8]"), parcel_of(np.float32, 8), [offered])
+    transport.offer(1 - me, key("another test", 7), parcel_of(np.float32, 8), [offered])
     return [
         waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
         waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),

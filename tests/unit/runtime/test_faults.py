@@ -68,8 +68,9 @@ def check_loss(found: Outcome, victim: int, waited: dict[int, str], seconds: flo
         assert took < SOON
 
 
-def test_a_killed_process() -> None:
-    found = run("one_is_killed", 3, survivors=[0, 2])
+@pytest.mark.parametrize("job", ["one_is_killed", "one_is_killed_in_a_transfer"])
+def test_a_killed_process(job: str) -> None:
+    found = run(job, 3, survivors=[0, 2])
     assert found.codes[1] == -signal.SIGKILL
     dead = r"mesh 1 on process 1 \(\S+, pid \d+\) died; mesh {} waited for receive on channel \d+ "
     waited = {
@@ -80,9 +81,10 @@ def test_a_killed_process() -> None:
     assert [len(found.find(process, "losses")[0]) for process in (0, 2)] == [0, 1]
 
 
-def test_a_stopped_process(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("job", ["one_is_stopped", "one_is_stopped_in_a_transfer"])
+def test_a_stopped_process(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "3")
-    found = run("one_is_stopped", 3, survivors=[0, 1])
+    found = run(job, 3, survivors=[0, 1])
     frozen = r"mesh 2 on process 2 \(\S+, pid \d+\) is frozen: it gave no sign of life for 3 s; "
     frozen += r"mesh {} waited for receive on channel \d+ "
     waited = {

@@ -22,15 +22,17 @@ JOBS = [
     jobs.another_number_of_steps,
     jobs.a_failing_task,
     jobs.transfers_that_differ,
+    jobs.one_that_does_not_send,
     jobs.one_process_ends,  # the last: nothing runs after it
 ]
 
 
-@pytest.fixture(scope="module")
-def results() -> dict[str, list[Any]]:
-    """What each job returned in two processes of two devices each, started once."""
-    found = together.run(JOBS, processes=2, devices=2)
-    return {job.__name__: [each[number] for each in found] for number, job in enumerate(JOBS)}
+@pytest.fixture(scope="module", params=["wire", "transfer"])
+def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """What each job returned in two processes of two devices each, started once: with all values small, or large."""
+    run = [*([jobs.nothing_is_small] if request.param == "transfer" else []), *JOBS]
+    found = together.run(run, processes=2, devices=2)
+    return {job.__name__: [each[number] for each in found] for number, job in enumerate(run)}
 
 
 def test_several_meshes_in_a_process(results: dict[str, list[Any]]) -> None:
@@ -105,9 +107,22 @@ def test_transfers_that_differ_end(results: dict[str, list[Any]]) -> None:
         another_type, another_number, another_size, interrupted = found
         assert another_type[:2] == another_number[:2] == ["TimeoutError", f"{where}: nothing came for half a second"]
         assert another_size[0] == "TransferError"
-        assert another_size[1].startswith(f"{where}: INVALID_ARGUMENT: Invalid slicing of buffer")
+        wrong = (
+            "INVALID_ARGUMENT: Invalid slicing of buffer" if "nothing_is_small" in results else "32 bytes came, 16 were"
+        )
+        assert another_size[1].startswith(f"{where}: {wrong}")
         assert interrupted[0] == "KeyboardInterrupt"
         assert interrupted[2] < 2
+
+
+def test_what_was_not_sent_before_the_next_step_is_an_error(results: dict[str, list[Any]]) -> None:
+    first, second = results["one_that_does_not_send"]
+    assert first is None
+    if "nothing_is_small" in results:  # a transfer may still come
+        assert second[0] == "TimeoutError"
+    else:
+        where = "mesh 0: receive on channel 7 from process 0"
+        assert second[:2] == ["TransferError", f"{where}: it is in its next step, and has not sent this"]
 
 
 def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
