@@ -337,12 +337,14 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
     offered = jax.device_put(np.arange(8, dtype="f4"), device)
     transport.offer(1 - me, key("test", 7, "float32[8]"), parcel_of(np.float32, 8), [offered])
     transport.offer(1 - me, key("another test", 7), parcel_of(np.float32, 8), [offered])
-    return [
+    found = [
         waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
         waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),
         waited(asked(key("another test", 7), np.float32, 4), patience),
         waited(asked(key("test", 10), np.float32, 8), interrupt),
     ]
+    processes.gather("")  # a step of the other process would end the waits
+    return found
 
 
 def one_process_ends() -> tuple[str, str, float] | None:
