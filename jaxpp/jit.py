@@ -16,6 +16,7 @@ from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, trace_context, weakly_typed
 from jaxpp.array import plain
 from jaxpp.hlo_passes import PassError, run_passes
+from jaxpp.hlo_passes.ir.attributes import ROWS_SENT, integer
 from jaxpp.hlo_passes.ir.program import stacked_arguments
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions, once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
@@ -345,6 +346,15 @@ class ProgramModule:
         Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
         """
         return once_per_step_bytes(self.module)
+
+    @property
+    def rows_sent_bytes(self) -> int:
+        """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients come back.
+
+        0 where each mesh holds its own layers. Under schedules with several separate stages for each mesh it does when
+        they are stored in the order of `jaxpp.rows_of_layers`.
+        """
+        return integer(self.module.operation, ROWS_SENT) or 0
 
 
 class CompiledStep:

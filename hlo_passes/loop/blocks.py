@@ -1,6 +1,6 @@
 """Values cut into equal blocks along their first dimension, and what is computed of them block by block."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -42,7 +42,7 @@ def keeps_rows(op: ir.Operation) -> bool:
     if len(op.operands) != 1 or len(op.results) != 1 or len(op.regions):
         return False
     before, after = shape_of(op.operands[0]), shape_of(op.results[0])
-    if not after:
+    if not before or not after:
         return False
     if op.name == "stablehlo.reshape":
         return True  # row-major: equal blocks stay together
@@ -54,56 +54,58 @@ def keeps_rows(op: ir.Operation) -> bool:
     return False
 
 
+Homes = tuple[int, ...]
+"""The mesh of each block, in the order of the blocks."""
+
+
 class Blocks:
-    """What is known in `count` equal blocks: `parts` maps a value to them.
+    """What is known in equal blocks: `parts` maps a value to them, `homes` to their meshes.
 
     New operations stand before the old ones, or all before the operation `anchor`.
 
     The old ones stay, so that whatever is not computed in blocks still has its operands; `whole` puts one together.
     `made` are the new operations, `replaced` the old ones whose result is in `parts`.
+
+    Args:
+        may_cut: the arguments of `@main` that may be cut too, where an operation has them beside blocks.
     """
 
-    def __init__(self, count: int, may_split: Callable[[ir.Value], bool]) -> None:
-        self.count = count
+    def __init__(self, may_cut: Set[ir.Value]) -> None:
         self.anchor: ir.Operation | None = None
         self.parts: dict[ir.Value, list[ir.Value]] = {}
+        self.homes: dict[ir.Value, Homes] = {}
         self.made: set[ir.Operation] = set()
         self.replaced: set[ir.Operation] = set()
-        self._may_split = may_split
-        """Whether this argument of `@main`, which an operation has beside blocks, may be cut too."""
-
-    def divides(self, value: ir.Value) -> bool:
-        """Whether the first dimension of `value` can be cut into blocks."""
-        shape = shape_of(value) if isinstance(value.type, ir.RankedTensorType) else []
-        return bool(shape) and shape[0] > 0 and shape[0] % self.count == 0
-
-    def rows(self, value: ir.Value) -> int:
-        """How many rows each block of `value` has."""
-        return shape_of(value)[0] // self.count
+        self._may_cut = may_cut
 
     def visit(self, op: ir.Operation) -> None:
-        """Compute `op` block by block, if one of its operands is in blocks and its rows don't depend on each other."""
-        if len(op.results) == 1 and op not in self.replaced and any(value in self.parts for value in op.operands):
-            self._split(op)
+        """Compute `op` block by block, if operands are in blocks of the same homes, and rows don't depend on others."""
+        homes = {self.homes[value] for value in op.operands if value in self.parts}
+        if len(op.results) == 1 and op not in self.replaced and len(homes) == 1:
+            self._split(op, homes.pop())
 
-    def _split(self, op: ir.Operation) -> None:
+    def _split(self, op: ir.Operation, homes: Homes) -> None:
         made: list[ir.Value] | None = None
         if is_elementwise(op) or keeps_rows(op):
-            made = self._each(op, op.operands)
+            made = self._each(op, op.operands, homes)
         elif op.name == "stablehlo.reduce":
-            made = self._reduce(op)
+            made = self._reduce(op, homes)
         elif op.name == "stablehlo.dot_general":
-            made = self._product(op)
+            made = self._product(op, homes)
         if made is not None:
-            self.parts[op.results[0]] = made
+            self.put(op.results[0], made, homes)
             self.replaced.add(op)
 
-    def join(self, op: ir.Operation) -> bool:
+    def put(self, value: ir.Value, parts: list[ir.Value], homes: Homes) -> None:
+        """Let these be the blocks of `value`."""
+        self.parts[value], self.homes[value] = parts, homes
+
+    def join(self, op: ir.Operation, homes: Homes) -> bool:
         """Take a concatenation of rows in blocks, where the pieces end where blocks do."""
         result = op.results[0]
-        if ir.IntegerAttr(op.attributes["dimension"]).value != 0 or not self.divides(result):
+        if ir.IntegerAttr(op.attributes["dimension"]).value != 0 or not _divides(result, homes):
             return False
-        rows, groups, filled = self.rows(result), list[list[ir.Value]]([[]]), 0
+        rows, groups, filled = shape_of(result)[0] // len(homes), list[list[ir.Value]]([[]]), 0
         for operand in op.operands:
             if filled == rows:
                 groups.append([])
@@ -112,22 +114,22 @@ class Blocks:
             filled += shape_of(operand)[0]
             if filled > rows:
                 return False
-        self.parts[result] = [self._joined(group, op) for group in groups]
+        self.put(result, [self._joined(group, op) for group in groups], homes)
         self.replaced.add(op)
         return True
 
-    def cut(self, value: ir.Value) -> list[ir.Value]:
+    def cut(self, value: ir.Value, homes: Homes) -> list[ir.Value]:
         """The blocks of `value`, sliced out of it right where it is made, if they aren't known."""
         if value not in self.parts:
-            self.parts[value] = self._slices(value)
+            self.put(value, self._slices(value, len(homes)), homes)
         return self.parts[value]
 
-    def _slices(self, value: ir.Value) -> list[ir.Value]:
+    def _slices(self, value: ir.Value, count: int) -> list[ir.Value]:
         owner = value.owner
         begin = isinstance(owner, ir.Block)
         ip = ir.InsertionPoint.at_block_begin(owner) if begin else ir.InsertionPoint.after(owner.operation)
-        rows = self.rows(value)
-        return [self.own(rows_of(value, n * rows, rows, ip, value.location)) for n in range(self.count)]
+        rows = shape_of(value)[0] // count
+        return [self.own(rows_of(value, n * rows, rows, ip, value.location)) for n in range(count)]
 
     def whole(self, value: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
         """`value` put together from its blocks at `ip`."""
@@ -149,25 +151,26 @@ class Blocks:
         total = sum(shape_of(row)[0] for row in rows)
         return self.own(concatenation(rows, 0, with_rows(rows[0].type, total), self._at(before)))
 
-    def _operand(self, value: ir.Value, op: ir.Operation) -> list[ir.Value]:
+    def _operand(self, value: ir.Value, op: ir.Operation, homes: Homes) -> list[ir.Value]:
         """The blocks of an operand of `op` that has as many rows as its result: of a splat, a smaller splat."""
         if value in self.parts:
             return self.parts[value]
-        splat = self._splat(value, op)
+        splat = self._splat(value, op, len(homes))
         if splat is not None:
-            return [splat] * self.count
+            return [splat] * len(homes)
         made = defining_op(value)
-        if made is None and not self._may_split(value):
-            return self._slices(value)
-        if made is not None and is_elementwise(made) and made.block == op.block:
-            self._split(made)  # a decayed moment meets blocks only where the gradient is added
-        return self.cut(value)
+        if made is None and value not in self._may_cut:
+            return self._slices(value, len(homes))
+        others = made is not None and any(self.homes.get(each, homes) != homes for each in made.operands)
+        if made is not None and is_elementwise(made) and made.block == op.block and not others:
+            self._split(made, homes)  # a decayed moment meets blocks only where the gradient is added
+        return self.cut(value, homes)
 
-    def _splat(self, value: ir.Value, op: ir.Operation) -> ir.Value | None:
+    def _splat(self, value: ir.Value, op: ir.Operation, count: int) -> ir.Value | None:
         made = defining_op(value)
         if made is None or made.name not in ("stablehlo.broadcast_in_dim", "stablehlo.constant"):
             return None
-        type_ = with_rows(value.type, self.rows(value))
+        type_ = with_rows(value.type, shape_of(value)[0] // count)
         if made.name == "stablehlo.broadcast_in_dim":
             if 0 in ir.DenseI64ArrayAttr(made.attributes["broadcast_dimensions"]):
                 return None
@@ -187,20 +190,20 @@ class Blocks:
         )
         return self.own(made.results[0])
 
-    def _each(self, op: ir.Operation, operands: Iterable[ir.Value]) -> list[ir.Value] | None:
+    def _each(self, op: ir.Operation, operands: Iterable[ir.Value], homes: Homes) -> list[ir.Value] | None:
         """`op` once for each block; None if an operand can't be cut."""
         result = op.results[0]
-        if not self.divides(result):
+        if not _divides(result, homes):
             return None
         cut: list[Sequence[ir.Value]] = []
         for value in operands:
             if not shape_of(value):
-                cut.append([value] * self.count)
-            elif self.divides(value):
-                cut.append(self._operand(value, op))
+                cut.append([value] * len(homes))
+            elif _divides(value, homes):
+                cut.append(self._operand(value, op, homes))
             else:
                 return None
-        type_ = with_rows(result.type, self.rows(result))
+        type_ = with_rows(result.type, shape_of(result)[0] // len(homes))
         return [self._clone(op, each, type_, op) for each in zip(*cut, strict=True)]
 
     def _clone(self, op: ir.Operation, operands: Iterable[ir.Value], type_: ir.Type, before: ir.Operation) -> ir.Value:
@@ -214,15 +217,15 @@ class Blocks:
         )
         return self.own(made.results[0])
 
-    def _reduce(self, op: ir.Operation) -> list[ir.Value] | None:
+    def _reduce(self, op: ir.Operation, homes: Homes) -> list[ir.Value] | None:
         """Reduce within each row, block by block; across rows the blocks' results are reduced too, to a whole value."""
         if len(op.operands) != 2:
             return None
         value, first = op.operands
         if 0 not in ir.DenseI64ArrayAttr(op.attributes["dimensions"]):
-            if not self.divides(op.results[0]):
+            if not _divides(op.results[0], homes):
                 return None
-            type_ = with_rows(op.results[0].type, self.rows(op.results[0]))
+            type_ = with_rows(op.results[0].type, shape_of(op.results[0])[0] // len(homes))
             return [self._reduce_block(op, block, first, type_) for block in self.parts[value]]
         inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
         # Each block starts from `first`, which must not count twice.
@@ -250,13 +253,19 @@ class Blocks:
             made.results[0].set_type(type_)
         return self.own(made.results[0])
 
-    def _product(self, op: ir.Operation) -> list[ir.Value] | None:
+    def _product(self, op: ir.Operation, homes: Homes) -> list[ir.Value] | None:
         """A product of matrices for each row: the first dimension is one of the batch on both sides."""
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         left, right = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
         if not left or left[0] != 0 or right[0] != 0:
             return None
-        return self._each(op, op.operands)
+        return self._each(op, op.operands, homes)
+
+
+def _divides(value: ir.Value, homes: Homes) -> bool:
+    """Whether the first dimension of `value` can be cut into blocks."""
+    shape = shape_of(value) if isinstance(value.type, ir.RankedTensorType) else []
+    return bool(shape) and shape[0] > 0 and shape[0] % len(homes) == 0
 
 
 def with_rows(type_: ir.Type, rows: int) -> ir.RankedTensorType:

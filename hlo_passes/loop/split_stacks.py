@@ -1,7 +1,6 @@
 """`split-stacks`: stacked parameters, their gradients and their optimizer's state are cut into one block per mesh."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -12,32 +11,36 @@ from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import body_of, has_side_effect, main_of, operations, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.values import defining_op, is_used
-from jaxpp.hlo_passes.loop.blocks import Blocks, is_elementwise, keeps_rows, shape_of
+from jaxpp.hlo_passes.loop.blocks import Blocks, Homes, is_elementwise, keeps_rows, shape_of
 from jaxpp.hlo_passes.loop.forward_rows import rows_of
+from jaxpp.hlo_passes.loop.stack_reads import Read, StackReads
 
 _BARRIER = "stablehlo.optimization_barrier"
 
 
 @dataclass(frozen=True)
 class SplitStacks(Pass):
-    """Cuts the arguments that the loop reads row by row (stacked parameters) into as many blocks as there are meshes.
+    """Cuts arguments that the loop reads row by row (stacked parameters) into blocks, one for each mesh that uses them.
 
     Each block of rows has a mesh of its own, with the block's part of everything that is computed of it row by row:
     casts before the loop, gradients, the optimizer's update and its state. What needs all rows gets them put together;
-    of a sum over all rows (a norm) only the sums of the blocks meet.
+    of a sum over all rows (a norm) only the sums of the blocks meet. The meshes are the homes of the stages that read
+    the rows, in the order in which the fewest bytes move: an encoder's stack may be on other meshes than a decoder's.
 
-    - `jaxpp.blocks = n` on an argument or a result of `@main`: it is stored as n blocks along its first dimension. The
-      argument is only read through its blocks (a slice for each), the result is put together from its own.
-    - A stage takes the blocks that it needs; where a mesh has several separate runs of stages (interleaved schedules,
-      V-shaped ones), single rows, which are sent to it once per step from the mesh of their block. None is sent where
-      the layers are stored in the order of the meshes: `jaxpp.rows_of_layers`.
+    - `jaxpp.blocks = array<i64: 2, 3>` on an argument or a result of `@main`: it is stored as two equal blocks along
+      its first dimension, on the meshes 2 and 3. The argument is only read through its blocks (a slice for each), the
+      result is put together from its own.
+    - A stage takes its rows out of the block of its mesh. Where a mesh has several separate runs of stages (interleaved
+      schedules, V-shaped ones), rows of other meshes' blocks are sent to it once per step, their gradients back:
+      `jaxpp.rows_sent` on the module are the bytes of these rows. None is sent where the layers are stored in the order
+      of the meshes: `jaxpp.rows_of_layers`.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole.
 
     Preconditions: `find-microbatch-loop` ran, and `unroll-layers`, which makes the rows.
 
     ```mlir
-    @main(%w: tensor<4x8x8xf32>, ...)                ==>   @main(%w: tensor<4x8x8xf32> {jaxpp.blocks = 2}, ...)
+    @main(%w: tensor<4x8x8xf32>, ...)                ==>   @main(%w: tensor<4x8x8xf32> {jaxpp.blocks = [0, 1]}, ...)
     %r = stablehlo.while(...) {                            %w0 = stablehlo.slice %w [0:2, 0:8, 0:8]
       %w_0 = stablehlo.slice %w [0:1, 0:8, 0:8]            %w1 = stablehlo.slice %w [2:4, 0:8, 0:8]
       %w_3 = stablehlo.slice %w [3:4, 0:8, 0:8] ... }      %r = stablehlo.while(...) {
@@ -52,65 +55,44 @@ class SplitStacks(Pass):
     name: ClassVar[str] = "split-stacks"
 
     def run(self, module: ir.Module) -> None:
-        """Cut the stacks of `module`. Raises PassError when there is no loop in canonical form."""
+        """Cut the stacks of `module`. Raises PassError as `outline-stages` does."""
         loop = MicrobatchLoop.of(module)
-        homes = loop.plan.placement.homes
-        meshes = 1 + max(mesh for each in homes for mesh in each)
-        main = main_of(module)
-        if meshes > 1:
-            split = _Split(main, loop, meshes, _in_one_run([each[0] for each in homes]))
-            if split.find_stacks():
-                split.run()
-
-
-def _in_one_run(meshes: list[int]) -> bool:
-    """Whether each mesh has its stages one after the other."""
-    firsts = [mesh for before, mesh in pairwise([-1, *meshes]) if mesh != before]
-    return len(firsts) == len(set(firsts))
-
-
-@dataclass
-class _Read:
-    """Rows of a stack, or of what is computed of it row by row, as the loop reads them: `op` slices them out."""
-
-    op: ir.Operation
-    first: int
-    rows: int
-    total: int
+        if loop.plan.meshes > 1:
+            main = main_of(module)
+            reads = StackReads(main, loop)
+            sent = sum(stack.rows_sent for stack in reads.stacks.values())
+            if sent:
+                module.operation.attributes[at.ROWS_SENT] = at.i64(sent)
+            if reads.stacks:
+                _Split(main, loop, reads).run()
 
 
 class _Split:
     """The stacks of one module, and what becomes of them."""
 
-    def __init__(self, main: ir.Operation, loop: MicrobatchLoop, meshes: int, in_one_run: bool) -> None:
-        self._main, self._loop, self._in_one_run = main, loop, in_one_run
+    def __init__(self, main: ir.Operation, loop: MicrobatchLoop, reads: StackReads) -> None:
+        self._main, self._loop, self._stacks = main, loop, reads.stacks
+        self._result_homes = reads.result_homes
         self._block = body_of(main)
         self._ops = operations(self._block)
         self._end = terminator(self._block)
-        self._blocks = Blocks(meshes, self._may_split)
-        self._stacks: dict[ir.Value, list[_Read]] = {}
-        self._types = set[tuple[int, ...]]()
+        # An optimizer's state is cut with the parameters; nothing that the loop reads otherwise.
+        inside = {a for a in self._block.arguments if any(reads.is_in_loop(use.owner.operation) for use in a.uses)}
+        self._blocks = Blocks(set[ir.Value](self._block.arguments) - inside)
+        self._homes_of_type: dict[tuple[int, ...], set[Homes]] = {}
+        for argument, stack in self._stacks.items():
+            self._homes_of_type.setdefault(tuple(shape_of(argument)), set()).add(stack.homes)
         self._rows: dict[tuple[ir.Value, int, int], ir.Value] = {}
-
-    def find_stacks(self) -> bool:
-        """Find the arguments that are read row by row; whether there are any."""
-        for argument in self._block.arguments:
-            if self._blocks.divides(argument) and _may_hold_layers(argument.type):
-                reads = self._reads(argument)
-                if reads and _all_rows(reads):
-                    self._stacks[argument] = reads
-                    self._types.add(tuple(shape_of(argument)))
-        return bool(self._stacks)
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
-        for argument in self._stacks:
-            self._blocks.cut(argument)
+        for argument, stack in self._stacks.items():
+            self._blocks.cut(argument, stack.homes)
         for op in self._ops[:-1]:
             if op == self._loop.op:
                 self._read_blocks()
-            elif op.name == "stablehlo.concatenate" and tuple(shape_of(op.results[0])) in self._types:
-                self._blocks.join(op)
+            elif op.name == "stablehlo.concatenate" and (homes := self._homes_of_pieces(op)):
+                self._blocks.join(op, homes)
             else:
                 self._blocks.visit(op)
         self._return()
@@ -119,75 +101,51 @@ class _Split:
             if not any(map(is_used, op.results)) and not has_side_effect(op):
                 op.erase()
 
-    def _may_split(self, argument: ir.Value) -> bool:
-        """Whether an argument that meets blocks is cut too: an optimizer's state, but nothing that the loop reads."""
-        return not any(self._in_loop(use.owner.operation) for use in argument.uses)
+    def _homes_of_pieces(self, op: ir.Operation) -> Homes | None:
+        """Where the blocks of a concatenation are that may be a stack's gradient: where most of its rows are made."""
+        found = self._homes_of_type.get(tuple(shape_of(op.results[0])), set())
+        made = [self._home_of(piece) for piece in op.operands]
 
-    def _in_loop(self, op: ir.Operation) -> bool:
-        while op.block != self._block:
-            parent = op.parent
-            if parent is None:
-                return False
-            op = parent.operation
-        return op == self._loop.op
+        def fitting(homes: Homes) -> int:
+            where = [homes[k * len(homes) // len(made)] for k in range(len(made))]
+            return sum(mesh in (None, home) for mesh, home in zip(made, where, strict=True))
 
-    def _reads(self, value: ir.Value) -> list[_Read] | None:
-        """All that the loop reads of a stack; None if that isn't only rows of single blocks."""
-        found: list[_Read] = []
-        for use in value.uses:
-            op = use.owner.operation
-            inside = op.block == self._loop.body
-            by_rows = is_elementwise(op) or keeps_rows(op)
-            if not inside and not self._in_loop(op):
-                # Before the loop: what is computed of each row. After it: whatever there may be.
-                early = by_rows and op.block == self._block and op.is_before_in_block(self._loop.op)
-                more = self._reads(op.results[0]) if early else []
-            elif inside and op.name == "stablehlo.slice":
-                read = self._slice(op, value)
-                more = None if read is None else [read]
-            elif inside and len(op.operands) == 1 and by_rows and self._blocks.divides(op.results[0]):
-                more = self._reads(op.results[0])
-            elif inside and op.name == _BARRIER and not boundary.is_mark(op):
-                more = self._reads(op.results[use.operand_number])
-            else:
-                more = None
-            if more is None:
-                return None
-            found += more
-        return found
+        best = max(sorted(found), key=fitting, default=None)
+        return best if best is not None and fitting(best) else None
 
-    def _slice(self, op: ir.Operation, value: ir.Value) -> _Read | None:
-        shape, rows = shape_of(value), self._blocks.rows(value)
-        starts, limits, strides = (
-            list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("start_indices", "limit_indices", "strides")
-        )
-        plain = set(strides) == {1} and not any(starts[1:]) and limits[1:] == shape[1:]
-        if not plain or starts[0] // rows != (limits[0] - 1) // rows:
-            return None
-        return _Read(op, starts[0], limits[0] - starts[0], shape[0])
+    def _home_of(self, value: ir.Value) -> int | None:
+        """The home of the stage that makes a row, or what it is computed of; None where it comes from nowhere else."""
+        op = defining_op(value)
+        while op is not None and op != self._loop.op and (is_elementwise(op) or keeps_rows(op)):
+            value = op.operands[0]
+            op = defining_op(value)
+        return self._result_homes[ir.OpResult(value).result_number] if op == self._loop.op else None
 
     def _read_blocks(self) -> None:
-        """Let the loop read rows out of their blocks; with several runs of stages on a mesh, before the loop."""
-        blocks, reads = self._blocks, {read.op: read for reads in self._stacks.values() for read in reads}
-        outside, replaced = dict(blocks.parts), set(blocks.replaced)
-        blocks.anchor = None if self._in_one_run else self._loop.op
+        """Let the loop read rows out of their blocks; those of other meshes' blocks before the loop."""
+        blocks, reads = self._blocks, dict[ir.Operation, tuple[Read, int, bool]]()
+        for stack in self._stacks.values():
+            for read, is_whole in zip(stack.reads, stack.whole_blocks(), strict=True):
+                reads[read.op] = (read, len(stack.homes), is_whole)
+        outside = dict(blocks.parts), dict(blocks.homes), set(blocks.replaced)
+        blocks.anchor = None if all(is_whole for _, _, is_whole in reads.values()) else self._loop.op
         for op in operations(self._loop.body)[:-1]:
             if op in reads:
-                op.results[0].replace_all_uses_with(self._read(reads[op]))
+                op.results[0].replace_all_uses_with(self._read(*reads[op]))
             elif op.name == _BARRIER and not boundary.is_mark(op):
                 for value, result in zip(op.operands, op.results, strict=True):
                     if value in blocks.parts:
-                        blocks.parts[result] = blocks.parts[value]
+                        blocks.put(result, blocks.parts[value], blocks.homes[value])
             elif len(op.operands) == 1:
                 blocks.visit(op)
         for op in reads:
             _erase_unused(op)
-        blocks.anchor, blocks.parts, blocks.replaced = None, outside, replaced
+        blocks.anchor, (blocks.parts, blocks.homes, blocks.replaced) = None, outside
 
-    def _read(self, read: _Read) -> ir.Value:
-        number, first = divmod(read.first, read.total // self._blocks.count)
+    def _read(self, read: Read, count: int, is_whole: bool) -> ir.Value:
+        number, first = read.block(count)
         block = self._blocks.parts[read.op.operands[0]][number]
-        if self._in_one_run:
+        if is_whole:
             return self._row(block, first, read.rows, ir.InsertionPoint(read.op), read.op.location)
         key = (block, first, read.rows)
         if key not in self._rows:
@@ -202,18 +160,21 @@ class _Split:
     def _return(self) -> None:
         """Return what is known in blocks, or feeds an argument that is, in blocks."""
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
-        parts = self._blocks.parts
-        cut = [value in parts for value in self._block.arguments]
+        blocks, cut = self._blocks, [self._blocks.homes.get(value) for value in self._block.arguments]
+        ip = ir.InsertionPoint(self._end)
         for number, value in enumerate(list(self._end.operands)):
             feeds = results[number].get(at.FEEDS)
             fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
-            if cut[fed] if 0 <= fed < len(cut) else value in parts:
-                self._blocks.cut(value)
-                self._end.operands[number] = self._blocks.whole(value, ir.InsertionPoint(self._end))
-                results[number][at.BLOCKS] = at.i64(self._blocks.count)
-        for entry, split in zip(arguments, cut, strict=True):
-            if split:
-                entry[at.BLOCKS] = at.i64(self._blocks.count)
+            homes = cut[fed] if 0 <= fed < len(cut) else blocks.homes.get(value)
+            if homes is not None:
+                if blocks.homes.get(value, homes) != homes:
+                    value = blocks.whole(value, ip)
+                blocks.cut(value, homes)
+                self._end.operands[number] = blocks.whole(value, ip)
+                results[number][at.BLOCKS] = at.i64s(homes)
+        for entry, homes in zip(arguments, cut, strict=True):
+            if homes is not None:
+                entry[at.BLOCKS] = at.i64s(homes)
         at.set_tables(self._main, arguments, results)
 
     def _put_together(self) -> None:
@@ -234,20 +195,6 @@ class _Split:
             if last is None or (op is not None and last.is_before_in_block(op)):
                 last = op
         return ir.InsertionPoint.at_block_begin(self._block) if last is None else ir.InsertionPoint.after(last)
-
-
-def _may_hold_layers(type_: ir.Type) -> bool:
-    """Not the words of a random key, which its generator reads one by one."""
-    tensor = ir.RankedTensorType(type_)
-    return tensor.rank > 1 or isinstance(tensor.element_type, ir.FloatType)
-
-
-def _all_rows(reads: list[_Read]) -> bool:
-    """Whether every row is read, of everything that rows are read of."""
-    seen: dict[int, set[int]] = {}
-    for read in reads:
-        seen.setdefault(read.total, set()).update(range(read.first, read.first + read.rows))
-    return all(len(rows) == total for total, rows in seen.items())
 
 
 def _erase_unused(op: ir.Operation) -> None:

@@ -48,7 +48,7 @@ class _Improvement:
         for number, value in enumerate(terminator(body_of(placement.main)).operands):
             feeds = table[number].get(at.FEEDS)
             if number in placement.stacks.results:
-                for block, mesh in zip(placement.stacks.results[number].operands, placement.block_order, strict=True):
+                for block, mesh in placement.stacks.results[number].blocks():
                     self._needed.setdefault(block, set()).add(mesh)
             elif isinstance(feeds, ir.IntegerAttr) and 0 <= feeds.value < len(arguments):
                 self._feed(arguments[feeds.value], value)

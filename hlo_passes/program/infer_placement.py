@@ -30,7 +30,7 @@ class InferPlacement(Pass):
     - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
       computed wherever it is used.
     - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.
-    - A stack has one block on each mesh: its `jaxpp.meshes` are those of the blocks, in their order.
+    - The blocks of a stack are where `split-stacks` put them: its `jaxpp.meshes` are theirs, in their order.
     - A weight of several meshes is updated on one of them and then sent: as few bytes as when each sends its gradient
       to the others, and the work and the state of the optimizer only once.
 
@@ -184,7 +184,7 @@ class _Regroup:
         A moment is so decayed in its own buffer, together with the update that waits for a norm.
         """
         placement, users = self._placement, self._users
-        returned = {*self._return.operands, *(value for op in placement.stacks.joins for value in op.operands)}
+        returned = {*self._return.operands, *(value for join in placement.stacks.joins for value in join.operands)}
         for op in reversed(fixed):
             phase, meshes, level = self._key[op]
             keys = [self._key.get(user) for user in users[op]]
@@ -223,8 +223,8 @@ class _Regroup:
             if join is None:
                 self._connect_return(self._return, number, value, placement.returned[number])
             else:
-                for block, mesh in enumerate(placement.block_order):
-                    self._connect_return(join, block, join.operands[block], [mesh])
+                for block, (part, mesh) in enumerate(join.blocks()):
+                    self._connect_return(join.op, block, part, [mesh])
 
     def _connect_return(self, user: ir.Operation, number: int, value: ir.Value, meshes: Sequence[int]) -> None:
         """Let a result of a group be operand `number` of `user`: of the return, or of the join of a stack's blocks."""
@@ -289,8 +289,8 @@ class _Regroup:
         """Write on the arguments and results of `@main` where they live."""
         placement = self._placement
         arguments = at.argument_attributes(placement.main)
-        for entry, meshes in zip(arguments, placement.arguments.values(), strict=True):
-            entry[at.MESHES] = at.i64s(placement.block_order if at.BLOCKS in entry else sorted(meshes))
+        for entry, (argument, meshes) in zip(arguments, placement.arguments.items(), strict=True):
+            entry[at.MESHES] = at.i64s(placement.stacks.arguments.get(argument, sorted(meshes)))
         results = at.result_attributes(placement.main)
         for entry, meshes in zip(results, placement.returned, strict=True):
             entry[at.MESHES] = at.i64s(meshes)

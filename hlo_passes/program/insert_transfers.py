@@ -93,7 +93,7 @@ class _Cut:
             value = self._arguments[number]
             entry: dict[str, ir.Attribute] = {at.ARGUMENT: at.i64(number)}
             if cut is not None:
-                entry[at.BLOCK] = at.i64s([cut, self._stacks.count])
+                entry[at.BLOCK] = at.i64s([cut, len(self._stacks.arguments[value])])
                 value = self._slice(value, cut)
             self._local[mesh][value] = argument
             self._home.setdefault(value, mesh)
@@ -111,20 +111,21 @@ class _Cut:
 
     def _block_on(self, mesh: int, number: int) -> int | None:
         """Which block of argument `number` a mesh has; None when the argument is no stack."""
-        entry = self._argument_table[number]
-        return list(ir.DenseI64ArrayAttr(entry[at.MESHES])).index(mesh) if at.BLOCKS in entry else None
+        homes = self._stacks.arguments.get(self._arguments[number])
+        return None if homes is None else homes.index(mesh)
 
     def _type(self, number: int, block: int | None) -> ir.Type:
         type_ = ir.RankedTensorType(self._arguments[number].type)
         if block is None:
             return type_
         rows, *rest = type_.shape
-        return ir.RankedTensorType.get([rows // self._stacks.count, *rest], type_.element_type)
+        count = len(self._stacks.arguments[self._arguments[number]])
+        return ir.RankedTensorType.get([rows // count, *rest], type_.element_type)
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
         for use in argument.uses:
-            if self._stacks.slices[use.owner.operation] == block:
+            if self._stacks.slices[use.owner.operation].number == block:
                 return use.owner.operation.results[0]
         return argument
 
@@ -230,10 +231,11 @@ class _Cut:
             for number in here:
                 entry: dict[str, ir.Attribute] = {at.RESULT: at.i64(number)}
                 value = returned[number]
-                if number in self._stacks.results:
-                    cut = list(ir.DenseI64ArrayAttr(self._result_table[number][at.MESHES])).index(mesh)
-                    entry[at.BLOCK] = at.i64s([cut, self._stacks.count])
-                    value = self._stacks.results[number].operands[cut]
+                join = self._stacks.results.get(number)
+                if join is not None:
+                    cut = join.homes.index(mesh)
+                    entry[at.BLOCK] = at.i64s([cut, len(join.homes)])
+                    value = join.op.operands[cut]
                 values.append(self.local(value, mesh))
                 sharding = self._shardings.of(value)
                 if sharding is not None:

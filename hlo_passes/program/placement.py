@@ -15,7 +15,7 @@ from jaxpp.hlo_passes.ir.functions import (
     terminator,
 )
 from jaxpp.hlo_passes.ir.values import byte_size, is_used
-from jaxpp.hlo_passes.program.stacks import Stacks, order_of_blocks
+from jaxpp.hlo_passes.program.stacks import Stacks
 
 # Computing something this small again is cheaper than sending it.
 SMALL = 1 << 16
@@ -29,8 +29,8 @@ class Placement:
     operation to its mesh. The operations that are not in it float: they are computed wherever they are used, because
     they depend on constants and on arguments of no single mesh, or because they only make something small bigger (the
     broadcast of a norm: `sources` holds what such an operation depends on). `arguments` maps each argument to its
-    meshes; `returned` lists the meshes of each result. Of `stacks`, block k is on the mesh `block_order[k]`; its slice
-    counts as an argument, and is in `made_by_tasks`.
+    meshes; `returned` lists the meshes of each result. The slice that takes a block of one of the `stacks` counts as an
+    argument of the block's mesh, and is in `made_by_tasks`.
     """
 
     main: ir.Operation
@@ -45,7 +45,6 @@ class Placement:
     used_by_tasks: dict[ir.Value, set[int]] = field(default_factory=dict)
     arguments: dict[ir.Value, set[int]] = field(default_factory=dict)
     returned: list[list[int]] = field(default_factory=list)
-    block_order: list[int] = field(default_factory=list)
 
     def mesh_of(self, value: ir.Value) -> int | None:
         """The one mesh where `value` is; None when it floats or is an argument of several meshes."""
@@ -112,13 +111,10 @@ def _read(main: ir.Operation) -> Placement:
 
 
 def _place_blocks(placement: Placement) -> None:
-    """Put each block on the mesh whose tasks use it, as far as each mesh has one."""
-    stacks = placement.stacks
-    placement.block_order = order_of_blocks(stacks, pulls_of(placement))
-    for op, block in stacks.slices.items():
-        placement.made_by_tasks[op.results[0]] = placement.block_order[block]
-    for argument in stacks.arguments:
-        placement.arguments[argument] = set(placement.block_order)
+    for op, block in placement.stacks.slices.items():
+        placement.made_by_tasks[op.results[0]] = block.mesh
+    for argument, homes in placement.stacks.arguments.items():
+        placement.arguments[argument] = set(homes)
 
 
 def _drop_dead(placement: Placement) -> None:
@@ -202,9 +198,10 @@ def place_results(placement: Placement) -> None:
         fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
         argument = arguments[fed] if 0 <= fed < len(arguments) else None
         if number in placement.stacks.results:
-            for block, mesh in zip(placement.stacks.results[number].operands, placement.block_order, strict=True):
+            join = placement.stacks.results[number]
+            for block, mesh in join.blocks():
                 pulls.setdefault(block, set()).add(mesh)
-            placement.returned.append(placement.block_order)
+            placement.returned.append(join.homes)
             continue
         if argument is not None and placement.arguments[argument]:
             meshes = placement.arguments[argument]

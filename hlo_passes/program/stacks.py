@@ -1,16 +1,34 @@
 """Arguments and results of `@main` that `split-stacks` cut into blocks, and which mesh has which block."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
 from jaxlib.mlir import ir
-from scipy.optimize import linear_sum_assignment
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, terminator
-from jaxpp.hlo_passes.ir.values import byte_size, defining_op
+from jaxpp.hlo_passes.ir.values import defining_op
+
+
+class Block(NamedTuple):
+    """One block of a stack: its number, and its mesh."""
+
+    number: int
+    mesh: int
+
+
+@dataclass(frozen=True)
+class Join:
+    """The concatenation of its blocks that a result is; `homes` are their meshes."""
+
+    op: ir.Operation
+    homes: list[int]
+
+    def blocks(self) -> Iterator[tuple[ir.Value, int]]:
+        """Each block and its mesh."""
+        return zip(self.op.operands, self.homes, strict=True)
 
 
 @dataclass(frozen=True)
@@ -18,49 +36,48 @@ class Stacks:
     """The stacks of one `@main`.
 
     Attributes:
-        count: the number of blocks of each; 0 when there is no stack.
-        slices: for each operation that takes a block out of an argument, the number of the block.
-        arguments: the arguments that are stacks.
-        results: for each result that is a stack, the concatenation of its blocks.
+        slices: the operations that take a block out of an argument, and which.
+        arguments: the arguments that are stacks, with the meshes of their blocks.
+        results: the results that are stacks.
     """
 
-    count: int
-    slices: Mapping[ir.Operation, int]
-    arguments: Set[ir.Value]
-    results: Mapping[int, ir.Operation]
+    slices: Mapping[ir.Operation, Block]
+    arguments: Mapping[ir.Value, list[int]]
+    results: Mapping[int, Join]
 
     @staticmethod
     def of(main: ir.Operation) -> "Stacks":
         """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks."""
-        count, slices, arguments, results = 0, dict[ir.Operation, int](), set[ir.Value](), dict[int, ir.Operation]()
+        slices, arguments, results = dict[ir.Operation, Block](), dict[ir.Value, list[int]](), dict[int, Join]()
         for argument, entry in zip(body_of(main).arguments, at.argument_attributes(main), strict=True):
             if at.BLOCKS in entry:
-                count = _count(entry, count, main)
-                arguments.add(argument)
+                homes = arguments[argument] = _homes(entry, main)
                 for use in argument.uses:
-                    slices[use.owner.operation] = _number(use.owner.operation, argument, count)
+                    number = _number(use.owner.operation, argument, len(homes))
+                    slices[use.owner.operation] = Block(number, homes[number])
         returned = terminator(body_of(main)).operands
         for number, entry in enumerate(at.result_attributes(main)):
             if at.BLOCKS in entry:
-                count = _count(entry, count, main)
-                op = defining_op(returned[number])
-                if op is None or op.name != "stablehlo.concatenate" or len(op.operands) != count:
-                    raise PassError(f"result {number} is not put together from {count} blocks", location=main.location)
-                results[number] = op
-        return Stacks(count, slices, arguments, results)
+                homes, op = _homes(entry, main), defining_op(returned[number])
+                if op is None or op.name != "stablehlo.concatenate" or len(op.operands) != len(homes):
+                    raise PassError(
+                        f"result {number} is not put together from {len(homes)} blocks", location=main.location
+                    )
+                results[number] = Join(op, homes)
+        return Stacks(slices, arguments, results)
 
     @property
     def joins(self) -> set[ir.Operation]:
         """The concatenations that results are."""
-        return set(self.results.values())
+        return {join.op for join in self.results.values()}
 
 
-def _count(entry: Mapping[str, ir.Attribute], before: int, main: ir.Operation) -> int:
+def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:
     attribute = entry[at.BLOCKS]
-    count = attribute.value if isinstance(attribute, ir.IntegerAttr) else 0
-    if count < 1 or before not in (0, count):
-        raise PassError(f"{at.BLOCKS} = {attribute}, expected one number for all", location=main.location)
-    return count
+    homes = list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+    if not homes or len(set(homes)) < len(homes):
+        raise PassError(f"{at.BLOCKS} = {attribute}, expected the mesh of each block", location=main.location)
+    return homes
 
 
 def _number(op: ir.Operation, argument: ir.Value, count: int) -> int:
@@ -75,15 +92,3 @@ def _number(op: ir.Operation, argument: ir.Value, count: int) -> int:
         if (starts[0], limits[0]) == (block * rows, (block + 1) * rows) and limits[1:] == shape[1:]:
             return block
     raise PassError(f"a stack of {count} blocks is used as a whole", location=op.location, hint="run split-stacks")
-
-
-def order_of_blocks(stacks: Stacks, meshes_of: Mapping[ir.Value, Set[int]]) -> list[int]:
-    """The mesh of each block: each mesh has one, and the fewest bytes move.
-
-    `meshes_of` maps the blocks to the meshes of the tasks that use them. Of equals, block k is on mesh k.
-    """
-    used = np.eye(stacks.count) / 2
-    for op, block in stacks.slices.items():
-        for mesh in meshes_of.get(op.results[0], ()):
-            used[block, mesh] += byte_size(op.results[0].type)
-    return [int(mesh) for mesh in linear_sum_assignment(used, maximize=True)[1]]

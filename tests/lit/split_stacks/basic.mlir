@@ -5,8 +5,8 @@
 // update. Only the sums over the blocks meet.
 
 // CHECK-LABEL: func.func public @main(
-// CHECK-SAME:      %[[W:[^ ]*]]: tensor<2x4xf32> {jaxpp.blocks = 2 : i64}, %[[MU:[^ ]*]]: tensor<2x4xf32> {jaxpp.blocks = 2 : i64},
-// CHECK-SAME:      -> (tensor<2x4xf32> {jaxpp.blocks = 2 : i64, jaxpp.feeds = 0 : i64}, tensor<2x4xf32> {jaxpp.blocks = 2 : i64, jaxpp.feeds = 1 : i64}, tensor<f32>)
+// CHECK-SAME:      %[[W:[^ ]*]]: tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>}, %[[MU:[^ ]*]]: tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>},
+// CHECK-SAME:      -> (tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>, jaxpp.feeds = 0 : i64}, tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>, jaxpp.feeds = 1 : i64}, tensor<f32>)
 // CHECK-DAG:     %[[W0:.*]] = stablehlo.slice %[[W]] [0:1, 0:4]
 // CHECK-DAG:     %[[W1:.*]] = stablehlo.slice %[[W]] [1:2, 0:4]
 // CHECK-DAG:     %[[MU0:.*]] = stablehlo.slice %[[MU]] [0:1, 0:4]

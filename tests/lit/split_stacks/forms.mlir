@@ -4,7 +4,7 @@
 // jax.checkpoint is computed block by block.
 
 // CHECK-LABEL: func.func public @main(
-// CHECK-SAME:      %[[W:[^ ]*]]: tensor<4x2x2xf32> {jaxpp.blocks = 2 : i64}
+// CHECK-SAME:      %[[W:[^ ]*]]: tensor<4x2x2xf32> {jaxpp.blocks = array<i64: 0, 1>}
 // CHECK:         %[[W0:.*]] = stablehlo.slice %[[W]] [0:2, 0:2, 0:2]
 // CHECK:         %[[W1:.*]] = stablehlo.slice %[[W]] [2:4, 0:2, 0:2]
 // CHECK:         %[[L0:.*]] = stablehlo.convert %[[W0]] : (tensor<2x2x2xf32>) -> tensor<2x2x2xbf16>
@@ -47,7 +47,7 @@ func.func public @main(%w: tensor<4x2x2xf32>, %x: tensor<1x8xbf16>) -> tensor<1x
 // What needs all rows gets them put together: here a sort. The result that feeds the stack is cut again.
 
 // CHECK-LABEL: func.func public @main(
-// CHECK-SAME:      -> (tensor<2x4xf32> {jaxpp.blocks = 2 : i64, jaxpp.feeds = 0 : i64})
+// CHECK-SAME:      -> (tensor<2x4xf32> {jaxpp.blocks = array<i64: 0, 1>, jaxpp.feeds = 0 : i64})
 // CHECK:         %[[W:.*]] = stablehlo.concatenate %[[W0:.*]], %[[W1:.*]], dim = 0
 // CHECK:         %[[SORTED:.*]] = "stablehlo.sort"(%[[W]])
 // CHECK:         %[[S0:.*]] = stablehlo.slice %[[SORTED]] [0:1, 0:4]

@@ -1,25 +1,25 @@
 // RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=interleaved-1f1b meshes=2},split-stacks" | filecheck %s
 // RUN: jaxpp-opt %s --pipeline mpmd --schedule interleaved-1f1b --meshes 2 | filecheck %s --check-prefix=PROGRAM
 
-// Interleaved, mesh 0 has the stages 0 and 2, but the rows 0 and 1: a row is taken out of its block before the loop, and
-// sent from the mesh that has it, once per step: row 1 to mesh 1, row 2 to mesh 0.
+// Interleaved, mesh 0 has the stages 0 and 2, but the rows 0 and 1: it takes row 0 out of its block in the loop. The rows 1
+// and 2, of the other mesh's stages, are taken before the loop, and sent once per step.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK:         %[[W0:.*]] = stablehlo.slice %arg0 [0:2, 0:4]
 // CHECK-NEXT:    %[[W1:.*]] = stablehlo.slice %arg0 [2:4, 0:4]
-// CHECK:         %[[R0:.*]] = stablehlo.slice %[[W0]] [0:1, 0:4]
-// CHECK-NEXT:    %[[R1:.*]] = stablehlo.slice %[[W0]] [1:2, 0:4]
+// CHECK:         %[[R1:.*]] = stablehlo.slice %[[W0]] [1:2, 0:4]
 // CHECK-NEXT:    %[[R2:.*]] = stablehlo.slice %[[W1]] [0:1, 0:4]
-// CHECK-NEXT:    %[[R3:.*]] = stablehlo.slice %[[W1]] [1:2, 0:4]
 // CHECK-NEXT:    stablehlo.while
-// CHECK:           stablehlo.multiply %[[R0]],
+// CHECK:           %[[R0:.*]] = stablehlo.slice %[[W0]] [0:1, 0:4]
+// CHECK-NEXT:      stablehlo.multiply %[[R0]],
 // CHECK:           stablehlo.multiply %[[R1]],
 // CHECK:           stablehlo.multiply %[[R2]],
-// CHECK:           stablehlo.multiply %[[R3]],
+// CHECK:           %[[R3:.*]] = stablehlo.slice %[[W1]] [1:2, 0:4]
+// CHECK-NEXT:      stablehlo.multiply %[[R3]],
 
 // PROGRAM-LABEL: func.func public @mesh_0(
-// PROGRAM:         %[[ROWS:.*]]:2 = call @before_0(%{{[^ ]*}}) {jaxpp.mesh = 0 : i64} : (tensor<2x4xf32>) -> (tensor<1x4xf32>, tensor<1x4xf32>)
-// PROGRAM-NEXT:    "stablehlo.send"(%[[ROWS]]#
+// PROGRAM:         %[[ROW:.*]] = call @before_0(%{{[^ ]*}}) {jaxpp.mesh = 0 : i64} : (tensor<2x4xf32>) -> tensor<1x4xf32>
+// PROGRAM-NEXT:    "stablehlo.send"(%[[ROW]]
 // PROGRAM:         "stablehlo.recv"
 func.func public @main(%w: tensor<4x4xf32>, %x: tensor<1x4xf32>) -> (tensor<1x4xf32>) {
   %c0 = stablehlo.constant dense<0> : tensor<i32>

@@ -62,6 +62,7 @@ def check_own_rows(plan: schedules.Schedule, loss: Any, layers: int, **options: 
     step = partial(adamw_step, schedule=plan, loss=loss)
     args = (adamw_state(layers), batch(plan.microbatches))
     program = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh).lower(*args).program()
+    assert program.rows_sent_bytes == 0
     found = carried(program)
     crossing = sum(one != other for one, other in zip(plan.placement.homes, plan.placement.homes[1:], strict=False))
     assert found.pop("activation") == found.pop("gradient") == plan.microbatches * crossing
@@ -233,3 +234,16 @@ def test_there_and_back() -> None:
     assert jax.tree.all(jax.tree.map(lambda w, m: (w[rows] == m).all(), stored, model))
     found = in_model_order(model, {"x": np.ones((3, 8)), "y": np.zeros((3, 8))})
     assert ordered(rows)(stored, {"x": np.ones((3, 8)), "y": np.zeros((3, 8))}) == found
+
+
+def test_the_program_says_what_the_order_of_the_model_costs() -> None:
+    """Of four layers the second and the third are in blocks of the other mesh: 8 x 8 and 8 numbers each."""
+    plan, rows = plan_and_rows("interleaved-1f1b", 2)
+    args = (adamw_state(4), batch(MICROBATCHES))
+
+    def cost(loss: Any) -> int:
+        step = jaxpp.mpmd_jit_with_loop(partial(adamw_step, schedule=plan, loss=loss), mpmd_mesh=make_mesh(2))
+        return step.lower(*args).program().rows_sent_bytes
+
+    assert cost(in_model_order) == 2 * (8 * 8 + 8) * 4
+    assert cost(ordered(rows)) == 0

@@ -1,0 +1,215 @@
+"""The arguments that the microbatch loop reads row by row: stacked layers, and which stage reads which rows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxlib.mlir import ir
+from scipy.optimize import linear_sum_assignment
+
+from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.functions import body_of
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.values import byte_size
+from jaxpp.hlo_passes.loop.blocks import Homes, is_elementwise, keeps_rows, shape_of
+from jaxpp.hlo_passes.stages.assign import Assignment
+
+_BARRIER = "stablehlo.optimization_barrier"
+_MOVES = frozenset("stablehlo." + name for name in ("broadcast_in_dim", "convert", "reshape", "slice", "transpose"))
+
+
+@dataclass(frozen=True)
+class Read:
+    """Rows of a stack, or of what is computed of it row by row, as the loop reads them: `op` slices them out.
+
+    They are `rows` of `total`, from number `first` on. `homes` are the meshes where the stages that use them are at
+    home, `places` all the meshes that run these stages.
+    """
+
+    op: ir.Operation
+    first: int
+    rows: int
+    total: int
+    homes: frozenset[int] = frozenset()
+    places: frozenset[int] = frozenset()
+
+    def block(self, count: int) -> tuple[int, int]:
+        """The number of the block, of so many, in which the rows are, and the first of them in it."""
+        return divmod(self.first, self.total // count)
+
+    def is_in_a_block(self, count: int) -> bool:
+        """Whether a single one of so many blocks has all the rows."""
+        if self.total % count:
+            return False
+        return self.block(count)[1] + self.rows <= self.total // count
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An argument that the loop reads row by row, and the mesh of each of its blocks."""
+
+    reads: Sequence[Read]
+    homes: Homes
+
+    def whole_blocks(self) -> list[bool]:
+        """For each read whether the stage may take the block of the rows as it is.
+
+        It may where the block is, and where all stages that read the block run on the same meshes: else single rows
+        are sent to it.
+        """
+        places: dict[int, set[frozenset[int]]] = {}
+        for read in self.reads:
+            places.setdefault(read.block(len(self.homes))[0], set()).add(read.places)
+        found: list[bool] = []
+        for read in self.reads:
+            number, _ = read.block(len(self.homes))
+            found.append(read.places <= {self.homes[number]} or len(places[number]) == 1)
+        return found
+
+    @property
+    def rows_sent(self) -> int:
+        """The bytes of the rows that stages of other meshes than their block's use."""
+        found = {
+            (read.first, read.total, mesh): byte_size(read.op.results[0].type)
+            for read in self.reads
+            for mesh in read.homes - {self.homes[read.block(len(self.homes))[0]]}
+        }
+        return sum(found.values())
+
+
+class StackReads:
+    """Finds the stacks of `main`.
+
+    Attributes:
+        stacks: what is known of each argument that is one.
+        result_homes: for each result of the loop the home of the stage that makes it; None where any may.
+    """
+
+    def __init__(self, main: ir.Operation, loop: MicrobatchLoop) -> None:
+        self._main, self._loop = body_of(main), loop
+        self.stacks: dict[ir.Value, Stack] = {}
+        self.result_homes: list[int | None] = []
+        found: dict[ir.Value, list[Read]] = {}
+        for argument in self._main.arguments:
+            if _may_hold_layers(argument.type):
+                reads = self._reads(argument)
+                if reads and _all_rows(reads):
+                    found[argument] = reads
+        if found:
+            self._find_homes(found)
+
+    def is_in_loop(self, op: ir.Operation) -> bool:
+        """Whether `op` stands in the loop, at any depth."""
+        while op.block != self._main:
+            parent = op.parent
+            if parent is None:
+                return False
+            op = parent.operation
+        return op == self._loop.op
+
+    def _reads(self, value: ir.Value) -> list[Read] | None:
+        """All that the loop reads of a stack; None if that isn't only rows."""
+        found: list[Read] = []
+        for use in value.uses:
+            op = use.owner.operation
+            inside = op.block == self._loop.body
+            by_rows = is_elementwise(op) or keeps_rows(op)
+            if not inside and not self.is_in_loop(op):
+                # Before the loop: what is computed of each row. After it: whatever there may be.
+                early = by_rows and op.block == self._main and op.is_before_in_block(self._loop.op)
+                more = self._reads(op.results[0]) if early else []
+            elif inside and op.name == "stablehlo.slice":
+                read = _slice(op, value)
+                more = None if read is None else [read]
+            elif inside and len(op.operands) == 1 and by_rows:
+                more = self._reads(op.results[0])
+            elif inside and op.name == _BARRIER and not boundary.is_mark(op):
+                more = self._reads(op.results[use.operand_number])
+            else:
+                more = None
+            if more is None:
+                return None
+            found += more
+        return found
+
+    def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
+        """Keep those of which each mesh that is the home of a reading stage can have a block."""
+        loop, homes = self._loop, self._loop.plan.placement.homes
+        assignment = Assignment(loop.body, loop.stages, loop.indices)
+        stages = _stages_of(assignment)
+        for argument, reads in found.items():
+            placed = [
+                Read(
+                    read.op,
+                    read.first,
+                    read.rows,
+                    read.total,
+                    frozenset(homes[stage][0] for stage in stages[read.op]),
+                    frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
+                )
+                for read in reads
+            ]
+            meshes = tuple(sorted(set[int]().union(*(read.homes for read in placed))))
+            divides = shape_of(argument)[0] % max(len(meshes), 1) == 0
+            if len(meshes) > 1 and divides and all(read.is_in_a_block(len(meshes)) for read in placed):
+                self.stacks[argument] = Stack(placed, _order(meshes, placed))
+        tasks = [assignment.task_of(value) for value in assignment.yielded]
+        self.result_homes = [
+            None if task is None else homes[assignment.tasks.kind_and_stage(task)[1]][0] for task in tasks
+        ]
+
+
+def _slice(op: ir.Operation, value: ir.Value) -> Read | None:
+    shape = shape_of(value)
+    starts, limits, strides = (
+        list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("start_indices", "limit_indices", "strides")
+    )
+    plain = set(strides) == {1} and not any(starts[1:]) and limits[1:] == shape[1:]
+    return Read(op, starts[0], limits[0] - starts[0], shape[0]) if plain else None
+
+
+def _may_hold_layers(type_: ir.Type) -> bool:
+    """Not the words of a random key, which its generator reads one by one."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.rank or not type_.shape[0]:
+        return False
+    return type_.rank > 1 or isinstance(type_.element_type, ir.FloatType)
+
+
+def _all_rows(reads: Sequence[Read]) -> bool:
+    """Whether every row is read, of everything that rows are read of."""
+    seen: dict[int, set[int]] = {}
+    for read in reads:
+        seen.setdefault(read.total, set()).update(range(read.first, read.first + read.rows))
+    return all(len(rows) == total for total, rows in seen.items())
+
+
+def _stages_of(assignment: Assignment) -> dict[ir.Operation, set[int]]:
+    """For each operation of the loop's body its stage, or those that use it, if it only moves or casts a value."""
+    body, stages = assignment.ops[0].block, dict[ir.Operation, set[int]]()
+    for op in reversed(assignment.ops):
+        # A row behind a barrier counts to the barrier's task, but is of no use there.
+        if boundary.is_mark(op) or (op in assignment.task and op.name not in _MOVES):
+            task = assignment.before[op] if boundary.is_mark(op) else assignment.task[op]
+            stages[op] = {assignment.tasks.kind_and_stage(task)[1]}
+            continue
+        stages[op] = set()
+        for result in op.results:
+            for use in result.uses:
+                user = use.owner.operation
+                while user.block != body and user.parent is not None:
+                    user = user.parent.operation
+                stages[op] |= stages.get(user, set())
+    return stages
+
+
+def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
+    """The mesh of each block: each has one, and the fewest bytes move. Of equals, in ascending order."""
+    bytes_of = {
+        (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
+        for read in reads
+        for mesh in read.homes  # once per step, however often a stage reads it
+    }
+    used = np.eye(len(meshes)) / 2
+    for (block, _, _, mesh), size in bytes_of.items():
+        used[block, meshes.index(mesh)] += size
+    return tuple(meshes[column] for column in linear_sum_assignment(used, maximize=True)[1])
