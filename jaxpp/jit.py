@@ -273,11 +273,12 @@ class LoweredStep:
         if self._program is None:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
-            run_passes(module, mpmd(schedule, self._lowered.mpmd_mesh.mpmd_dim, **self._passes))
+            mesh = self._lowered.mpmd_mesh
+            shapes = " ".join("x".join(map(str, each.devices.shape)) for each in mesh.uneven)
+            run_passes(module, mpmd(schedule, mesh.mpmd_dim, shapes=shapes, **self._passes))
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
-            if meshes > self._lowered.mpmd_mesh.mpmd_dim:
-                mesh = self._lowered.mpmd_mesh
+            if meshes > mesh.mpmd_dim:
                 raise PassError(
                     f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
                     hint="give a larger mesh, or a schedule that places several stages on one mesh",

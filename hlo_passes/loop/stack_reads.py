@@ -80,13 +80,18 @@ class Stack:
 class StackReads:
     """Finds the stacks of `main`.
 
+    Args:
+        main: the function.
+        loop: its microbatch loop.
+        shapes: the shape of each mesh; empty when all have one.
+
     Attributes:
         stacks: what is known of each argument that is one.
         result_homes: for each result of the loop the home of the stage that makes it; None where any may.
     """
 
-    def __init__(self, main: ir.Operation, loop: MicrobatchLoop) -> None:
-        self._main, self._loop = body_of(main), loop
+    def __init__(self, main: ir.Operation, loop: MicrobatchLoop, shapes: Sequence[str]) -> None:
+        self._main, self._loop, self._shapes = body_of(main), loop, shapes
         self.stacks: dict[ir.Value, Stack] = {}
         self.result_homes: list[int | None] = []
         found: dict[ir.Value, list[Read]] = {}
@@ -150,13 +155,19 @@ class StackReads:
                 for read in reads
             ]
             meshes = tuple(sorted(set[int]().union(*(read.homes for read in placed))))
-            divides = shape_of(argument)[0] % max(len(meshes), 1) == 0
-            if len(meshes) > 1 and divides and all(read.is_in_a_block(len(meshes)) for read in placed):
+            if self._can_be_cut(argument, placed, meshes):
                 self.stacks[argument] = Stack(placed, _order(meshes, placed))
         tasks = [assignment.task_of(value) for value in assignment.yielded]
         self.result_homes = [
             None if task is None else homes[assignment.tasks.kind_and_stage(task)[1]][0] for task in tasks
         ]
+
+    def _can_be_cut(self, argument: ir.Value, reads: Sequence[Read], meshes: Homes) -> bool:
+        """Whether each of the meshes can have a block, and every read is of one."""
+        if len(meshes) < 2 or shape_of(argument)[0] % len(meshes):
+            return False
+        alike = not self._shapes or len({self._shapes[mesh] for mesh in meshes}) == 1
+        return alike and all(read.is_in_a_block(len(meshes)) for read in reads)
 
 
 def _slice(op: ir.Operation, value: ir.Value) -> Read | None:

@@ -12,6 +12,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.everywhere import gradient_step
+from unit.end_to_end.test_stacked_layers import by_stage, stacked
+from unit.end_to_end.test_stacks_on_some_meshes import run
 from unit.end_to_end.transfers import sends
 
 import jaxpp.api as jaxpp
@@ -152,3 +155,26 @@ def test_the_smaller_shards_cross(before: P, behind: P) -> None:
     assert [each.count('"') // 2 for each in receives] == [max(shards)] * 8
     if before != behind:
         check(step, (weights(2), batch(4)), mesh)
+
+
+def test_stacked_layers_stay_whole() -> None:
+    """No `jax.Array` has a block on one device and the other on two."""
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=by_stage)
+    (params, *_) = check(step, (stacked(), batch(4)), uneven((1, 1), (2, 1)), steps=2, feed=feed_state)
+    assert {leaf.sharding.spec for leaf in jax.tree.leaves(params)} == {P()}
+
+
+def test_stacked_layers_of_meshes_that_are_alike_are_split() -> None:
+    """The embedding has a smaller mesh of its own."""
+    mesh = uneven((1, 1), (2, 1), (2, 1))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = jaxpp.mark_stage_end(microbatch["x"] @ params["embedding"])
+        return jnp.mean((run(x, params["layers"], 2) - microbatch["y"]) ** 2)
+
+    params = {"embedding": weights(1)[0], "layers": stacked()}
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(3), loss=loss)
+    (params, *_) = check(step, (params, batch(4)), mesh, steps=2, feed=feed_state)
+    for leaf in jax.tree.leaves(params["layers"]):
+        assert leaf.sharding.shard_shape(leaf.shape) == (2, *leaf.shape[1:])
+        assert leaf.sharding.device_set == {*mesh.unstack[1].devices.flat, *mesh.unstack[2].devices.flat}
