@@ -306,7 +306,7 @@ class LoweredStep:
         """Compile every distinct stage program for its submesh."""
         program = self.program()
         mesh = self._lowered.mpmd_mesh
-        loaded = load(program.module, [submesh.shape for submesh in mesh.uneven] or None)
+        loaded = load(program.module)
         if mesh.cluster is not None:
             return mesh.cluster.compile(self._lowered, loaded, self._compiler_options)
         submeshes = mesh.unstack[: loaded.meshes]

@@ -110,6 +110,7 @@ def lower(
     feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
+    _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
     return Lowered(
@@ -236,6 +237,18 @@ def _has_mesh() -> bool:
 
 def _main(module: ir.Module) -> ir.Operation:
     return next(op.operation for op in module.body if ir.StringAttr(op.attributes["sym_name"]).value == "main")
+
+
+def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
+    """Say how large the meshes are, where they differ: the module's own mesh has each axis in its largest size."""
+    if mpmd_mesh.uneven:
+        with module.context:
+            i64 = ir.IntegerType.get_signless(64)
+            sizes = [
+                ir.DictAttr.get({name: ir.IntegerAttr.get(i64, size) for name, size in mesh.shape.items()})
+                for mesh in mpmd_mesh.uneven
+            ]
+            module.operation.attributes["jaxpp.mesh_sizes"] = ir.ArrayAttr.get(sizes)
 
 
 def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:

@@ -65,7 +65,9 @@ class MpmdMesh:
                 )
         devices = [device for mesh in meshes for device in mesh.devices.flat]
         if twice := [device for device in devices if devices.count(device) > 1]:
-            raise ValueError(f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; each stage needs devices of its own")
+            raise ValueError(
+                f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; each stage needs devices of its own"
+            )
         if len({mesh.devices.shape for mesh in meshes}) > 1:
             return MpmdMesh(_largest(meshes), mpmd_axis_name, cluster, tuple(meshes))
         whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))

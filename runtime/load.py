@@ -16,11 +16,11 @@ from jaxpp.runtime.values import ProgramError, TensorSpec, integer, read_constan
 from jaxpp.schedules.collector import collector_paused
 
 
-def load(module: ir.Module, axis_sizes: Sequence[Mapping[str, int]] | None = None) -> Program:
+def load(module: ir.Module) -> Program:
     """Read a program module.
 
-    axis_sizes: for each mesh the sizes of its axes, where they are not those of the module. What can't be cut as the
-        module says, because the sizes don't divide it, is cut less.
+    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+
     Raises ProgramError, with the op's location, for what is no program module, or can't run on meshes of these sizes.
     """
     with module.context, ir.Location.unknown(), collector_paused():
@@ -33,8 +33,7 @@ def load(module: ir.Module, axis_sizes: Sequence[Mapping[str, int]] | None = Non
         by_mesh = {integer(op.attributes["jaxpp.mesh"]): op for op in bodies.values()}
         if sorted(by_mesh) != list(range(meshes)) or len(bodies) != meshes:
             raise ProgramError(f"jaxpp.meshes is {meshes}; the functions are for the meshes {sorted(by_mesh)}")
-        own = Sizes.of(module)
-        sizes = [own if axis_sizes is None else own.changed(axis_sizes[mesh]) for mesh in range(meshes)]
+        sizes = Sizes.of_meshes(module, meshes)
         functions: dict[str, Function] = {}
         whole = {key: _across(key, by_mesh, sizes) for key in ("jaxpp.argument", "jaxpp.result")}
         readers = [

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
-from jaxpp.runtime.values import integer
+from jaxpp.runtime.values import ProgramError, integer
+
+MESH_SIZES = "jaxpp.mesh_sizes"
+"""The axes of each mesh with their sizes, on a module whose meshes differ in size."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,20 @@ class Sizes:
                 return Sizes(partitions, tuple((axis.name, axis.size) for axis in axes))
         return Sizes(partitions, ())
 
+    @staticmethod
+    def of_meshes(module: ir.Module, meshes: int) -> list["Sizes"]:
+        """Those of each mesh: those of the module, unless its `jaxpp.mesh_sizes` say otherwise."""
+        own = Sizes.of(module)
+        if MESH_SIZES not in module.operation.attributes:
+            return [own] * meshes
+        found = [
+            own.changed({each.name: integer(each.attr) for each in ir.DictAttr(entry)})
+            for entry in ir.ArrayAttr(module.operation.attributes[MESH_SIZES])
+        ]
+        if len(found) < meshes:
+            raise ProgramError(f"{MESH_SIZES} names {len(found)} meshes, the program has {meshes}")
+        return found[:meshes]
+
     def changed(self, axes: Mapping[str, int]) -> "Sizes":
         """The sizes of a mesh with these axes, among which are those named here."""
         named = tuple((name, axes.get(name, size)) for name, size in self.named)
@@ -48,4 +65,5 @@ class Sizes:
     @property
     def suffix(self) -> str:
         """What tells a function for a mesh of this size from the same function for others."""
-        return "" if self.own else "_on_" + "x".join(str(size) for _, size in self.named)
+        sizes = [size for _, size in self.named] or [self.partitions]
+        return "" if self.own else "_on_" + "x".join(map(str, sizes))
