@@ -27,19 +27,13 @@ from jaxpp.hlo_passes.stages.split_backward import SplitBackward
 
 
 def mpmd(
-    schedule: str = "",
-    meshes: int = 0,
-    *,
-    shapes: str = "",
-    gather_weights: str = "microbatch",
-    scatter_gradients: str = "microbatch",
+    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
     Args:
         schedule: a schedule's name or text, instead of the one that the loop carries.
         meshes: the number of meshes of a schedule given by name.
-        shapes: option of `split-stacks`.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
     """
@@ -50,9 +44,7 @@ def mpmd(
         SplitConditionals(),  # before the passes that follow values, which don't look into branches
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         ForwardGathers(),  # after hoisting, which casts what was gathered; before the rows of the stacks are followed
-        SplitStacks(
-            shapes
-        ),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
+        SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         PlaceReshards(),  # needs the shardings; before the marks become transfers

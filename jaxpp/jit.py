@@ -274,8 +274,7 @@ class LoweredStep:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             mesh = self._lowered.mpmd_mesh
-            shapes = " ".join("x".join(map(str, each.devices.shape)) for each in mesh.uneven)
-            run_passes(module, mpmd(schedule, mesh.mpmd_dim, shapes=shapes, **self._passes))
+            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes))
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:

@@ -36,10 +36,7 @@ class SplitStacks(Pass):
       of the meshes: `jaxpp.rows_of_layers`.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
-    meshes; so does one whose meshes have different shapes. A `jax.Array` has equal shards.
-
-    Options:
-        shapes: the shape of each mesh, as `1x2 1x4 1x4`; empty when all have one.
+    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
 
     Preconditions: `find-microbatch-loop` ran, and `unroll-layers`, which makes the rows.
 
@@ -57,14 +54,13 @@ class SplitStacks(Pass):
     """
 
     name: ClassVar[str] = "split-stacks"
-    shapes: str = ""
 
     def run(self, module: ir.Module) -> None:
         """Cut the stacks of `module`. Raises PassError as `outline-stages` does."""
         loop = MicrobatchLoop.of(module)
         if loop.plan.meshes > 1:
             main = main_of(module)
-            reads = StackReads(main, loop, self.shapes.split())
+            reads = StackReads(module, main, loop)
             sent = sum(stack.rows_sent for stack in reads.stacks.values())
             if sent:
                 module.operation.attributes[at.ROWS_SENT] = at.i64(sent)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxlib.mlir import ir
 from scipy.optimize import linear_sum_assignment
 
+from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import body_of
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
@@ -78,20 +79,17 @@ class Stack:
 
 
 class StackReads:
-    """Finds the stacks of `main`.
-
-    Args:
-        main: the function.
-        loop: its microbatch loop.
-        shapes: the shape of each mesh; empty when all have one.
+    """Finds the stacks of `main`, the entry of `module`.
 
     Attributes:
         stacks: what is known of each argument that is one.
         result_homes: for each result of the loop the home of the stage that makes it; None where any may.
     """
 
-    def __init__(self, main: ir.Operation, loop: MicrobatchLoop, shapes: Sequence[str]) -> None:
-        self._main, self._loop, self._shapes = body_of(main), loop, shapes
+    def __init__(self, module: ir.Module, main: ir.Operation, loop: MicrobatchLoop) -> None:
+        self._main, self._loop = body_of(main), loop
+        sizes = module.operation.attributes.get(at.MESH_SIZES)
+        self._sizes = [] if sizes is None else list(ir.ArrayAttr(sizes))
         self.stacks: dict[ir.Value, Stack] = {}
         self.result_homes: list[int | None] = []
         found: dict[ir.Value, list[Read]] = {}
@@ -166,7 +164,7 @@ class StackReads:
         """Whether each of the meshes can have a block, and every read is of one."""
         if len(meshes) < 2 or shape_of(argument)[0] % len(meshes):
             return False
-        alike = not self._shapes or len({self._shapes[mesh] for mesh in meshes}) == 1
+        alike = not self._sizes or all(self._sizes[mesh] == self._sizes[meshes[0]] for mesh in meshes)
         return alike and all(read.is_in_a_block(len(meshes)) for read in reads)
 
 
