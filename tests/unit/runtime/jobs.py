@@ -159,6 +159,38 @@ def stacks_keys_and_whole_meshes() -> list[int]:
     return [len(weights.addressable_shards), *weights.addressable_shards[0].data.shape]
 
 
+def stacks_of_some_meshes() -> list[int]:
+    """Two scans: the layers of the first are on the meshes of one process, those of the second on the other's."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+    def loss(stacks: Any, microbatch: Any) -> Any:
+        x, y = microbatch
+        for stack in stacks:
+            x, _ = jax.lax.scan(layer, x, stack)
+        return jnp.mean((x - y) ** 2)
+
+    def step(stacks: Any, batch: Any) -> Any:
+        gradient = partial(jax.value_and_grad(loss), stacks)
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(4), operation=operation)
+        return [w - 0.1 * g for w, g in zip(stacks, gradients, strict=True)], losses.mean()
+
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
+    weights, batch = arguments(4)
+    stacks = [np.stack(weights[:2]), np.stack(weights[2:])]
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, donate_argnums=0)
+    found: Any = (stacks, None)
+    expected: Any = (stacks, None)
+    for _ in range(3):
+        found, expected = pipelined(found[0], batch), jax.jit(step)(expected[0], batch)
+    for one, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(jaxpp.fetch(one), other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jaxpp.fetch(found[1]), expected[1], rtol=1e-5)
+    return [len(stack.addressable_shards) for stack in found[0]]
+
+
 def arrays_of_jaxpp() -> list[bool]:
     """A script in the terms of NVIDIA's JaxPP: parameters on all devices go to their meshes, and come back."""
     whole = Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data"))

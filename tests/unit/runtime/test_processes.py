@@ -13,6 +13,7 @@ JOBS = [
     jobs.some_shards_cross,
     jobs.meshes_of_different_sizes,
     jobs.stacks_keys_and_whole_meshes,
+    jobs.stacks_of_some_meshes,
     jobs.arrays_of_jaxpp,
     jobs.nothing_piles_up,
     jobs.deleted_at_once,
@@ -57,6 +58,10 @@ def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
 
 def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:
     assert results["stacks_keys_and_whole_meshes"] == [[2, 1, 32, 32]] * 2
+
+
+def test_stacks_that_one_process_has_no_part_of(results: dict[str, list[Any]]) -> None:
+    assert results["stacks_of_some_meshes"] == [[2, 0], [0, 2]]
 
 
 def test_names_of_jaxpp(results: dict[str, list[Any]]) -> None:
