@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jaxpp.jit import CompiledStep
 from jaxpp.lowering.lower import Lowered
 from jaxpp.ray.actor import Part, Step
 from jaxpp.ray.calls import ActorError
@@ -17,6 +16,7 @@ from jaxpp.runtime import Event, Program
 from jaxpp.runtime.arrays import Door, Shardings
 from jaxpp.runtime.program import Argument, Call, Constant, Result
 from jaxpp.runtime.remote import RemoteArray
+from jaxpp.step import CompiledStep
 
 if TYPE_CHECKING:
     from jaxpp.ray.cluster import Cluster

@@ -9,8 +9,8 @@ from unit.runtime.programs import tick
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.jit import CompiledStep
 from jaxpp.runtime import Event
+from jaxpp.step import CompiledStep
 
 
 @pytest.mark.parametrize(

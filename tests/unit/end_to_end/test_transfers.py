@@ -24,7 +24,7 @@ from jaxpp import schedules
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.jit import ProgramModule
+from jaxpp.step import ProgramModule
 
 GPT = Path(__file__).parents[2] / "lit" / "Inputs" / "gpt.mlir"
 MICROBATCHES = 4

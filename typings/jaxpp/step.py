@@ -1,0 +1,1 @@
+../../jaxpp/step.py
