@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 SMALL = 1 << 16
-"""Bytes of a frame at most: larger ones take `jax.experimental.transfer` less time."""
+"""Bytes of a frame at most. From four times as many on `jax.experimental.transfer` takes less time."""
 
 TICK = 0.1
 """Seconds between two looks during a wait."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,18 @@ def test_a_goodbye_is_no_loss(make: Make) -> None:
     assert first.wait_for_goodbyes(20)
 
 
+def test_a_second_connection_is_left_to_others(make: Make) -> None:
+    first, second = make(0), make(1)
+    connected(first, second)
+    (one, before), (other, after) = first.wires[1], second.wires[0]
+    one.setblocking(True)
+    other.setblocking(True)
+    one.sendall(b"\xff" * 5000)  # no message of a watchdog
+    assert before == after == b""
+    assert other.recv(5000, socket.MSG_WAITALL) == b"\xff" * 5000
+    assert first.lost == second.lost == []
+
+
 def test_a_connection_that_breaks_is_a_death(make: Make) -> None:
     losses: list[Loss] = []
     first, second = make(0, losses=losses), make(1)
@@ -129,12 +142,16 @@ def test_a_missing_peer(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_strangers_are_hung_up_on(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jaxpp.runtime.watchdog.PROOF_SECONDS", 1.0)
     first, second = make(0), make(1)
-    claims = json.dumps({"process": 1, "host": "here", "pid": 1, "nonce": ""}).encode()
-    framed = struct.pack(">I", len(claims)) + claims
+
+    def framed(message: Any) -> bytes:
+        text = json.dumps(message).encode()
+        return struct.pack(">I", len(text)) + text
+
     nested = b"[" * 4000
-    proof = json.dumps({"proof": "0" * 64}).encode()
+    claims = {"process": 1, "host": "here", "pid": 1, "nonce": ""}
+    proof = framed({"proof": "0" * 64})
     texts = [b"GET / HTTP/1.1\r\n\r\n", b"", struct.pack(">I", len(nested)) + nested, struct.pack(">I", 2) + b"{}"]
-    texts += [framed + struct.pack(">I", len(proof)) + proof]
+    texts += [framed(claims | {"use": use}) + proof for use in ("life", "values", "nothing")]
     strangers = [dial(first) for _ in texts]
     for stranger, text in zip(strangers, texts, strict=True):
         stranger.sendall(text)
@@ -146,6 +163,7 @@ def test_strangers_are_hung_up_on(make: Make, monkeypatch: pytest.MonkeyPatch) -
         stranger.close()
     connected(first, second)  # also the number that a stranger claimed
     assert first.lost == []
+    assert list(first.wires) == [1]
 
 
 def _rest(stranger: socket.socket) -> bytes:
