@@ -27,7 +27,8 @@ class Parcel:
         self.is_small = self.size <= SMALL and all(device.platform == "cpu" for device in devices)
         starts = itertools.accumulate(sizes[:-1], initial=0)
         self._layout = [
-            (each.shape, each.dtype, start, _compat.placer(each)) for each, start in zip(types, starts, strict=True)
+            (each.shape, each.dtype, start, _compat.placer(each, each.sharding))
+            for each, start in zip(types, starts, strict=True)
         ]
 
     def unpack(self, data: bytes) -> list[Any]:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+from jaxpp import _compat
 
 SMALL = 1 << 16
 """Bytes of a frame at most. From four times as many on `jax.experimental.transfer` takes less time."""
@@ -165,7 +165,7 @@ class _Outgoing:
         """The frame, when the arrays are computed."""
         if not self.frame:
             try:
-                data, is_error = b"".join([np.asarray(array).tobytes() for array in self.arrays]), False
+                data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
             except Exception as error:  # whatever a computation raises is for those who wait for its result
                 data, is_error = str(error).encode()[: SMALL // 16], True
             self.frame = _HEAD.pack(self.number, len(data), is_error) + data
