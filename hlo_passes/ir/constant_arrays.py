@@ -38,8 +38,8 @@ _COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
 def constant_array(value: ir.Value) -> np.ndarray | None:
     """The elements of `value`, if they are integers or truth values, not many, and made of constants.
 
-    What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, or a barrier of `jax.checkpoint`, may
-    stand in between.
+    What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, a barrier of `jax.checkpoint` or a
+    constraint on its sharding may stand in between.
     """
     return _evaluate(value, {})
 
@@ -60,7 +60,7 @@ def _fold(value: ir.Value, known: dict[ir.Value, np.ndarray | None]) -> np.ndarr
     if op is None:
         outside = _handed_on(value)
         return None if outside is None else _evaluate(outside, known)
-    if op.name == "stablehlo.optimization_barrier":
+    if op.name in ("stablehlo.optimization_barrier", "sdy.sharding_constraint"):
         return _evaluate(op.operands[ir.OpResult(value).result_number], known)
     if op.name == "stablehlo.constant":
         attribute = op.attributes["value"]
@@ -81,7 +81,7 @@ def _fold(value: ir.Value, known: dict[ir.Value, np.ndarray | None]) -> np.ndarr
 def is_all_true(value: ir.Value) -> bool:
     """Whether `value` is a mask that lets everything through."""
     op = defining_op(value)
-    while op is not None and op.name == "stablehlo.broadcast_in_dim":
+    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint"):
         value = op.operands[0]
         op = defining_op(value)
     array = constant_array(value)
@@ -112,6 +112,11 @@ def _reshape(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
     return operands[0].reshape(list(ir.RankedTensorType(op.results[0].type).shape))
 
 
+def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    bounds = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices", "strides"))
+    return operands[0][tuple(slice(*each) for each in zip(*bounds, strict=True))]
+
+
 def _convert(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
     element = ir.IntegerType(ir.RankedTensorType(op.results[0].type).element_type)
     if element.width not in (8, 16, 32, 64):
@@ -137,4 +142,5 @@ _FOLDS: dict[str, Callable[[ir.Operation, list[np.ndarray]], np.ndarray | None]]
     "stablehlo.convert": _convert,
     "stablehlo.compare": _compare,
     "stablehlo.reduce": _reduce,
+    "stablehlo.slice": _slice,
 }

@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
+from jaxpp.hlo_passes.ir.constant_arrays import constant_array
 from jaxpp.hlo_passes.ir.functions import has_side_effect, operations
 from jaxpp.hlo_passes.ir.values import defining_op, is_used
 
@@ -109,6 +110,9 @@ class _Forward:
             return None
         if op.name == "stablehlo.constant":
             return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+        if op.name == "stablehlo.reshape":  # of one element of an array: the row of a layer, say
+            array = constant_array(op.operands[0])
+            return None if array is None else int(array.item())
         values = [self.integers[value] for value in op.operands if value in self.integers]
         if len(values) != len(op.operands):
             return None

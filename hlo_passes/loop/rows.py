@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.constant_arrays import is_all_true
+from jaxpp.hlo_passes.ir.constant_arrays import constant_array, is_all_true
 from jaxpp.hlo_passes.ir.values import defining_op, is_zero
 from jaxpp.hlo_passes.loop.forward_rows import rows_of
 from jaxpp.hlo_passes.loop.indexed_rows import scattered_rows
@@ -156,24 +156,47 @@ Padded = list[tuple[int, int, ir.Value]]
 
 
 def _padded(value: ir.Value, body: ir.Block) -> Padded | None:
-    """The summands of a sum of values padded with zeros: the gradient of `w[0]`, `w[1]`... of one stack."""
+    """The summands of a sum of values padded with zeros, or written over zeros: the gradient of `w[0]`, `w[1]`..."""
     work, found = [value], Padded()
     while work:
-        op = producer(constrained(work.pop()), body)
+        summand = work.pop()
+        op = producer(constrained(summand), body)
         if op is not None and op.name == "stablehlo.add":
             work += op.operands
-            continue
-        if op is None or op.name != "stablehlo.pad" or not is_zero(op.operands[1]):
-            return None
-        low, high, interior = (
-            list(ir.DenseI64ArrayAttr(op.attributes[name]))
-            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-        )
-        dimensions = [d for d, edges in enumerate(zip(low, high, strict=True)) if any(edges)]
-        if len(dimensions) != 1 or any(interior) or min(low + high) < 0:
-            return None
-        found.append((dimensions[0], low[dimensions[0]], op.operands[0]))
-    return found
+        elif not (is_zero(summand) and (found or work)):
+            row = None if op is None else _pad(op) or _written(op)
+            if row is None:
+                return None
+            found.append(row)
+    return found or None
+
+
+def _pad(op: ir.Operation) -> tuple[int, int, ir.Value] | None:
+    """Where a pad with zeros puts its operand, if that has its full size along all dimensions but one."""
+    if op.name != "stablehlo.pad" or not is_zero(op.operands[1]):
+        return None
+    low, high, interior = (
+        list(ir.DenseI64ArrayAttr(op.attributes[name]))
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    dimensions = [d for d, edges in enumerate(zip(low, high, strict=True)) if any(edges)]
+    if len(dimensions) != 1 or any(interior) or min(low + high) < 0:
+        return None
+    return dimensions[0], low[dimensions[0]], op.operands[0]
+
+
+def _written(op: ir.Operation) -> tuple[int, int, ir.Value] | None:
+    """Where `op` writes a value over zeros, if that has its full size along all dimensions but one."""
+    if op.name != "stablehlo.dynamic_update_slice" or not is_zero(op.operands[0]):
+        return None
+    whole, update, *starts = op.operands
+    sizes = zip(ir.RankedTensorType(whole.type).shape, ir.RankedTensorType(update.type).shape, strict=True)
+    smaller = [(d, most - size) for d, (most, size) in enumerate(sizes) if size < most]
+    start = constant_array(starts[smaller[0][0]]) if len(smaller) == 1 else None
+    if start is None:
+        return None
+    dimension, last = smaller[0]
+    return dimension, min(max(int(start), 0), last), update
 
 
 def _tiles(padded: Padded, shape: Sequence[int]) -> Cut | None:
@@ -201,7 +224,7 @@ def _sums(rows: Sequence[tuple[int, ir.Value]], ip: ir.InsertionPoint) -> list[i
 
 def splat(value: ir.Value) -> ir.Value | None:
     """The scalar of which `value` is a broadcast."""
-    op = defining_op(value)
+    op = defining_op(constrained(value))
     if op is None or op.name != "stablehlo.broadcast_in_dim":
         return None
     scalar = op.operands[0]

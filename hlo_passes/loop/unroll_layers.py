@@ -30,9 +30,9 @@ class UnrollLayers(Pass):
       put together after the loop.
 
     Layers that are written one after the other, with rows `w[0]`, `w[1]`... of stacked parameters, get a sum for each
-    row too: the gradient of such a row is padded with zeros. So do layers that are read in another order than that of
-    the stack, `w[rows]` with constant `rows`: their gradients are added to zeros at these. Loops without marks stay as
-    they are.
+    row too: the gradient of such a row is padded with zeros, or written over zeros (in a loop that reads `w[i]`). So do
+    layers that are read in another order than that of the stack, `w[rows]` with constant `rows`: their gradients are
+    added to zeros at these. Loops without marks stay as they are.
 
     Preconditions: `inline-calls` ran. The loops count to constants.
 

@@ -79,3 +79,48 @@ func.func public @main(%x: tensor<1x2x4xf32>) -> tensor<4x4xf32> {
   }
   return %0#1 : tensor<4x4xf32>
 }
+
+// -----
+
+// Rows that are written over zeros at the numbers that an array has for the layers: a sum for each, too.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[LOOP:.*]]:4 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %{{[^ ]*}} = %{{[^ ]*}}, %[[SUM0:[^ ]*]] = %{{[^ ]*}}, %[[SUM1:[^ ]*]] = %{{[^ ]*}})
+// CHECK:           %[[M0:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %{{.*}} : tensor<1x4xf32>
+// CHECK:           %[[M1:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %[[M0]] : tensor<1x4xf32>
+// CHECK-DAG:       stablehlo.add %[[SUM0]], %[[M1]]
+// CHECK-DAG:       stablehlo.add %[[SUM1]], %[[M0]]
+func.func public @main(%x: tensor<1x4xf32>) -> tensor<2x4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %f0 = stablehlo.constant dense<0.0> : tensor<f32>
+  %zeros = stablehlo.broadcast_in_dim %f0, dims = [] : (tensor<f32>) -> tensor<2x4xf32>
+  %numbers = stablehlo.constant dense<[1, 0]> : tensor<2xi32>
+  %0:3 = stablehlo.while(%i = %c0, %sum = %zeros, %array = %numbers) : tensor<i32>, tensor<2x4xf32>, tensor<2xi32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = ""}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %1:3 = stablehlo.while(%k = %zero, %y = %x, %g = %zeros) : tensor<i32>, tensor<1x4xf32>, tensor<2x4xf32>
+    cond {
+      %limit = stablehlo.constant dense<2> : tensor<i32>
+      %2 = stablehlo.compare LT, %k, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %2 : tensor<i1>
+    } do {
+      %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %y : tensor<1x4xf32>
+      %2 = stablehlo.dynamic_slice %array, %k, sizes = [1] : (tensor<2xi32>, tensor<i32>) -> tensor<1xi32>
+      %row = stablehlo.reshape %2 : (tensor<1xi32>) -> tensor<i32>
+      %3 = stablehlo.dynamic_update_slice %zeros, %m, %row, %zero : (tensor<2x4xf32>, tensor<1x4xf32>, tensor<i32>, tensor<i32>) -> tensor<2x4xf32>
+      %4 = stablehlo.add %g, %3 : tensor<2x4xf32>
+      %5 = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %5, %m, %4 : tensor<i32>, tensor<1x4xf32>, tensor<2x4xf32>
+    }
+    %7 = stablehlo.add %sum, %1#2 : tensor<2x4xf32>
+    %8 = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %8, %7, %array : tensor<i32>, tensor<2x4xf32>, tensor<2xi32>
+  }
+  return %0#1 : tensor<2x4xf32>
+}

@@ -163,6 +163,57 @@ def test_however_the_rows_are_read(form: Any) -> None:
     check_own_rows(plan, partial(form, rows), len(rows))
 
 
+def over_the_rows(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    """A scan over the numbers of the rows."""
+
+    def body(x: jax.Array, row: Any) -> Any:
+        return mark(layer(jax.tree.map(lambda leaf: leaf[row], params), x)), None
+
+    return squared_error(lax.scan(body, microbatch["x"], jnp.asarray(rows))[0], microbatch)
+
+
+def in_fori_loop(rows: np.ndarray, params: Any, microbatch: Any) -> Any:
+    numbers = jnp.asarray(rows)
+
+    def body(i: Any, x: jax.Array) -> jax.Array:
+        return mark(layer(jax.tree.map(lambda leaf: leaf[numbers[i]], params), x))
+
+    return squared_error(lax.fori_loop(0, len(rows), body, microbatch["x"]), microbatch)
+
+
+@pytest.mark.parametrize("form", [over_the_rows, in_fori_loop])
+def test_a_loop_that_looks_up_each_row(form: Any) -> None:
+    plan, rows = plan_and_rows("zb-v", 2)
+    check_own_rows(plan, partial(form, rows), len(rows))
+
+
+@pytest.mark.parametrize("spec", [P("mpmd"), P("mpmd", "data"), P(None, "data")])
+def test_rows_that_are_sharded_on_each_mesh(spec: P) -> None:
+    plan, rows = plan_and_rows("interleaved-1f1b", 2)
+    mesh, step = make_mesh(2, data=2), partial(adamw_step, schedule=plan, loss=ordered(rows))
+    args = (adamw_state(4), batch(MICROBATCHES))
+    options: dict[str, Any] = {"in_shardings": ((spec, P()), P(None, "data"))}
+    program = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program()
+    assert set(carried(program)) == {"activation", "gradient", "scalar"}
+    check(step, args, mesh, steps=2, feed=feed_state, tolerance=1e-4, **options)
+
+
+def test_explicit_axes() -> None:
+    plan, rows = plan_and_rows("interleaved-1f1b", 2)
+    mesh = make_mesh(2, data=2, explicit=True)
+    step = partial(gradient_step, schedule=plan, loss=ordered(rows))
+    args = (stacked(), batch(MICROBATCHES))
+    options: dict[str, Any] = {"in_shardings": (P(), P(None, "data"))}
+
+    def reference(params: Any, batch: Any) -> Any:
+        with jax.set_mesh(mesh.lowering_mesh()):
+            return jax.jit(step)(jax.device_put(params, P()), jax.device_put(batch, P(None, "data")))
+
+    program = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program()
+    assert set(carried(program)) == {"activation", "gradient"}
+    check(step, args, mesh, reference=reference, **options)
+
+
 def test_cast_to_bfloat16() -> None:
     """Before the rows are taken, and after; biases stay as they are."""
     plan, rows = plan_and_rows("interleaved-1f1b", 2)

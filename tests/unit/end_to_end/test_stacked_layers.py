@@ -50,15 +50,16 @@ def test_options_of_scan(options: dict[str, Any]) -> None:
     check_loss(partial(loss, **options), "1f1b", stacked())
 
 
+def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
+    def body(i: Any, x: jax.Array) -> jax.Array:
+        return mark(layer(jax.tree.map(lambda leaf: leaf[i], params), x))
+
+    return squared_error(lax.fori_loop(0, 4, body, microbatch["x"]), microbatch)
+
+
 @plans
 def test_fori_loop_over_all_layers(plan: str) -> None:
-    def of_one(params: Any, microbatch: Any) -> Any:
-        def body(i: Any, x: jax.Array) -> jax.Array:
-            return mark(layer(jax.tree.map(lambda leaf: leaf[i], params), x))
-
-        return squared_error(lax.fori_loop(0, 4, body, microbatch["x"]), microbatch)
-
-    check_loss(of_one, plan, stacked())
+    check_loss(in_fori_loop, plan, stacked())
 
 
 @plans
@@ -245,7 +246,7 @@ def test_layers_without_a_scan(plan: str) -> None:
 
 
 @pytest.mark.parametrize("microbatches", [4, 8])
-@pytest.mark.parametrize("loss", [loss, one_by_one])
+@pytest.mark.parametrize("loss", [loss, one_by_one, in_fori_loop])
 def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
     found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches, loss)
