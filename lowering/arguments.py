@@ -110,7 +110,7 @@ class Placer:
         if placed is None:
             placed = self._present(leaf)
         else:
-            _check_fits(name, aval.shape, placed)
+            _check_fits(name, aval.shape, placed, bool(self.mpmd_mesh.uneven))
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any) -> NamedSharding | None:
@@ -145,29 +145,46 @@ class Placer:
             return None
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
-        known = [mesh.shape for mesh in self.mpmd_mesh.uneven] or [self.mesh.shape]
-        if not any(all(shape[name] == size for name, size in sizes.items()) for shape in known):
+        if self.mpmd_mesh.uneven:
+            # Not what lies on several: it is replicated there because they differ, not because it was wanted so.
+            mesh = sharding.mesh
+            if not isinstance(mesh, Mesh) or len(self.mpmd_mesh.mpmd_indices_for_mesh(mesh) or ()) != 1:
+                return None
+        elif any(self.mesh.shape[name] != size for name, size in sizes.items()):
             return None
-        return NamedSharding(self.mesh, without_axis(sharding.spec, mpmd))
+        found = NamedSharding(self.mesh, without_axis(sharding.spec, mpmd))
+        return found if _divides(found, leaf.shape) else None
 
 
 def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
     """The message for a sharding over the mpmd axis of something that is no stack of layers."""
     return (
         f"{what} shards over the mpmd axis {mpmd_mesh.mpmd_axis_name!r}; a value lives on whole submeshes, unless it "
-        "is a stack of layers that the loop reads one by one, as many for each mesh: "
+        "is a stack of layers that the loop reads one by one, as many for each mesh"
+        f"{', these being of one size' if mpmd_mesh.uneven else ''}: "
         f"shard it over {mpmd_mesh.spmd_axis_names or 'no axis'}"
     )
 
 
-def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding) -> None:
+def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
+    """Whether the axes of each dimension divide it: not all do in their largest sizes that do on one of the meshes."""
+    shards = [math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry))) for entry in sharding.spec]
+    return not any(size % count for size, count in zip(shape, shards, strict=False))
+
+
+def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding, uneven: bool) -> None:
     spec = sharding.spec
     if len(spec) > len(shape):
         raise ValueError(f"in_shardings for {name}: {spec} has {len(spec)} entries, but the argument has shape {shape}")
     for size, entry in zip(shape, spec, strict=False):
         shards = math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry)))
         if size % shards:
-            raise ValueError(f"in_shardings for {name}: {spec} cuts a dimension of {size} into {shards}; shape {shape}")
+            where = (
+                f" on the mesh {dict(sharding.mesh.shape)}, which has each axis in its largest size" if uneven else ""
+            )
+            raise ValueError(
+                f"in_shardings for {name}: {spec} cuts a dimension of {size} into {shards}{where}; shape {shape}"
+            )
 
 
 def _axes(spec: PartitionSpec) -> list[str]:

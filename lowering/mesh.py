@@ -53,9 +53,11 @@ class MpmdMesh:
         Raises:
             ValueError: there are none, their axes differ, or a device is in two of them.
         """
+        if isinstance(meshes, Mesh):
+            raise TypeError("MpmdMesh.of: expected a sequence of meshes, found a Mesh; MpmdMesh(mesh, axis) takes one")
+        meshes = [_with_axis(mesh, mpmd_axis_name) for mesh in meshes]
         if not meshes:
             raise ValueError("MpmdMesh.of: expected at least one mesh, found none")
-        meshes = [_with_axis(mesh, mpmd_axis_name) for mesh in meshes]
         first = meshes[0]
         for number, mesh in enumerate(meshes):
             if (mesh.axis_names, mesh.axis_types) != (first.axis_names, first.axis_types):

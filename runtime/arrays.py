@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.program import Argument, Program
@@ -94,6 +94,11 @@ class Shardings:
             sharding = NamedSharding(mesh, PartitionSpec(*entries))
             self._placed[key] = Placed(sharding, _compat.abstract_value(shape, spec.dtype, sharding))
         return self._placed[key]
+
+    def type_at(self, mesh: int, dtype: Any, position: int, shape: Sequence[int]) -> Any:
+        """The type of an array on the device at that position of the mesh."""
+        device = self.union((mesh,)).devices.flat[position]
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=SingleDeviceSharding(device))
 
     def shard_numbers(self, meshes: tuple[int, ...]) -> list[list[int]]:
         """For each of `meshes` the positions of its devices among those of the union; only this process's count."""

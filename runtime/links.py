@@ -1,11 +1,11 @@
 """What one program sends to other processes and receives from them, step after step."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
@@ -56,7 +56,8 @@ class Links:
             return [], list, []  # the devices of the other mesh may not be known
         devices = self.shardings.union((send.destination,)).devices.flat
         targets = [devices[route.pieces[number].target] for number in stays]
-        return stays, route.cut(stays, self.positions(mesh)), targets
+        spec = self.program.registers[mesh][send.operand]
+        return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
@@ -84,7 +85,7 @@ class Links:
             order += numbers
             self._offers.append((peer, number, parcel))
         transport, count = self.transport, len(pieces)
-        cut = route.cut(order, self.positions(mesh))
+        cut = route.cut(order, self.positions(mesh), partial(self._type, spec, mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
             parts = cut(_compat.shards(values[0]))
@@ -117,12 +118,13 @@ class Links:
 
     def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
         """Waits for pulled pieces, and puts them and those copied here, the pieces of `order`, together."""
-        placed = self.shardings.place(self.program.registers[mesh][receive.result], (mesh,))
+        spec = self.program.registers[mesh][receive.result]
+        placed = self.shardings.place(spec, (mesh,))
         route, _, far = self._route(mesh, receive)
         task = self._tasks.get(receive.channel)
         waits = [(index, Waiting(far[number], mesh, receive, task, self.owners)) for index, number in enumerate(order)]
         waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
-        join = route.join(order, self.positions(mesh))
+        join = route.join(order, self.positions(mesh), partial(self._type, spec, mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
             values = list(values)
@@ -223,8 +225,7 @@ class Links:
 
     def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
         """The type of a piece, on this process's device at that position of the mesh."""
-        device = self.shardings.union((mesh,)).devices.flat[position]
-        return jax.ShapeDtypeStruct(shape, spec.dtype, sharding=SingleDeviceSharding(device))
+        return self.shardings.type_at(mesh, spec.dtype, position, shape)
 
 
 def _tasks(program: Program) -> dict[int, Call]:

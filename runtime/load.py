@@ -108,7 +108,6 @@ class _MeshReader:
         self.registers: dict[ir.Value, int] = {}
         self.constants: dict[int, Constant] = {}
         self.resharded: dict[tuple[int, TensorSpec], int] = {}
-        self.copies: set[int] = set()
         self.arguments: list[tuple[int, int, bool, Block]] = []
         """(argument number, register, donated, block)"""
         self.results: list[tuple[int, int, Block]] = []
@@ -182,23 +181,16 @@ class _MeshReader:
         constant = self.constants.get(register)
         if (found.shape, found.dtype) != (expected.shape, expected.dtype) or not (constant or any(self.whole.values())):
             raise self.fail(op, f"{what} is {found}, expected {expected}")
-        if constant is None:
-            return self.reshard(register, expected)
         if (register, expected) not in self.resharded:
-            self.resharded[register, expected] = len(self.specs)
-            self.sequence.append(Constant(len(self.specs), constant.value, expected))
+            copy = self.resharded[register, expected] = len(self.specs)
             self.specs.append(expected)
+            if constant is not None:
+                self.sequence.append(Constant(copy, constant.value, expected))
+            else:
+                function = reshard_function(found, expected, self.sizes)
+                self.functions[function.name] = function
+                self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self.resharded[register, expected]
-
-    def reshard(self, register: int, expected: TensorSpec) -> int:
-        """The register of another copy of a value, for one use."""
-        function = reshard_function(self.specs[register], expected, self.sizes)
-        self.functions[function.name] = function
-        self.specs.append(expected)
-        copy = len(self.specs) - 1
-        self.copies.add(copy)
-        self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
-        return copy
 
     def constant(self, op: ir.Operation) -> None:
         spec = read_spec(op.results[0].type, None, self.sizes.axes)
@@ -219,7 +211,6 @@ class _MeshReader:
             for number, (value, expected) in enumerate(zip(op.operands, function.arguments, strict=True))
         ]
         frees = {*self.frees(op, operands), *self.frees(op, [self.registers[value] for value in op.operands])}
-        frees |= self.copies.intersection(operands)
         results = [self.define(value, spec) for value, spec in zip(op.results, function.results, strict=True)]
         stage, microbatch = (
             integer(op.attributes[key]) if key in op.attributes else None for key in ("jaxpp.stage", "jaxpp.microbatch")

@@ -4,6 +4,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,10 @@ Bounds = tuple[tuple[int, int], ...]
 
 Parts = Callable[[Sequence[Any]], list[Any]]
 """Arrays of one device each, in and out."""
+
+
+TypeAt = Callable[[int, Sequence[int]], Any]
+"""The `jax.ShapeDtypeStruct` of an array of this shape on the device at this position of a mesh."""
 
 
 class Piece(NamedTuple):
@@ -44,6 +49,7 @@ class Route:
 
     def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds]) -> None:
         self.pieces: list[Piece] = []
+        self._sources = sources
         self._grids: list[tuple[list[int], tuple[int, ...]]] = []
         """For each target its pieces, and how many of them lie along each dimension."""
         holders: dict[Bounds, list[int]] = {}
@@ -66,7 +72,7 @@ class Route:
         along = [{part[dimension] for part, _ in found} for dimension in range(len(wanted))]
         self._grids.append((list(range(first, len(self.pieces))), tuple(map(len, along))))
 
-    def cut(self, pieces: Sequence[int], positions: Sequence[int]) -> Parts:
+    def cut(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
         """Makes these pieces of the shards that a process has of the sending mesh, at these positions."""
         wanted: dict[int, list[tuple[int, Bounds]]] = {}
         whole: list[tuple[int, int]] = []
@@ -79,10 +85,11 @@ class Route:
         if not wanted:
             indices = [index for _, index in whole]
             return lambda shards: [shards[index] for index in indices]
-        cutters = [
-            (index, [place for place, _ in cuts], _cutter(tuple(cut for _, cut in cuts)))
-            for index, cuts in wanted.items()
-        ]
+        cutters: list[tuple[int, list[int], Callable[..., Any]]] = []
+        for index, cuts in wanted.items():
+            type_ = type_at(positions[index], [end - start for start, end in self._sources[positions[index]]])
+            cutter = _cutter(tuple(cut for _, cut in cuts), type_)
+            cutters.append((index, [place for place, _ in cuts], cutter))
 
         def run(shards: Sequence[Any]) -> list[Any]:
             parts: list[Any] = [None] * len(pieces)
@@ -95,17 +102,18 @@ class Route:
 
         return run
 
-    def join(self, pieces: Sequence[int], positions: Sequence[int]) -> Parts:
+    def join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
         """Makes the shards at these positions of the receiving mesh, of these pieces."""
-        index = {number: place for place, number in enumerate(pieces)}
-        sources = [
-            ([index[number] for number in numbers], grid) for numbers, grid in map(self._grids.__getitem__, positions)
-        ]
-        if all(len(places) == 1 for places, _ in sources):
-            order = [places[0] for places, _ in sources]
+        places = {number: place for place, number in enumerate(pieces)}
+        joiners: list[tuple[list[int], Callable[..., Any]]] = []
+        for position in positions:
+            numbers, grid = self._grids[position]
+            types = tuple(type_at(position, self.pieces[number].shape) for number in numbers)
+            joiners.append(([places[number] for number in numbers], _joiner(grid, types)))
+        if all(joiner is _itself for _, joiner in joiners):
+            order = [where[0] for where, _ in joiners]
             return lambda parts: [parts[place] for place in order]
-        joiners = [(places, _joiner(grid)) for places, grid in sources]
-        return lambda parts: [joiner(*[parts[place] for place in places]) for places, joiner in joiners]
+        return lambda parts: [joiner(*[parts[place] for place in where]) for where, joiner in joiners]
 
 
 Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
@@ -160,15 +168,15 @@ def _is_part(part: Bounds, whole: Bounds) -> bool:
 
 
 @functools.cache
-def _cutter(cuts: tuple[Bounds, ...]) -> Callable[[Any], list[Any]]:
+def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
     def cut(shard: jax.Array) -> list[jax.Array]:
         return [lax.slice(shard, *zip(*bounds, strict=True)) for bounds in cuts]
 
-    return jax.jit(cut)
+    return _compiled(cut, type_)
 
 
 @functools.cache
-def _joiner(grid: tuple[int, ...]) -> Callable[..., Any]:
+def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
     """Puts parts, in row-major order, together: so many along each dimension."""
 
     def join(*parts: jax.Array) -> jax.Array:
@@ -178,8 +186,19 @@ def _joiner(grid: tuple[int, ...]) -> Callable[..., Any]:
             parts = tuple(lax.concatenate(group, dimension) for group in groups)
         return parts[0]
 
-    return jax.jit(join) if math.prod(grid) > 1 else _itself
+    return _compiled(join, *types) if math.prod(grid) > 1 else _itself
 
 
 def _itself(part: Any) -> Any:
     return part
+
+
+def _compiled(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:
+    """`function`, compiled in another thread: the mesh and the precision that the caller has set are not its own."""
+
+    def compile_() -> Callable[..., Any]:
+        with jax.enable_x64(True):
+            return jax.jit(function).lower(*types).compile()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(compile_).result()

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import re
 from collections.abc import Mapping
 
 from jaxlib.mlir import ir
@@ -10,6 +11,18 @@ from jaxlib.mlir.dialects import sdy
 from jaxpp.runtime.program import Function
 from jaxpp.runtime.sizes import Sizes
 from jaxpp.runtime.values import ELEMENTS, ProgramError, TensorSpec, read_spec, sharding_text
+
+_COLLECTIVES = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        "all_gather",
+        "all_reduce",
+        "all_to_all",
+        "collective_broadcast",
+        "collective_permute",
+        "reduce_scatter",
+    )
+)
 
 
 def read_function(module: ir.Module, op: ir.Operation, sizes: Sizes) -> Function:
@@ -132,13 +145,23 @@ def _resize(unit: ir.Module, name: str, sizes: Sizes) -> None:
 
 
 def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Refuse a shard_map that was traced for what the mesh is not: its axes, or the devices its collectives name."""
     manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
-    for axis in [manual[number] for number in range(len(manual))]:
-        if traced[axis] != sizes[axis]:
-            raise ProgramError(
-                f"{op.location}: a shard_map over {axis!r} in @{name} was traced for {traced[axis]} devices, and is to "
-                f"run on a mesh where that axis has {sizes[axis]}; give the meshes of a shard_map one size"
-            )
+    over = [axis for axis in (manual[number] for number in range(len(manual))) if traced[axis] != sizes[axis]]
+    collectives: list[str] = []
+    op.walk(lambda each: collectives.append(each.name) or ir.WalkResult.ADVANCE)
+    if not over and _COLLECTIVES.isdisjoint(collectives):
+        return
+    source = re.search(r'"([^"]+\.py)":(\d+)', str(op.location))
+    where = f"{source[1]}:{source[2]}: error: " if source else ""
+    what = f"over {over[0]!r}" if over else "with collectives"
+    axes = over or [axis for axis, size in sizes.items() if traced[axis] != size]
+    found = ", ".join(f"{axis!r} has {traced[axis]} devices" for axis in axes)
+    wanted = ", ".join(str(sizes[axis]) for axis in axes)
+    raise ProgramError(
+        f"{where}a shard_map {what} was traced for a mesh where {found}; @{name} is to run on one where it has "
+        f"{wanted}; give the meshes of a shard_map one size"
+    )
 
 
 def _has_part(sharding: ir.Attribute) -> bool:

@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from jax.sharding import SingleDeviceSharding
@@ -242,8 +243,10 @@ def copy_of(program: Program, shardings: Shardings, channel: int) -> Callable[[S
     devices = list(shardings.union((hop.target,)).devices.flat)
     pieces = range(len(route.pieces))
     copy = batch_copy([SingleDeviceSharding(devices[each.target]) for each in route.pieces])
-    moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source])), copy)
-    join = route.join(pieces, range(len(devices)))
+    dtype = program.registers[hop.target][hop.result].dtype
+    here, there = (partial(shardings.type_at, mesh, dtype) for mesh in (hop.source, hop.target))
+    moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source]), here), copy)
+    join = route.join(pieces, range(len(devices)), there)
     return lambda arrays: [_compat.join_arrays(placed.aval, placed.sharding, join(moved(arrays)))]
 
 

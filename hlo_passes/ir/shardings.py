@@ -108,6 +108,13 @@ class MeshAxes:
         return sdy.TensorShardingAttr.get(self.name, closed)
 
 
+def uneven_axes(module: ir.Module) -> set[str]:
+    """The axes that have different sizes on different meshes (`jaxpp.mesh_sizes`)."""
+    attribute = module.operation.attributes.get(at.MESH_SIZES)
+    meshes = [at.dictionary(entry) for entry in ir.ArrayAttr(attribute)] if attribute is not None else []
+    return {axis for mesh in meshes for axis, size in mesh.items() if size != meshes[0][axis]}
+
+
 def without(dimensions: Iterable[Sequence[str]], axes: Container[str]) -> list[tuple[str, ...]]:
     """`dimensions` with nothing sharded over `axes`."""
     return [tuple(axis for axis in names if axis not in axes) for names in dimensions]

@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
+from jaxpp.hlo_passes.ir.shardings import MeshAxes, uneven_axes, without
 from jaxpp.hlo_passes.ir.values import is_used, is_zero
 from jaxpp.hlo_passes.loop import partial_sums
 from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, REDUCE, PartialSum, Stacker, zeros_of
@@ -31,7 +31,8 @@ class DelayReductions(Pass):
 
     Done for sums that nothing else reads, of products, reductions and scatters (embeddings) over a sharded dimension,
     sent through what is linear: transpositions, casts to wider types, constant factors, padding, further sums. Not for
-    maxima, nor where the groups would have unequal sizes. Sums of floats are taken in another order afterwards.
+    maxima, nor where the groups would have unequal sizes, nor over an axis
+    that has different sizes on different meshes. Sums of floats are taken in another order afterwards.
 
     Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
     default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. The
@@ -68,6 +69,7 @@ class DelayReductions(Pass):
         if mesh is None or loop.length == 1:
             return
         totals = [total for n in range(len(loop.op.operands)) if (total := _total(mesh, loop, n)) is not None]
+        totals = [total for total in totals if uneven_axes(module).isdisjoint(total.axes)]
         gathers = find_gathers(mesh, loop)
         price = {
             "gather_weights": sum(each.extra_bytes(mesh) for each in gathers),

@@ -100,6 +100,16 @@ def test_what_does_not_divide_is_cut_less() -> None:
     )
 
 
+@pytest.mark.parametrize(("shapes", "delayed"), [([(1, 1), (4, 1)], False), ([(4, 1), (4, 1)], True)])
+def test_sums_are_not_delayed_where_they_would_take_more_memory(shapes: Any, delayed: bool) -> None:
+    """One summand per device of the largest mesh would be four on the one device of the smallest."""
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=uneven(*shapes), in_shardings=(P(), P(None, "data"))
+    )
+    text = step.lower(weights(2), batch(4)).program().as_text()
+    assert ("tensor<4x8x8xf32>" in text) == delayed
+
+
 def test_trace() -> None:
     mesh = uneven((1, 1), (2, 1))
     step = jaxpp.mpmd_jit_with_loop(
@@ -109,6 +119,61 @@ def test_trace() -> None:
     (_, losses), events = compiled.trace(weights(2), batch(4))
     np.testing.assert_allclose(losses, sgd_step(weights(2), batch(4))[1], rtol=1e-5)
     assert {event.mesh for event in events} == {0, 1}
+
+
+def test_collectives_over_one_axis_where_another_differs() -> None:
+    """They name devices by number."""
+    mesh = uneven((2, 2), (1, 2))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        def product(x: Any, w: Any) -> Any:
+            return jax.lax.psum(x @ w, "model")
+
+        x = microbatch["x"]
+        for w in params:
+            over = jax.shard_map(
+                product,
+                mesh=mesh.jax_mesh,
+                in_specs=(P(None, "model"), P("model")),
+                out_specs=P(),
+                axis_names={"model"},
+            )
+            x = jaxpp.mark_stage_end(over(x, w))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh)
+    with pytest.raises(ValueError, match=r"py:\d+: error: a shard_map with collectives was traced .* 'data' has 2 dev"):
+        step(weights(2), batch(4))
+
+
+def test_under_a_mesh_that_the_caller_has_set() -> None:
+    mesh = uneven((2, 1), (1, 1))
+    with jax.set_mesh(mesh.jax_mesh):
+        step = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+        pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=(P(), P(None, "data")))
+        found, _ = pipelined(weights(2), batch(4))
+    expected, _ = jax.jit(step)(weights(2), batch(4))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_that_lie_on_a_mesh_whose_size_divides_them() -> None:
+    """The sizes of the mesh that functions are traced for don't: that is no reason to refuse them."""
+    mesh = uneven((2, 1), (3, 1))
+    params = [jax.device_put(weights(2)[0], NamedSharding(mesh.unstack[0], P("data"))), weights(2)[1]]
+    step = partial(sgd_step, schedule=jaxpp.Std1F1B(2))
+    found, _ = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh)(params, batch(4))
+    expected, _ = jax.jit(step)(weights(2), batch(4))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+def test_input_shardings_must_divide_by_the_largest_sizes() -> None:
+    mesh = uneven((2, 1), (3, 1))
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh, in_shardings=(P("data"), P())
+    )
+    with pytest.raises(ValueError, match=r"into 3 on the mesh .*, which has each axis in its largest size; shape"):
+        step(weights(2), batch(4))
 
 
 def test_shard_map_over_an_axis_of_two_sizes() -> None:
@@ -124,8 +189,8 @@ def test_shard_map_over_an_axis_of_two_sizes() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh)
     with pytest.raises(
         ValueError,
-        match=r"test_uneven_meshes\.py.*a shard_map over 'data' in @\w+ was traced for 2 devices, and is to run on a "
-        "mesh where that axis has 1; give the meshes of a shard_map one size",
+        match=r"^[^ ]*test_uneven_meshes\.py:\d+: error: a shard_map over 'data' was traced for a mesh where 'data' "
+        r"has 2 devices; @\w+ is to run on one where it has 1; give the meshes of a shard_map one size$",
     ):
         step(weights(2), batch(4))
 

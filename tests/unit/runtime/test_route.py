@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +41,19 @@ def shards(value: np.ndarray[Any, Any], axes: Axes, sizes: Sizes) -> list[np.nda
     return [value[indices[device]] for device in devices.flat]
 
 
+def type_at(position: int, shape: Sequence[int]) -> Any:
+    """As float32 on the device of that number."""
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[position])
+    return jax.ShapeDtypeStruct(tuple(shape), np.float32, sharding=sharding)
+
+
+def on_device(values: Sequence[Any], positions: Sequence[int]) -> list[jax.Array]:
+    return [
+        jax.device_put(np.asarray(each, np.float32), jax.devices()[where])
+        for each, where in zip(values, positions, strict=True)
+    ]
+
+
 @st.composite
 def layouts(draw: st.DrawFn, shape: Sequence[int]) -> tuple[Axes, Sizes]:
     sizes = {"a": draw(st.sampled_from([1, 2, 3])), "b": draw(st.sampled_from([1, 2]))}
@@ -64,9 +76,10 @@ def test_every_device_gets_its_shard(data: st.DataObject) -> None:
     here, there = shards(value, *source), shards(value, *target)
     route = route_of(program(shape, source, target), 5)
     everything = range(len(route.pieces))
-    parts = route.cut(everything, range(len(here)))(here)
+    parts = route.cut(everything, range(len(here)), type_at)(on_device(here, range(len(here))))
     assert [part.shape for part in parts] == [piece.shape for piece in route.pieces]
-    found = route.join(everything, range(len(there)))(parts)
+    parts = on_device(parts, [piece.target for piece in route.pieces])
+    found = route.join(everything, range(len(there)), type_at)(parts)
     for position, (one, right) in enumerate(zip(found, there, strict=True)):
         np.testing.assert_array_equal(one, right)
         sizes = [math.prod(piece.shape) for piece in route.pieces if piece.target == position]
@@ -105,8 +118,9 @@ def test_parts_of_an_axis() -> None:
 def test_pieces_of_one_process_only() -> None:
     """A process makes the pieces of its own shards, and puts its own shards together."""
     route = Route([((0, 2),), ((2, 4),)], [((0, 4),), ((0, 4),)])
-    assert route.cut([1, 3], [1])([np.array([2.0, 3.0])]) == [pytest.approx([2.0, 3.0])] * 2
-    joined = route.join([2, 3], [1])([np.array([0.0, 1.0]), np.array([2.0, 3.0])])
+    shards = on_device([np.array([2.0, 3.0])], [1])
+    assert [part is shards[0] for part in route.cut([1, 3], [1], type_at)(shards)] == [True, True]
+    joined = route.join([2, 3], [1], type_at)(on_device([np.array([0.0, 1.0]), np.array([2.0, 3.0])], [1, 1]))
     np.testing.assert_array_equal(joined[0], [0, 1, 2, 3])
 
 
