@@ -31,8 +31,8 @@ class DelayReductions(Pass):
 
     Done for sums that nothing else reads, of products, reductions and scatters (embeddings) over a sharded dimension,
     sent through what is linear: transpositions, casts to wider types, constant factors, padding, further sums. Not for
-    maxima, nor where the groups would have unequal sizes, nor over an axis whose size differs from mesh to mesh. Sums of
-    floats are taken in another order afterwards.
+    maxima, nor where the groups would have unequal sizes, nor over an axis whose size differs from mesh to mesh.
+    Sums of floats are taken in another order afterwards.
 
     Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
     default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. The
