@@ -64,11 +64,11 @@ def source_of_ordered_effect(jaxpr: Any) -> str | None:
 
 
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """Turn the values a closed jaxpr closes over into its first arguments; returns both (0.10.2)."""
-    from jax._src import core
+    """Turn the values a closed jaxpr closes over into its first arguments; returns both (0.10.2, 0.12.0.1)."""
     from jax._src.interpreters import partial_eval
+    from jax.extend.core import ClosedJaxpr
 
-    return core.ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
+    return ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
 def _jaxlib() -> Any:
