@@ -3,18 +3,84 @@
 Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
+import functools
 import io
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir._mlir_libs import _jax_mlir_ext, _stablehlo
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
+# The whole suite passes under these. A new version is added here and to each `seen_in` below.
+TRIED = ("0.10.2", "0.11.2", "0.12.0.1")
 
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+class UnsupportedJaxError(RuntimeError):
+    """The JAX that is installed lacks a private name that jaxpp uses, or has another thing under that name."""
+
+
+def _version() -> str:
+    import jax
+
+    return str(jax.__version__)
+
+
+def seen_in(
+    *versions: str,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """The private names that a function uses were seen in these versions of JAX.
+
+    A name that another version lacks, or that means another thing there, becomes an `UnsupportedJaxError`.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        @functools.wraps(function)
+        def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            try:
+                return function(*args, **kwargs)
+            except (AttributeError, ImportError, TypeError) as error:
+                found = _version()
+                if found in versions or not _raised_here(error):
+                    raise
+                raise UnsupportedJaxError(
+                    f"jaxpp does not work with jax {found}: {error}; "
+                    f"it was tried with {', '.join(versions)}: pip install 'jax<={versions[-1]}'"
+                ) from error
+
+        vars(checked)["seen_in"] = versions
+        return checked
+
+    return decorate
+
+
+def _raised_here(error: BaseException) -> bool:
+    """Whether a line of this file raised `error`, not one of JAX or of the user that it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code.co_filename == __file__
+
+
+@functools.cache
+def warn_of_newer_jax() -> None:
+    """Warn, once per process, of a JAX that is newer than all that were tried."""
+    import jax
+
+    newest = tuple(int(part) for part in TRIED[-1].split("."))
+    if jax.__version_info__ > newest:
+        message = f"jax {jax.__version__} is newer than those that jaxpp was tried with ({', '.join(TRIED)})"
+        warnings.warn(message, stacklevel=100)  # no line of the user's has a part in it: the warning names none
+
+
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def make_context() -> ir.Context:
-    """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax (0.10.2)."""
+    """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax."""
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+
     context = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
@@ -26,19 +92,26 @@ def make_context() -> ir.Context:
     return context
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.Value]:
-    """Clone the body of `callee` (a func.func) at the current insertion point; returns its results (0.10.2)."""
+    """Clone the body of `callee` (a func.func) at the current insertion point; returns its results."""
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+
     return list(_jax_mlir_ext.inlined_func_call(callee, list(operands)))
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
-    """The results of `@main`, which has no arguments, by StableHLO's reference interpreter (0.10.2)."""
+    """The results of `@main`, which has no arguments, by StableHLO's reference interpreter."""
+    from jaxlib.mlir._mlir_libs import _stablehlo
+
     return list(_stablehlo.eval_module(module, []))
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def hide_frames(path: str) -> None:
-    """Leave the frames of a file (or of the files whose path begins so) out of MLIR locations (0.10.2)."""
-    from jax._src import source_info_util
+    """Leave the frames of a file (or of the files whose path begins so) out of MLIR locations."""
+    from jax.extend import source_info_util
 
     source_info_util.register_exclusion(path)
 
@@ -51,20 +124,24 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
-    """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none (0.10.2)."""
-    from jax._src import core, effects, source_info_util
+    """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none."""
+    from jax._src import effects
+    from jax.extend import source_info_util
+    from jax.extend.core import jaxprs_in_params
 
     for eqn in jaxpr.eqns:
         if effects.ordered_effects.filter_in(eqn.effects):
-            inner = (source_of_ordered_effect(each) for each in core.jaxprs_in_params(eqn.params))
+            inner = (source_of_ordered_effect(each) for each in jaxprs_in_params(eqn.params))
             frame = source_info_util.summarize(eqn.source_info).partition(" ")[0]
             return next((found for found in inner if found), frame)
     return None
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """Turn the values a closed jaxpr closes over into its first arguments; returns both (0.10.2, 0.12.0.1)."""
+    """Turn the values a closed jaxpr closes over into its first arguments; returns both."""
     from jax._src.interpreters import partial_eval
     from jax.extend.core import ClosedJaxpr
 
@@ -72,19 +149,20 @@ def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
 
 
 def _jaxlib() -> Any:
-    """JAX's C++ extension (0.8.2 to 0.11.2)."""
+    """JAX's C++ extension."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # no stub
 
     return _jax
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def compile_program(
     bytecode: bytes,
     devices: Sequence[Any],
     compiler_options: Mapping[str, Any],
     host_callbacks: Sequence[Any] = (),
 ) -> Any:
-    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache (0.10.2, 0.11.2).
+    """Compile a module with `@main` for `devices`, one partition each, through JAX's persistent cache.
 
     Counts as one compile in `jax.monitoring`. Returns a `LoadedExecutable`.
     """
@@ -107,12 +185,13 @@ def compile_program(
             )
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """XLA's options for one program over `devices`, shardings by Shardy (0.10.2, 0.11.2)."""
+    """XLA's options for one program over `devices`, shardings by Shardy."""
     import numpy as np
-    from jax._src import compiler
+    from jax.extend.backend import get_compile_options
 
-    options = compiler.get_compile_options(
+    options = get_compile_options(
         num_replicas=1,
         num_partitions=len(devices),
         device_assignment=np.array([[device.id for device in devices]]),
@@ -123,16 +202,18 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
     return options
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """A `LoadedExecutable` that was compiled for other devices, for `devices` (0.10.2, 0.11.2)."""
+    """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def load_from_cache(
     bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
 ) -> Any | None:
-    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices` (0.10.2, 0.11.2).
+    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices`.
 
     An executable that came out of the cache must not be serialized again: its functions are lost (CPU, 0.10.2).
     """
@@ -151,51 +232,65 @@ def load_from_cache(
     return compilation_cache.get_executable_and_time(key, options, client, _jaxlib().DeviceList(tuple(devices)))[0]
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
-    """The type of an array with this sharding, which explicit mesh axes make a part of it (0.10.2, 0.11.2)."""
+    """The type of an array with this sharding, which explicit mesh axes make a part of it."""
     from jax._src import core
 
     return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def result_handler(aval: Any, sharding: Any) -> Any:
-    """Makes a committed `jax.Array` of one output of `execute_sharded` (0.10.2, 0.11.2)."""
+    """Makes a committed `jax.Array` of one output of `execute_sharded`."""
     from jax._src.interpreters import pxla
 
     return pxla.global_aval_to_result_handler(aval, sharding, True)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
-    """One `jax.Array` around single-device arrays, in the order of the sharding's devices (0.10.2, 0.11.2)."""
+    """One `jax.Array` around single-device arrays, in the order of the sharding's devices.
+
+    `jax.make_array_from_single_device_arrays` checks them once more, at each task of each step.
+    """
     from jax._src import array
 
     return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def shards(array: Any) -> Sequence[Any]:
-    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices (0.10.2, 0.11.2)."""
+    """The single-device arrays of a `jax.Array`, in the order of its sharding's devices.
+
+    `addressable_shards` holds the same, with an object around each that is made anew for every array.
+    """
     return array._arrays
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
-    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings` (0.10.2, 0.11.2)."""
+    """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
     semantics = _jaxlib().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def copy_function() -> Any:
-    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one (0.10.2, 0.11.2)."""
+    """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def to_device(array: Any, sharding: Any) -> Any:
-    """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30 (0.10.2, 0.11.2)."""
+    """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30."""
     return placer(array, sharding)(array)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
-    """`to_device` for numpy arrays of the shape and dtype of `like` (0.10.2, 0.11.2)."""
+    """`to_device` for numpy arrays of the shape and dtype of `like`."""
     from jax._src.interpreters import pxla
     from jax._src.lib import guard_lib
 
@@ -213,8 +308,9 @@ def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     return place
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def to_host(array: Any) -> Any:
-    """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says (0.10.2, 0.11.2)."""
+    """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says."""
     import numpy as np
     from jax._src.lib import guard_lib
 
@@ -226,8 +322,9 @@ def to_host(array: Any) -> Any:
         guard.device_to_host = kept
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def start_transfer_server(device: Any, host: str) -> Any:
-    """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2, 0.11.2).
+    """A server that offers arrays of the device's client to other processes, on ports of its own.
 
     Without explicit transport addresses transfers between processes crash.
     """
@@ -238,93 +335,116 @@ def start_transfer_server(device: Any, host: str) -> Any:
     return transfer.start_transfer_server(device.client, f"{host}:0", addresses, **options)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
-    """`server.await_pull` without its walk over a tree (0.10.2, 0.11.2)."""
+    """`server.await_pull` without its walk over a tree."""
     server._await_pull_flat(number, arrays)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
-    """`connection.pull` without its walk over a tree (0.10.2, 0.11.2)."""
+    """`connection.pull` without its walk over a tree."""
     return connection._pull_flat(number, device.client, types)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def poison(connection: Any) -> None:
-    """Let all pulls of a connection fail that have not come to an end, and all later ones (0.10.2, 0.11.2)."""
+    """Let all pulls of a connection fail that have not come to an end, and all later ones."""
     connection._poison_connection()
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def error_array(type_: Any, message: str) -> Any:
-    """An array that raises `message` when it is waited for, also in the process that pulls it (0.10.2, 0.11.2)."""
+    """An array that raises `message` when it is waited for, also in the process that pulls it."""
     from jax.experimental import transfer
 
     return transfer.make_error_array(type_, message)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def key_value_store() -> Any:
-    """The client of the store that the processes of `jax.distributed` share (0.10.2, 0.11.2)."""
+    """The client of the store that the processes of `jax.distributed` share."""
     from jax._src import distributed
 
     return distributed.global_state.client
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def skip_farewell() -> None:
-    """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear (0.10.2).
+    """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
 
     JAX's own farewell waits for all processes; it aborts this one when one of them is dead. A backend that is destroyed
     waits for its programs, and those for the dead process.
     """
     import ctypes
 
-    from jax._src import distributed, xla_bridge
+    from jax._src import distributed
+    from jax.extend.backend import backends
 
     state = distributed.global_state
-    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge.backends().values()):
+    for kept in (state.client, state.service, state.preemption_sync_manager, *backends().values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     state.client = state.service = state.preemption_sync_manager = None
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def coordinator_address() -> str:
-    """host:port of process 0 of `jax.distributed` (0.10.2, 0.11.2)."""
+    """host:port of process 0 of `jax.distributed`."""
     from jax._src import distributed
 
     return str(distributed.global_state.coordinator_address)
 
 
-@cache
 def cpu_devices(count: int) -> tuple[Any, ...]:
-    """`count` CPU devices of a client of their own: no XLA flag needs to be set before JAX starts (0.10.2)."""
+    """`count` CPU devices of a client other than JAX's own: no XLA flag needs to be set before JAX starts.
+
+    A client lives as long as its devices are used, and has threads: there is one of 8 devices, and one of 16, 32...
+    when so many are asked for.
+    """
+    return _cpu_client(max(8, 1 << (count - 1).bit_length()))[:count]
+
+
+@functools.cache
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+def _cpu_client(count: int) -> tuple[Any, ...]:
+    """All devices of a client that is kept; it stands in every version at `jaxlib.xla_client`, without a stub."""
     from jaxlib import xla_client
 
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
-    """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name (0.10.2)."""
+    """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def key_implementation(dtype: Any) -> str:
-    """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it (0.10.2)."""
+    """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
     return str(dtype._impl.name)
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def trace_context() -> Any:
-    """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh... (0.10.2)."""
+    """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh...."""
     from jax._src import config
 
     return config.trace_context()
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
-    """Give every concrete `jax.Array` a read-only property that it does not have (0.10.2, 0.11.2)."""
+    """Give every concrete `jax.Array` a read-only property that it does not have."""
     from jax._src.array import ArrayImpl
 
     if not hasattr(ArrayImpl, name):
         setattr(ArrayImpl, name, property(get))
 
 
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def weakly_typed(array: Any) -> Any:
-    """`array` with the weak type that the result of a Python scalar has (0.10.2)."""
+    """`array` with the weak type that the result of a Python scalar has."""
     from jax._src.array import ArrayImpl
 
     return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=array.committed)

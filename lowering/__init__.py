@@ -5,8 +5,9 @@
 
 import os
 
-from jaxpp._compat import hide_frames
+from jaxpp._compat import hide_frames, warn_of_newer_jax
 
+warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
 from jaxpp.lowering.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with  # noqa: E402  # frames are hidden

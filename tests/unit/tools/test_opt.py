@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from jaxlib.mlir import ir
 
+from jaxpp._compat import UnsupportedJaxError
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.tools import opt
 
@@ -233,6 +234,17 @@ def test_a_pass_with_a_bug(file: Path) -> None:
     message = failure(file, "-p", "misbehave{how=mlir}", code=70)
     assert "custom op 'oops' is unknown" in message
     assert "internal error in pass 'misbehave': MLIRError" in message
+
+
+def test_a_jax_that_it_does_not_work_with(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> Any:
+        raise UnsupportedJaxError("jaxpp does not work with jax 9.0: ...")
+
+    monkeypatch.setattr(Misbehave, "run", missing)
+    expected = f"{file}: error: jaxpp does not work with jax 9.0: ...\n"
+    assert failure(file, "-p", "misbehave", code=70) == expected
+    monkeypatch.setattr(opt, "make_context", missing)
+    assert failure(file, code=70) == expected
 
 
 def test_usage_errors(file: Path) -> None:

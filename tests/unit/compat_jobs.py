@@ -1,0 +1,39 @@
+"""What one process of `jax.distributed` does with the private names around processes: see `unit.runtime.together`."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxpp import _compat
+
+
+def through_the_store() -> str:
+    assert _compat.coordinator_address().startswith("127.0.0.1:")
+    _compat.key_value_store().key_value_set("here", "there")
+    return str(_compat.key_value_store().blocking_key_value_get("here", 1000))
+
+
+def through_a_transfer() -> int:
+    """The length of an array that this process offers and pulls; errors are pulled as well."""
+    device = jax.devices()[0]
+    server = _compat.start_transfer_server(device, "127.0.0.1")
+    connection = server.connect(server.address())
+    numbers = np.arange(4, dtype=np.int32)
+    array = jax.device_put(numbers, device)
+    type_ = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=array.sharding)
+    _compat.offer(server, 1, [array])
+    (pulled,) = _compat.pull(connection, 1, device, [type_])
+    np.testing.assert_array_equal(pulled, numbers)
+    _compat.offer(server, 2, [_compat.error_array(type_, "as it should")])
+    with pytest.raises(RuntimeError, match="as it should"):
+        _compat.pull(connection, 2, device, [type_])[0].block_until_ready()
+    waiting = _compat.pull(connection, 3, device, [type_])[0]
+    _compat.poison(connection)
+    with pytest.raises(RuntimeError):
+        waiting.block_until_ready()
+    return len(pulled)
+
+
+def without_farewell() -> bool:
+    _compat.skip_farewell()
+    return _compat.key_value_store() is None

@@ -1,0 +1,284 @@
+"""Every function around private names of JAX does what it says; what a JAX that nobody tried is told."""
+
+import inspect
+import operator
+import subprocess
+import sys
+import time
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.core import jaxpr_as_fun
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from jaxlib.mlir import ir
+from unit import compat_jobs
+from unit.runtime import together
+
+from jaxpp import _compat
+
+SUM = """
+module @sum attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["x"=2]>
+  func.func @main(%a: tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>})
+      -> (tensor<4xi32> {sdy.sharding = #sdy.sharding<@mesh, [{"x"}]>}) {
+    %0 = stablehlo.add %a, %a : tensor<4xi32>
+    return %0 : tensor<4xi32>
+  }
+}
+"""
+FOUR = np.arange(4, dtype=np.int32)
+
+
+def test_every_function_says_the_versions_and_is_tested() -> None:
+    functions = {
+        name: function
+        for name, function in vars(_compat).items()
+        if inspect.isfunction(function) and function.__module__ == _compat.__name__ and not name.startswith("_")
+    }
+    del functions["seen_in"]
+    without_private_names = {"own_copy", "cpu_devices"}
+    found = {name: vars(function).get("seen_in") for name, function in functions.items()}
+    assert found == {name: None if name in without_private_names else _compat.TRIED for name in functions}
+    tests = inspect.getsource(sys.modules[__name__]) + inspect.getsource(compat_jobs)
+    assert [name for name in functions if f"_compat.{name}(" not in tests] == []
+
+
+def test_contexts_and_copies_of_modules() -> None:
+    with _compat.make_context() as context:
+        module = ir.Module.parse(SUM)
+    copy = _compat.own_copy(module)
+    assert copy.context is not context
+    assert str(copy) == str(module)
+
+
+def test_inline_call() -> None:
+    with _compat.make_context(), ir.Location.unknown():
+        module = ir.Module.parse(
+            "func.func private @f(%a: tensor<i32>) -> tensor<i32> {\n"
+            "  %0 = stablehlo.negate %a : tensor<i32>\n  return %0 : tensor<i32>\n}\n"
+            "func.func @main(%a: tensor<i32>) -> tensor<i32> {\n  return %a : tensor<i32>\n}"
+        )
+        callee, main = module.body.operations
+        block = main.regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(block):
+            (result,) = _compat.inline_call(callee.operation, block.arguments)
+        assert ir.OpResult(result).owner.name == "stablehlo.negate"
+
+
+def test_evaluate_constants() -> None:
+    with _compat.make_context():
+        module = ir.Module.parse(
+            "func.func @main() -> tensor<i32> {\n  %0 = stablehlo.constant dense<21> : tensor<i32>\n"
+            "  %1 = stablehlo.add %0, %0 : tensor<i32>\n  return %1 : tensor<i32>\n}"
+        )
+        assert np.asarray(_compat.evaluate_constants(module)[0]) == 42
+
+
+def test_hide_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden: list[str] = []
+    monkeypatch.setattr("jax.extend.source_info_util.register_exclusion", hidden.append)
+    _compat.hide_frames("/somewhere/")
+    assert hidden == ["/somewhere/"]
+
+
+def test_source_of_ordered_effect() -> None:
+    def inner(x: jax.Array) -> jax.Array:
+        jax.debug.print("{}", x, ordered=True)
+        return x
+
+    line = inspect.getsourcelines(inner)[1] + 1
+    assert f"{__file__}:{line}:" in str(_compat.source_of_ordered_effect(jax.make_jaxpr(jax.jit(inner))(1.0).jaxpr))
+    assert _compat.source_of_ordered_effect(jax.make_jaxpr(jnp.sin)(1.0).jaxpr) is None
+
+
+def test_closed_over_as_arguments() -> None:
+    held = jnp.arange(3.0)
+
+    def times_held(x: jax.Array) -> jax.Array:
+        return x * held
+
+    jaxpr, held_too = _compat.closed_over_as_arguments(jax.make_jaxpr(times_held)(2.0))
+    assert (len(jaxpr.consts), len(jaxpr.in_avals), len(held_too)) == (0, 2, 1)
+    np.testing.assert_array_equal(jaxpr_as_fun(jaxpr)(held, jnp.float32(2.0))[0], [0, 2, 4])
+
+
+def test_a_program_runs_where_it_was_compiled_and_where_it_was_loaded() -> None:
+    here, there = jax.devices()[:2], jax.devices()[2:4]
+    executable = _compat.compile_program(SUM.encode(), here, {"xla_cpu_enable_fast_math": False})
+    assert run(executable, here) == [0, 2, 4, 6]
+    loaded = _compat.load_from_cache(SUM.encode(), here, there, {"xla_cpu_enable_fast_math": False})
+    assert run(loaded, there) == [0, 2, 4, 6]
+    assert _compat.load_from_cache(SUM.encode(), here, there, {"xla_cpu_enable_fast_math": True}) is None
+    options = _compat.compile_options(here, {})
+    assert options.executable_build_options.use_shardy_partitioner
+    assert options.num_partitions == 2
+
+
+def test_an_executable_is_loaded_for_other_devices() -> None:
+    here, there = jax.devices()[:2], jax.devices()[2:4]
+    number = time.time_ns() % 2**31  # a program that no cache has: what comes out of one can't be serialized again
+    constant = f"%b = stablehlo.constant dense<{number}> : tensor<4xi32>\n%1 = stablehlo.add %0, %b : tensor<4xi32>"
+    fresh = SUM.replace("return %0", f"{constant}\n    %2 = stablehlo.subtract %1, %b : tensor<4xi32>\n    return %2")
+    executable = _compat.compile_program(fresh.encode(), here, {})
+    assert run(_compat.load_executable(executable.serialize(), there, {}), there) == [0, 2, 4, 6]
+
+
+def run(executable: Any, devices: Any) -> list[int]:
+    sharding = NamedSharding(Mesh(np.array(devices), ("x",)), PartitionSpec("x"))
+    handler = _compat.result_handler(_compat.abstract_value((4,), np.dtype(np.int32), sharding), sharding)
+    (result,) = executable.execute_sharded([jax.device_put(FOUR, sharding)]).consume_with_handlers([handler])
+    assert result.sharding == sharding
+    return list(map(int, result))
+
+
+def test_arrays_are_taken_apart_and_joined() -> None:
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpec("x"))
+    shards = _compat.shards(jax.device_put(FOUR, sharding))
+    assert [shard.tolist() for shard in shards] == [[0, 1], [2, 3]]
+    joined = _compat.join_arrays(_compat.abstract_value((4,), np.dtype(np.int32), sharding), sharding, shards)
+    assert joined.sharding == sharding
+    assert joined.committed
+    np.testing.assert_array_equal(joined, FOUR)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_batch_of_copies(always: bool) -> None:
+    here, there = (SingleDeviceSharding(device) for device in jax.devices()[:2])
+    arrays = [jax.device_put(FOUR, here)] * 2
+    copied = _compat.copy_function()(arrays, *_compat.copy_arguments([here, there], always))
+    assert [array.sharding for array in copied] == [here, there]
+    assert (copied[0].unsafe_buffer_pointer() == arrays[0].unsafe_buffer_pointer()) != always
+    np.testing.assert_array_equal(copied[1], FOUR)
+
+
+def test_numbers_go_to_a_device_and_back_whatever_the_guard_says() -> None:
+    sharding = SingleDeviceSharding(jax.devices()[1])
+    with jax.transfer_guard("disallow"):
+        array = _compat.to_device(FOUR, sharding)
+        again = _compat.placer(FOUR, sharding)(FOUR + 1)
+        assert _compat.to_host(array).tolist() == [0, 1, 2, 3]
+        assert _compat.to_host(again).tolist() == [1, 2, 3, 4]
+        with pytest.raises(RuntimeError, match="Disallowed host-to-device transfer"):
+            jnp.add(array, FOUR)
+    assert array.sharding == sharding
+
+
+def test_cpu_devices_share_few_clients() -> None:
+    before = set(map(id, jax.devices()))
+    found = {count: _compat.cpu_devices(count) for count in range(1, 18)}
+    assert [len(devices) for devices in found.values()] == [*range(1, 18)]
+    assert all(len(set(devices)) == len(devices) for devices in found.values())
+    assert len({id(device.client) for devices in found.values() for device in devices}) == 3  # of 8, 16 and 32
+    assert not before & {id(device) for devices in found.values() for device in devices}
+    mesh = Mesh(np.array(_compat.cpu_devices(3)), ("x",))
+    placed = jax.device_put(np.arange(6), NamedSharding(mesh, PartitionSpec("x")))
+    assert int(placed.sum()) == 15
+
+
+def test_host_callbacks() -> None:
+    def f(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(np.negative, x, x)
+
+    assert len(_compat.host_callbacks(jax.jit(f).lower(1.0))) == 1
+    assert _compat.host_callbacks(jax.jit(jnp.sin).lower(1.0)) == ()
+
+
+@pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
+def test_key_implementation(implementation: str) -> None:
+    assert _compat.key_implementation(jax.random.key(0, impl=implementation).dtype) == implementation
+
+
+def test_trace_context() -> None:
+    before = _compat.trace_context()
+    with jax.default_matmul_precision("highest"):
+        assert _compat.trace_context() != before
+    assert hash(_compat.trace_context()) == hash(before)
+
+
+def test_add_array_property() -> None:
+    numbers = jnp.arange(3)
+    _compat.add_array_property("first_of_the_tests", lambda array: array[0])
+    _compat.add_array_property("first_of_the_tests", lambda array: array[1])  # the first one stays
+    try:
+        assert operator.attrgetter("first_of_the_tests")(numbers) == 0
+    finally:
+        delattr(type(numbers), "first_of_the_tests")
+
+
+def test_weakly_typed() -> None:
+    weak = _compat.weakly_typed(jnp.float32(2))
+    assert weak.weak_type
+    assert (weak + jnp.bfloat16(1)).dtype == jnp.bfloat16
+
+
+def test_what_processes_share() -> None:
+    jobs = [compat_jobs.through_the_store, compat_jobs.through_a_transfer, compat_jobs.without_farewell]
+    assert together.run(jobs, processes=1) == [["there", 4, True]]
+
+
+def test_an_older_jax_or_one_of_those_tried_gets_no_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for version in ("0.9", "0.12.0", "0.12.0.1"):
+            set_version(monkeypatch, version)
+            _compat.warn_of_newer_jax.__wrapped__()
+
+
+def test_a_newer_jax_gets_one_line_of_warning_when_it_is_first_used() -> None:
+    newer = "import jax; jax.__version__, jax.__version_info__ = '0.13.0', (0, 13, 0)"
+    program = "import jaxpp.schedules; print('schedules'); jaxpp.treduce; jaxpp.runtime; import jaxpp.lowering"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{newer}\nimport sys; sys.stdout = sys.stderr\n{program}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tried = ", ".join(_compat.TRIED)
+    first, second = done.stderr.splitlines()
+    assert first == "schedules"
+    assert second.endswith(f"UserWarning: jax 0.13.0 is newer than those that jaxpp was tried with ({tried})")
+
+
+def test_a_missing_name_is_one_short_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_version(monkeypatch, "0.13.0")
+    monkeypatch.delattr("jax.extend.source_info_util.register_exclusion")
+    with pytest.raises(_compat.UnsupportedJaxError) as raised:
+        _compat.hide_frames("x")
+    assert str(raised.value) == (
+        "jaxpp does not work with jax 0.13.0: module 'jax.extend.source_info_util' has no attribute "
+        "'register_exclusion'; it was tried with 0.10.2, 0.11.2, 0.12.0.1: pip install 'jax<=0.12.0.1'"
+    )
+
+
+def test_another_signature_and_a_missing_module_are_such_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_version(monkeypatch, "0.10.0")
+    monkeypatch.setattr("jax.extend.source_info_util.register_exclusion", lambda: None)
+    with pytest.raises(_compat.UnsupportedJaxError, match=r"jax 0\.10\.0: .* takes 0 positional arguments but 1 was"):
+        _compat.hide_frames("x")
+    monkeypatch.setitem(sys.modules, "jax.experimental.transfer", None)
+    monkeypatch.delattr("jax.experimental.transfer", raising=False)
+    with pytest.raises(_compat.UnsupportedJaxError, match=r"cannot import name 'transfer'|import of jax\.exp"):
+        _compat.error_array(None, "x")
+
+
+def test_errors_of_others_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_a_user(_: str) -> None:
+        raise TypeError("of a user")
+
+    monkeypatch.setattr("jax.extend.source_info_util.register_exclusion", of_a_user)
+    set_version(monkeypatch, "0.13.0")
+    with pytest.raises(TypeError, match="of a user"):
+        _compat.hide_frames("x")
+    monkeypatch.undo()
+    monkeypatch.delattr("jax.extend.source_info_util.register_exclusion")  # under a version that was tried: our bug
+    with pytest.raises(AttributeError):
+        _compat.hide_frames("x")
+
+
+def set_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    monkeypatch.setattr(jax, "__version__", version)
+    monkeypatch.setattr(jax, "__version_info__", tuple(int(part) for part in version.split(".")))
