@@ -7,26 +7,41 @@ step as you would call `jax.jit(train_step)`. The names are in `jaxpp.api`; they
 `jaxpp.schedules` and the command-line tools start without JAX.
 """
 
-import importlib
-import importlib.util
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from jaxpp import checkpoint as checkpoint
-    from jaxpp.api import *  # noqa: F403
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
+if TYPE_CHECKING:
+    from jaxpp import api as api
+    from jaxpp import checkpoint as checkpoint
+    from jaxpp import distributed as distributed
+    from jaxpp import hlo_passes as hlo_passes
+    from jaxpp import lowering as lowering
+    from jaxpp import ray as ray
+    from jaxpp import runtime as runtime
+    from jaxpp import schedules as schedules
+    from jaxpp.api import *  # noqa: F403
+else:  # a checker that saw `__getattr__` would take any name
+    import importlib
 
-def __getattr__(name: str) -> Any:
-    # `from jaxpp import schedules` asks here first: a room must not bring in the whole face.
-    if importlib.util.find_spec(f"jaxpp.{name}") is not None:
-        return importlib.import_module(f"jaxpp.{name}")
-    api = importlib.import_module("jaxpp.api")
-    if name in api.__all__:
-        return getattr(api, name)
-    raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
+    _MODULES = frozenset("api checkpoint distributed hlo_passes lowering ray runtime schedules".split())
+    # What `jaxpp.api` has, so that a name that it hasn't is refused without JAX.
+    _API = frozenset(
+        """
+        GIS Add BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo Interleaved1F1B
+        InterleavedGPipe InterleavedZeroBubble KimiK2 LoopedBFS Max MpmdArray MpmdMesh MpmdSharding Op PassError
+        ScheduleError Seq1F1B Std1F1B Task VHalf VMin ZeroBubble ZeroBubbleH2 ZeroBubbleV collect_task_times_ms
+        cross_mpmd_all_reduce cross_mpmd_stack fetch mark_stage_end mpmd_jit_by_yield mpmd_jit_with_loop
+        mpmd_to_spmd_reshard pipeline_enter_stage place_with rows_of_layers spmd_to_mpmd_reshard treduce treduce_i
+        """.split()
+    )
 
+    def __getattr__(name):
+        if name in _MODULES:
+            return importlib.import_module(f"jaxpp.{name}")
+        if name not in _API:
+            raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
+        return globals().setdefault(name, getattr(importlib.import_module("jaxpp.api"), name))
 
-def __dir__() -> list[str]:
-    return sorted([*globals(), *importlib.import_module("jaxpp.api").__all__])
+    def __dir__():
+        return sorted(_MODULES | _API | set(globals()))

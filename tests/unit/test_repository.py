@@ -3,7 +3,6 @@
 import ast
 import difflib
 import re
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +12,7 @@ from filecheck.parser import pattern_for_opts
 
 ROOT = Path(__file__).parents[2]
 LIT = ROOT / "tests" / "lit"
-PACKAGE_DIR: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-    "setuptools"
-]["package-dir"]
-ROOMS = sorted(PACKAGE_DIR.values())
+ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 # Arrows point down. `_compat` is a file of the room `jaxpp`, with an arrow of its own.
 MAY_IMPORT = {

@@ -1,1 +1,0 @@
-../../jaxpp/_compat.py

@@ -1,1 +1,0 @@
-../../jaxpp/step.py
