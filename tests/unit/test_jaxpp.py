@@ -21,7 +21,7 @@ def test_every_name_of_the_api() -> None:
 # The ignored errors are tests as well: `make types` says if there is none.
 def test_other_names_and_keywords() -> None:
     with pytest.raises(AttributeError, match=r"^module 'jaxpp' has no attribute 'nope'$"):
-        jaxpp.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue, reportUnusedExpression]
+        jaxpp.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(TypeError, match="stages"):
         jaxpp.Std1F1B(stages=4)  # pyright: ignore[reportCallIssue]
 
