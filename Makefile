@@ -1,10 +1,11 @@
 # jaxpp: `make help` lists the targets.
 
 PYTHON ?= python3
+VENV ?= .venv
 JOBS ?= 2
 
-BIN := .venv/bin
-STAMP := .venv/installed
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -15,11 +16,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-install: $(STAMP) ## Install jaxpp and what it is developed with into .venv
+install: $(STAMP) ## Install jaxpp and what it is developed with into $VENV, .venv
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo 'error: $(PYTHON) is not Python 3.11 or newer; name one: make PYTHON=python3.11 ...' >&2; exit 1; }
-	test -x $(BIN)/pip || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --editable '.[dev,examples]'
 	@touch $@
 
@@ -51,6 +52,6 @@ format: $(STAMP) ## Let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean: ## Remove what was built, but not .venv
+clean: ## Remove what was built, but no environment
 	rm -rf build dist *.egg-info .coverage .pytest_cache .ruff_cache .hypothesis
-	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 import collections
 import itertools
 import json
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from unit.runtime.programs import Pipeline, tick
 
 from jaxpp import runtime
 from jaxpp import schedules as S
+from jaxpp.runtime import trace
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -50,6 +52,14 @@ def test_events_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
         (1, 6, 7, "after", None),
         (1, 6, 7, "send 1, 0", 0),
     ]
+
+
+def test_an_interruption_does_not_shift_the_clock_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every reading takes a microsecond but for one, which takes a second: a hop would seem to take none."""
+    seconds = itertools.accumulate(1.0 if number == 1 else 1e-6 for number in itertools.count())
+    clock = types.SimpleNamespace(perf_counter=seconds.__next__, time=lambda: 1000 + next(seconds))
+    monkeypatch.setattr("jaxpp.runtime.trace.time", clock)
+    assert trace._since_epoch() == pytest.approx(1000, abs=1e-5)
 
 
 @pytest.mark.parametrize("donate", [True, False])

@@ -17,7 +17,7 @@ from typing import Any
 TESTS = Path(__file__).parents[2]
 
 
-def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, seconds: float = 120) -> list[list[Any]]:
+def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, seconds: float = 300) -> list[list[Any]]:
     """Run the jobs, functions of a module, one after the other in each process; what each returned, by process and job.
 
     A result is JSON: a number, a list... Fails with the output of all processes when one of them does, or takes longer.
