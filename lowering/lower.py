@@ -110,6 +110,8 @@ def lower(
     feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
+    out_names = tuple(arguments_.leaf_names("result", lowered.out_info))
+    _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
@@ -121,7 +123,7 @@ def lower(
         in_avals,
         tuple(traced.jaxpr.out_avals),
         names,
-        tuple(arguments_.leaf_names("result", lowered.out_info)),
+        out_names,
         donated,
         request.static,
         host_callbacks(lowered),
@@ -192,21 +194,33 @@ class _Request:
         placer = Placer(self.mpmd_mesh, mesh)
         options = dict(self.donation)
         if self.out_shardings is not None:
-            options["out_shardings"] = arguments_.map_shardings(placer, "out_shardings", self.out_shardings)
-        jitted: Any = jax.jit(
-            self.fun,
-            keep_unused=True,
-            static_argnums=tuple(self.static.nums) or None,
-            static_argnames=tuple(self.static.names) or None,
-            **options,
-        )
+            options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
+        jitted = self._jitted(options)
         args, kwargs = self._described(placer)
         ambient = nullcontext() if _has_mesh() else jax.set_mesh(mesh)
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            traced = jitted.trace(*args, **kwargs)
-            _check_effects(traced)
-            return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+            try:
+                traced = jitted.trace(*args, **kwargs)
+                _check_effects(traced)
+                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+            except ValueError:
+                self._check_results(placer, args, kwargs)
+                raise
+
+    def _check_results(self, placer: Placer, args: Any, kwargs: Any) -> None:
+        """Raise ValueError for `out_shardings` that don't fit; JAX's own error does not name the result."""
+        if self.out_shardings is None:
+            return
+        try:
+            results = self._jitted({}).eval_shape(*args, **kwargs)
+        except ValueError:  # of the function itself
+            return
+        arguments_.check_results(placer, self.out_shardings, results)
+
+    def _jitted(self, options: Mapping[str, Any]) -> Any:
+        nums, names = tuple(self.static.nums) or None, tuple(self.static.names) or None
+        return jax.jit(self.fun, keep_unused=True, static_argnums=nums, static_argnames=names, **options)
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""
@@ -229,6 +243,14 @@ def _check_effects(traced: Any) -> None:
             f"{where}: error: an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across "
             "meshes; leave out ordered=True"
         )
+
+
+def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> None:
+    """Refuse a result that the function itself puts into another memory than that of the devices."""
+    for name, attributes in zip(names, ir.ArrayAttr(_main(module).attributes["res_attrs"]), strict=True):
+        entries = {named.name: named.attr for named in ir.DictAttr(attributes)}
+        if "mhlo.memory_kind" in entries:
+            placer.check_memory(name, ir.StringAttr(entries["mhlo.memory_kind"]).value)
 
 
 def _has_mesh() -> bool:

@@ -38,6 +38,20 @@ def test_out_shardings() -> None:
     assert [w.sharding.spec for w in found] == [P("data", "model"), P("model")]
 
 
+def test_arguments_in_the_memory_of_the_host() -> None:
+    """On the whole mesh, or on the mesh that uses them: they are copied to the devices. JAX refuses to add them."""
+    mesh = make_mesh(2, data=2)
+    whole = NamedSharding(mesh.jax_mesh, P(), memory_kind="pinned_host")
+    own = [NamedSharding(each, P("data"), memory_kind="pinned_host") for each in mesh.unstack]
+    params, step = weights(2), partial(sgd_step, schedule=SCHEDULE)
+    expected = jax.jit(sgd_step)(params, batch(4))
+    for shardings in (whole, own):
+        for donated in (None, 0):
+            held = jax.device_put(params, shardings)
+            assert_same(jaxpp.mpmd_jit_with_loop(step, mesh, donate_argnums=donated)(held, batch(4)), expected)
+            assert all(w.is_deleted() == (donated == 0) for w in held)
+
+
 @pytest.mark.parametrize("order", ORDERS[:2], ids="-".join)
 def test_tensor_parallel_by_constraints(order: tuple[str, ...]) -> None:
     mesh = make_mesh(2, data=2, model=2, order=order)
