@@ -1,6 +1,7 @@
 """From a JAX function to one ordinary StableHLO module that serves every submesh."""
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import FEEDS, match_state
+from jaxpp.lowering.locations import raised_at
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import MICROBATCH_LOOP, schedule_text
@@ -150,6 +152,12 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
 _OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "should match the mesh")
 
 
+def _place_of(error: ValueError) -> str:
+    """The file and line in such a message, which JAX has where it compares devices."""
+    found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
+    return f"{found[1]}: " if found else ""
+
+
 @dataclass(frozen=True)
 class _Request:
     """What the user gave, ready to be traced over a mesh."""
@@ -187,8 +195,14 @@ class _Request:
                 raise
             try:
                 return self._lowered_over(self.mpmd_mesh.lowering_mesh())
-            except ValueError:
-                raise error from None
+            except ValueError as second:
+                if not any(sign in str(second) for sign in _OTHER_MESH):
+                    raise error from None
+                raise ValueError(
+                    f"{_place_of(second) or raised_at(error)}a sharding or shard_map names other devices than those of "
+                    "the mpmd mesh, fewer, or in another order; every stage is traced for the same mesh: name that, as "
+                    "mpmd_mesh.jax_mesh or mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
+                ) from None
 
     def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Placer]:
         placer = Placer(self.mpmd_mesh, mesh)
