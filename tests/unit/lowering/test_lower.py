@@ -261,11 +261,6 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "in_shardings[1] does not fit its argument: ",
     ),
     "leaf": ({"in_shardings": (None, "data")}, TypeError, "in_shardings for b: str; expected a NamedSharding, a"),
-    "results": (
-        {"out_shardings": P(None, "mpmd")},
-        ValueError,
-        "out_shardings: P(None, 'mpmd') shards over the mpmd axis 'mpmd'",
-    ),
     "result axis": (
         {"out_shardings": P("model")},
         ValueError,
@@ -297,6 +292,17 @@ def test_error(mesh: MpmdMesh, name: str) -> None:
         lower(options.pop("fun", lambda a, b: a), options.pop("args", (X, X)), mpmd_mesh=mesh, **options)
     assert text in str(info.value)
     assert len(str(info.value).splitlines()) == 1
+
+
+def test_the_mpmd_axis_among_others_and_of_results(mesh: MpmdMesh) -> None:
+    """As JaxPP's scripts name it; its size is 1 on each submesh."""
+    specs = (P(None, ("mpmd", "data")), P(("data", "mpmd"), None))
+    lowered = lower(
+        lambda a, b: (a, b), (X, X), mpmd_mesh=mesh, in_shardings=specs, out_shardings=(P(None, "mpmd"), *specs[:1])
+    )
+    assert shardings(lowered) == ['[{}, {"data"}]', '[{"data"}, {}]']
+    results = attributes(lowered.module, "res_attrs", "sdy.sharding")
+    assert results == ["#sdy.sharding<@mesh, [{}, {}]>", '#sdy.sharding<@mesh, [{}, {"data"}]>']
 
 
 def test_error_of_another_memory(mesh: MpmdMesh) -> None:
