@@ -30,6 +30,7 @@ from jaxpp.schedules import (
     GPipe,
     Hanayo,
     Interleaved1F1B,
+    InterleavedGPipe,
     InterleavedZeroBubble,
     KimiK2,
     LoopedBFS,
@@ -45,8 +46,6 @@ from jaxpp.schedules import (
     rows_of_layers,
 )
 from jaxpp.times import collect_task_times_ms
-
-InterleavedGPipe = LoopedBFS
 
 __all__ = [
     "GIS",

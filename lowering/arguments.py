@@ -105,38 +105,56 @@ class Placer:
     def _describe(self, name: str, leaf: Any, sharding: Any) -> jax.ShapeDtypeStruct:
         aval = jax.typeof(leaf)
         placed = self.requested(f"in_shardings for {name}", sharding)
-        if placed is not None and getattr(sharding, "spec", sharding) != placed.spec:
-            self.stacks[name] = f"in_shardings for {name}: {getattr(sharding, 'spec', sharding)}"
+        if 0 in self._over_mpmd(spec := getattr(sharding, "spec", sharding)):
+            self.stacks[name] = f"in_shardings for {name}: {spec}"
         if placed is None:
             placed = self._present(leaf)
         else:
-            _check_fits(name, aval.shape, placed, bool(self.mpmd_mesh.uneven))
+            _check_fits(f"in_shardings for {name}", "argument", aval.shape, placed, bool(self.mpmd_mesh.uneven))
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
-    def requested(self, what: str, sharding: Any) -> NamedSharding | None:
-        """What the user asked for, over the mesh of the trace.
+    def requested(self, what: str, sharding: Any, of_result: bool = False) -> NamedSharding | None:
+        """What the user asked for, over the mesh of the trace, without the mpmd axis: of size 1 on each submesh.
+
+        JaxPP's scripts name it among other axes, and for results: so arrays are sharded outside of the step.
 
         Args:
             what: for the error, e.g. `in_shardings for x`.
             sharding: None, a PartitionSpec, an MpmdSharding, or a NamedSharding over a mesh with the same axis names.
+            of_result: the mpmd axis may shard any dimension.
 
         Raises:
             TypeError: it is something else.
-            ValueError: it names an axis the mesh lacks, or the mpmd axis anywhere but first in the first dimension.
-                There it is left out: stacked layers can be sharded so, and what is one is not known yet.
+            ValueError: it names an axis the mesh lacks or another memory than that of the devices, or it shards a
+                dimension of an argument over the mpmd axis alone; only the first one may be: it may be stacked layers.
         """
         if sharding is None:
             return None
         spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"{what}: {type(sharding).__name__}; expected a NamedSharding, a PartitionSpec or None")
+        self.check_memory(what, getattr(sharding, "memory_kind", None))
         axes, mpmd = _axes(spec), self.mpmd_mesh.mpmd_axis_name
         for axis in axes:
             if axis not in self.mesh.axis_names:
                 raise ValueError(f"{what}: {spec} names the axis {axis!r}; the mesh has {self.mesh.axis_names}")
-        if mpmd in axes and _axes(PartitionSpec(*spec[:1]))[:1] != [mpmd]:
+        if not of_result and set(self._over_mpmd(spec)) - {0}:
             raise ValueError(over_mpmd_axis(f"{what}: {spec}", self.mpmd_mesh))
         return NamedSharding(self.mesh, without_axis(spec, mpmd) if mpmd in axes else spec)
+
+    def _over_mpmd(self, spec: Any) -> list[int]:
+        """The dimensions that a PartitionSpec shards over the mpmd axis and no other."""
+        entries = [_axes(PartitionSpec(entry)) for entry in spec] if isinstance(spec, PartitionSpec) else []
+        return [dimension for dimension, names in enumerate(entries) if names == [self.mpmd_mesh.mpmd_axis_name]]
+
+    def check_memory(self, what: str, kind: str | None) -> None:
+        """Refuse a memory other than that of the devices of the mesh: values are in no other."""
+        own = self.mesh.devices.flat[0].default_memory().kind
+        if kind not in (None, own):
+            raise ValueError(
+                f"{what}: memory_kind={kind!r}; the results of a step are in the memory of its devices ({own!r}), and "
+                "arguments elsewhere are copied there: leave memory_kind out, and move results with jax.device_put"
+            )
 
     def _present(self, leaf: Any) -> NamedSharding | None:
         """Where a `jax.Array` is already, if that is on a mesh with the axes of ours; its mpmd axis is dropped."""
@@ -172,19 +190,17 @@ def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
     return not any(size % count for size, count in zip(shape, shards, strict=False))
 
 
-def _check_fits(name: str, shape: tuple[int, ...], sharding: NamedSharding, uneven: bool) -> None:
+def _check_fits(what: str, value: str, shape: tuple[int, ...], sharding: NamedSharding, uneven: bool) -> None:
     spec = sharding.spec
     if len(spec) > len(shape):
-        raise ValueError(f"in_shardings for {name}: {spec} has {len(spec)} entries, but the argument has shape {shape}")
+        raise ValueError(f"{what}: {spec} has {len(spec)} entries, but the {value} has shape {shape}")
     for size, entry in zip(shape, spec, strict=False):
         shards = math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry)))
         if size % shards:
             where = (
                 f" on the mesh {dict(sharding.mesh.shape)}, which has each axis in its largest size" if uneven else ""
             )
-            raise ValueError(
-                f"in_shardings for {name}: {spec} cuts a dimension of {size} into {shards}{where}; shape {shape}"
-            )
+            raise ValueError(f"{what}: {spec} cuts a dimension of {size} into {shards}{where}; shape {shape}")
 
 
 def _axes(spec: PartitionSpec) -> list[str]:
@@ -228,9 +244,35 @@ def is_sharding(x: Any) -> bool:
     return x is None or isinstance(x, (PartitionSpec, MpmdSharding, jax.sharding.Sharding))
 
 
-def map_shardings(placer: Placer, what: str, prefix: Any) -> Any:
-    """A pytree prefix of shardings, each over the mesh of the trace."""
-    return jax.tree.map(partial(placer.requested, what), prefix, is_leaf=is_sharding)
+def out_shardings(placer: Placer, prefix: Any) -> Any:
+    """A pytree prefix of shardings of the results, each over the mesh of the trace."""
+
+    def requested(path: Any, sharding: Any) -> NamedSharding | None:
+        return placer.requested(f"out_shardings{jax.tree_util.keystr(path)}", sharding, of_result=True)
+
+    return jax.tree_util.tree_map_with_path(requested, prefix, is_leaf=is_sharding)
+
+
+def check_results(placer: Placer, prefix: Any, results: Any) -> None:
+    """Refuse shardings that don't fit what the function returns.
+
+    Raises:
+        ValueError: `prefix` is no prefix of their tree, or a sharding has too many entries or does not divide.
+    """
+    shardings: list[Any] = []
+    try:
+        jax.tree.map(partial(_spread, shardings), prefix, results, is_leaf=is_sharding)
+    except ValueError:
+        returned = str(jax.tree.structure(results)).removeprefix("PyTreeDef")
+        raise ValueError(
+            f"out_shardings do not fit what the function returns, {returned[:300]}; "
+            "give one sharding, or a pytree of shardings that is a prefix of it"
+        ) from None
+    for name, result, sharding in zip(leaf_names("result", results), jax.tree.leaves(results), shardings, strict=True):
+        placed = placer.requested(f"out_shardings for {name}", sharding, of_result=True)
+        if placed is not None:
+            uneven = bool(placer.mpmd_mesh.uneven)
+            _check_fits(f"out_shardings for {name}", "result", result.shape, placed, uneven)
 
 
 def keyword_leaves(kwargs: Mapping[str, Any], static: StaticArguments) -> dict[str, Any]:

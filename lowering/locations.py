@@ -2,6 +2,7 @@
 
 import re
 import sys
+from types import FrameType
 
 from jaxlib.mlir import ir
 
@@ -16,11 +17,26 @@ def source_line(location: ir.Location) -> str:
     return f"{found[1]}:{found[2]}" if found else "<unknown>"
 
 
+def raised_at(error: BaseException) -> str:
+    """`train.py:12: `, to begin a message with: where the user's code was when JAX raised `error`; else nothing."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if _is_the_users(trace.tb_frame):
+            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return found
+
+
 def here() -> str:
     """`train.py:12: `, to begin a message with: the innermost frame of this call that is the user's; else nothing."""
     frame = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+        if _is_the_users(frame):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}: "
         frame = frame.f_back
     return ""
+
+
+def _is_the_users(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS

@@ -1,6 +1,7 @@
 """From a JAX function to one ordinary StableHLO module that serves every submesh."""
 
 import functools
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,6 +16,7 @@ from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import FEEDS, match_state
+from jaxpp.lowering.locations import raised_at
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import MICROBATCH_LOOP, schedule_text
@@ -110,6 +112,8 @@ def lower(
     feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
+    out_names = tuple(arguments_.leaf_names("result", lowered.out_info))
+    _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
@@ -121,7 +125,7 @@ def lower(
         in_avals,
         tuple(traced.jaxpr.out_avals),
         names,
-        tuple(arguments_.leaf_names("result", lowered.out_info)),
+        out_names,
         donated,
         request.static,
         host_callbacks(lowered),
@@ -146,6 +150,12 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
 
 # What JAX says when a constraint in the function names another mesh than that of the trace.
 _OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "should match the mesh")
+
+
+def _place_of(error: ValueError) -> str:
+    """The file and line in such a message, which JAX has where it compares devices."""
+    found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
+    return f"{found[1]}: " if found else ""
 
 
 @dataclass(frozen=True)
@@ -185,28 +195,46 @@ class _Request:
                 raise
             try:
                 return self._lowered_over(self.mpmd_mesh.lowering_mesh())
-            except ValueError:
-                raise error from None
+            except ValueError as second:
+                if not any(sign in str(second) for sign in _OTHER_MESH):
+                    raise error from None
+                raise ValueError(
+                    f"{_place_of(second) or raised_at(error)}a sharding or shard_map names other devices than those of "
+                    "the mpmd mesh, fewer, or in another order; every stage is traced for the same mesh: name that, as "
+                    "mpmd_mesh.jax_mesh or mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
+                ) from None
 
     def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Placer]:
         placer = Placer(self.mpmd_mesh, mesh)
         options = dict(self.donation)
         if self.out_shardings is not None:
-            options["out_shardings"] = arguments_.map_shardings(placer, "out_shardings", self.out_shardings)
-        jitted: Any = jax.jit(
-            self.fun,
-            keep_unused=True,
-            static_argnums=tuple(self.static.nums) or None,
-            static_argnames=tuple(self.static.names) or None,
-            **options,
-        )
+            options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
+        jitted = self._jitted(options)
         args, kwargs = self._described(placer)
         ambient = nullcontext() if _has_mesh() else jax.set_mesh(mesh)
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-            traced = jitted.trace(*args, **kwargs)
-            _check_effects(traced)
-            return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+            try:
+                traced = jitted.trace(*args, **kwargs)
+                _check_effects(traced)
+                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+            except ValueError:
+                self._check_results(placer, args, kwargs)
+                raise
+
+    def _check_results(self, placer: Placer, args: Any, kwargs: Any) -> None:
+        """Raise ValueError for `out_shardings` that don't fit; JAX's own error does not name the result."""
+        if self.out_shardings is None:
+            return
+        try:
+            results = self._jitted({}).eval_shape(*args, **kwargs)
+        except ValueError:  # of the function itself
+            return
+        arguments_.check_results(placer, self.out_shardings, results)
+
+    def _jitted(self, options: Mapping[str, Any]) -> Any:
+        nums, names = tuple(self.static.nums) or None, tuple(self.static.names) or None
+        return jax.jit(self.fun, keep_unused=True, static_argnums=nums, static_argnames=names, **options)
 
     def _described(self, placer: Placer) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of the call, with types and shardings instead of arrays."""
@@ -229,6 +257,14 @@ def _check_effects(traced: Any) -> None:
             f"{where}: error: an ordered side effect, such as jax.debug.print(..., ordered=True), has no order across "
             "meshes; leave out ordered=True"
         )
+
+
+def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> None:
+    """Refuse a result that the function itself puts into another memory than that of the devices."""
+    for name, attributes in zip(names, ir.ArrayAttr(_main(module).attributes["res_attrs"]), strict=True):
+        entries = {named.name: named.attr for named in ir.DictAttr(attributes)}
+        if "mhlo.memory_kind" in entries:
+            placer.check_memory(name, ir.StringAttr(entries["mhlo.memory_kind"]).value)
 
 
 def _has_mesh() -> bool:

@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from jaxpp._compat import closed_over_as_arguments
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
-from jaxpp.lowering.reductions import Add, Concat, Op
+from jaxpp.lowering.reductions import Add, Concat, Max, Op
 from jaxpp.schedules.errors import ScheduleError
 
 MICROBATCH_LOOP = "jaxpp.microbatch_loop"
@@ -119,6 +119,10 @@ class _Result:
             raise TypeError(f"{here()}{op}: {self.name} is {aval.dtype}; reduce jax.random.key_data of it")
         if isinstance(self.op, Add) and aval.dtype == jnp.bool_:
             raise TypeError(f"{here()}Add: {self.name} is bool; use Max, or convert it to a number")
+        if isinstance(self.op, Max) and jnp.issubdtype(aval.dtype, jnp.complexfloating):
+            raise TypeError(
+                f"{here()}Max: {self.name} is {aval.dtype}; complex numbers have no order, reduce jnp.abs of it"
+            )
         sharding = None if aval.sharding.mesh.empty else aval.sharding
         return jnp.asarray(self.op.state(length, jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=sharding)))
 
@@ -142,7 +146,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     results = _results(traced, shapes, operation, caller)
 
     def step(i: jax.Array, *state: jax.Array) -> list[jax.Array]:
-        values = jaxpr_as_fun(traced)(i)
+        values = map(jnp.asarray, jaxpr_as_fun(traced)(i))  # a constant is a number of Python's
         return [r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True)]
 
     initial = [r.initial(length) for r in results]

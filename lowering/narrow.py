@@ -8,10 +8,11 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+from jaxpp.lowering import other_meshes
 from jaxpp.lowering.locations import source_line
+from jaxpp.lowering.other_meshes import SHARDINGS
 
 MESH = "mesh"
-SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings")
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,12 @@ def narrow(module: ir.Module, axes: Axes) -> None:
         axes: that mesh.
 
     Raises:
-        ValueError: a value is sharded over the mpmd axis, or a collective runs over it; names the user's line.
+        ValueError: a value is sharded over the mpmd axis, or a collective runs over it, or a sharding is over another
+            mesh that is not ours in other words; names the user's line.
     """
     with module.context, ir.Location.unknown():
         operations = list(walk(module.operation))
+        other_meshes.onto(operations, list(zip(axes.names, axes.sizes, strict=True)))
         for op in operations:
             _refuse_mpmd_sharding(op, axes)
         meshes = [op for op in operations if op.name == "sdy.mesh"]
@@ -195,32 +198,25 @@ def _constant(value: int, kind: ir.Type) -> ir.Value:
 
 
 def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None:
-    """Narrow every `sdy.mesh`; `@mesh` with all axes replaces what equals it, and what has no axes."""
+    """One `sdy.mesh`, `@mesh`, in place of all; but JAX's own of one device, for callbacks, stay what they are."""
     for op in meshes:
         _narrow_mesh(op, axes)
     sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]
     whole = sdy.MeshAttr.get([sdy.MeshAxisAttr.get(*axis) for axis in zip(axes.names, sizes, strict=True)])
     symbols = ir.SymbolTable(module.operation)
-    for op in meshes:
+    names = [ir.StringAttr(op.attributes["sym_name"]).value for op in meshes]
+    for name, op in zip(names, meshes, strict=True):
         mesh = sdy.MeshAttr(op.attributes["mesh"])
-        if mesh != whole and (list(mesh.axes) or list(mesh.device_ids)):
-            _check_is_known(op, axes)
+        if not list(mesh.axes) and list(mesh.device_ids):
+            if name == MESH:
+                free = next(new for k in range(len(names)) if (new := f"{MESH}_{k}") not in names)
+                ir.SymbolTable.replace_all_symbol_uses(name, free, module.operation)
+                symbols.set_symbol_name(op, free)
             continue
-        name = ir.StringAttr(op.attributes["sym_name"]).value
         ir.SymbolTable.replace_all_symbol_uses(name, MESH, module.operation)
         symbols.erase(op.opview)
     with ir.InsertionPoint.at_block_begin(module.body):
         sdy.MeshOp(MESH, whole)
-
-
-def _check_is_known(op: ir.Operation, axes: Axes) -> None:
-    """Refuse another mesh that the function's constraints name; JAX itself makes meshes of one device for callbacks."""
-    names = [sdy.MeshAxisAttr(axis).name for axis in sdy.MeshAttr(op.attributes["mesh"]).axes]
-    if names and not set(names) <= set(axes.names):
-        raise ValueError(
-            f"{source_line(op.location)}: a sharding names another mesh, with the axes {', '.join(names)}; "
-            f"use the mpmd mesh, with the axes {', '.join(axes.names)}"
-        )
 
 
 def _narrow_mesh(op: ir.Operation, axes: Axes) -> None:

@@ -13,25 +13,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import ClassVar, TypeAlias, cast
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.task import Placement, Task, TaskType
 
 ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
 """For each mesh its cells: a task, several tasks that are fused, or None for a bubble."""
 
 
-class TaskType(StrEnum):
-    """JaxPP's names of the kinds of tasks: `Task.make(stage_id, mubatch_idx, TaskType.FWD)`."""
-
-    FWD = "forward"
-    BWD = "backward"
-    BWD_I = "input_grad"
-    BWD_W = "weight_grad"
+__all__ = ["BaseSchedule", "ScheduleTasks", "TaskType", "at_least_one"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class BaseSchedule(ABC):
             cls.name = cls.__name__
 
     def __post_init__(self) -> None:
-        whole_number(self.num_stages, "num_stages", least=1)
+        at_least_one(self.num_stages, "num_stages")
 
     @abstractmethod
     def tasks(self, n_mubatches: int) -> ScheduleTasks:
@@ -76,6 +69,17 @@ class BaseSchedule(ABC):
             found = f"found {schedule.microbatches}"
             raise ScheduleError(f"{self.name}: expected tasks for {microbatches} microbatches, {found}")
         return schedule
+
+
+def at_least_one(value: object, name: str) -> None:
+    """Guard: the count is a whole number above 0; the message is that of JaxPP, which its users' tests look for.
+
+    Raises:
+        ScheduleError: it is not.
+    """
+    if isinstance(value, int) and value < 1:
+        raise ScheduleError(f"The argument `{name}` must be `>= 0`, and not 0; found {value}")
+    whole_number(value, name, least=1)
 
 
 def _rows(name: str, tasks: object) -> list[list[tuple[Task, ...]]]:

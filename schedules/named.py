@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, at_least_one
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import make
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
@@ -33,8 +33,8 @@ class LibrarySchedule(BaseSchedule):
             cls.name = cls.published
 
     def tasks(self, n_mubatches: int) -> ScheduleTasks:
-        """The cells of the library's schedule."""
-        return self._make(n_mubatches).cells
+        """The cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
+        return [[cell if len(cell) > 1 else cell[0] for cell in row] for row in self._make(n_mubatches).cells]
 
     def get_mpmd_idx(self, stage_id: int) -> int:
         """The mesh where the weights of a stage are at home."""
@@ -66,7 +66,7 @@ class LibrarySchedule(BaseSchedule):
 
 
 @dataclass(frozen=True)
-class _Chunked(LibrarySchedule):
+class InterleavedBaseSchedule(LibrarySchedule):
     """A schedule with several stages per mesh.
 
     Attributes:
@@ -77,11 +77,11 @@ class _Chunked(LibrarySchedule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole_number(self.mpmd_dim, "mpmd_dim", least=1)
+        at_least_one(self.mpmd_dim, "mpmd_dim")
         if self.num_stages % self.mpmd_dim:
             raise ScheduleError(
-                f"{type(self).__name__}: num_stages must be a multiple of mpmd_dim={self.mpmd_dim}, "
-                f"found {self.num_stages}"
+                f"{type(self).__name__}: num_stages={self.num_stages} can not be evenly divided by "
+                f"mpmd_dim={self.mpmd_dim}"
             )
 
     def meshes(self) -> int:
@@ -99,14 +99,15 @@ class _Chunked(LibrarySchedule):
 
 
 @dataclass(frozen=True)
-class _VShaped(_Chunked):
+class _VShaped(InterleavedBaseSchedule):
     """Two stages per mesh, down the meshes and up again."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.chunks() != 2:
             raise ScheduleError(
-                f"{type(self).__name__}: num_stages must be 2 * mpmd_dim, found {self.num_stages} and {self.mpmd_dim}"
+                f"{type(self).__name__} only supports 2 * mpmd_dim stages, self.num_stages={self.num_stages} requested "
+                f"with self.mpmd_dim={self.mpmd_dim}"
             )
 
     def options(self) -> dict[str, object]:
@@ -183,45 +184,55 @@ class Seq1F1B(LibrarySchedule):
 
 
 @dataclass(frozen=True)
-class Interleaved1F1B(_Chunked):
+class Interleaved1F1B(InterleavedBaseSchedule):
     """1F1B with several stages per mesh (see `interleaved_1f1b`).
 
     Attributes:
-        fuse_steady_state: accepted for scripts written for JaxPP; without effect: each task runs by itself.
+        fuse_steady_state: run the forward and the backward that are each other's turn as one task.
     """
 
     fuse_steady_state: bool = False
 
     published = "interleaved-1f1b"
 
+    def options(self) -> dict[str, object]:
+        return {"chunks": self.chunks(), "fused": self.fuse_steady_state}
+
 
 @dataclass(frozen=True)
-class KimiK2(_Chunked):
+class KimiK2(InterleavedBaseSchedule):
     """Interleaved 1F1B with one more forward ahead (see `kimi_k2`).
 
     Attributes:
-        fuse_steady_state: accepted for scripts written for JaxPP; without effect: each task runs by itself.
+        fuse_steady_state: as of `Interleaved1F1B`.
     """
 
     fuse_steady_state: bool = False
 
     published = "kimi-k2"
 
+    def options(self) -> dict[str, object]:
+        return {"chunks": self.chunks(), "fused": self.fuse_steady_state}
 
-class LoopedBFS(_Chunked):
+
+class LoopedBFS(InterleavedBaseSchedule):
     """GPipe with several stages per mesh, breadth-first (see `looped_bfs`)."""
 
     published = "looped-bfs"
 
 
-class InterleavedZeroBubble(_Chunked):
+InterleavedGPipe = LoopedBFS
+"""JaxPP's name."""
+
+
+class InterleavedZeroBubble(InterleavedBaseSchedule):
     """Interleaved 1F1B with the backward split in two (see `interleaved_zb`)."""
 
     published = "interleaved-zb"
 
 
 @dataclass(frozen=True)
-class GIS(_Chunked):
+class GIS(InterleavedBaseSchedule):
     """Interleaved in smaller groups, for less memory (see `gis`).
 
     Attributes:
@@ -235,7 +246,7 @@ class GIS(_Chunked):
         return {"chunks": self.chunks(), "group": self.group}
 
 
-class Hanayo(_Chunked):
+class Hanayo(InterleavedBaseSchedule):
     """Waves down and up the meshes (see `hanayo`)."""
 
     published = "hanayo"
@@ -275,6 +286,12 @@ class DualPipeV(_VShaped):
 
     def options(self) -> dict[str, object]:
         return {"fused": self.fused}
+
+    def _make(self, microbatches: int) -> Schedule:
+        if microbatches < self.num_stages:
+            name = type(self).__name__
+            raise ScheduleError(f"{name} requires n_mubatches={microbatches} >= self.num_stages={self.num_stages}")
+        return super()._make(microbatches)
 
 
 class BitPipe(_VShaped):

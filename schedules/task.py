@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
+from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import KIND_NAME, LETTERS
+
+
+class TaskType(StrEnum):
+    """JaxPP's names of the kinds of tasks: `Task.make(stage_id, mubatch_idx, TaskType.FWD)`."""
+
+    FWD = "forward"
+    BWD = "backward"
+    BWD_I = "input_grad"
+    BWD_W = "weight_grad"
+
+
+_TYPES: Final = {str(each): each for each in TaskType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +79,8 @@ class Task:
 
     @property
     def fwd_or_bwd(self) -> str:
-        """JaxPP's name of `kind`; equal to a `TaskType`."""
-        return self.kind
+        """JaxPP's name of `kind`: a `TaskType`, or the name of another kind."""
+        return _TYPES.get(self.kind, self.kind)
 
 
 def _kind_name(kind: object) -> str:

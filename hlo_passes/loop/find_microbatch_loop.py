@@ -15,6 +15,7 @@ from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_cons
 from jaxpp.hlo_passes.loop.counted import counters, trip_count
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
+from jaxpp.hlo_passes.loop.runnable import check_runnable
 
 
 @dataclass(frozen=True)
@@ -94,28 +95,12 @@ class FindMicrobatchLoop(Pass):
                 text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
-        _check_runnable(schedule, loop)
+        check_runnable(schedule, loop)
         if schedule.microbatches != length:
             raise PassError(
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
             )
         return schedule, text
-
-
-def _check_runnable(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for what no pass can cut a loop into."""
-    if schedule.slices > 1:
-        raise PassError(
-            f"the schedule {schedule.name} cuts each microbatch into {schedule.slices} slices of its sequence",
-            location=loop.location,
-            hint="that needs a model that hands keys and values from slice to slice; take a schedule without slices",
-        )
-    if schedule.placement.spread:
-        raise PassError(
-            f"the schedule {schedule.name} spreads stage {min(schedule.placement.spread)} over several meshes",
-            location=loop.location,
-            hint="put each stage on one mesh, or a copy of it on each of several",
-        )
 
 
 def loop_schedule(loop: ir.Operation) -> str:

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.library.orders import in_turn, multiple, split
+from jaxpp.schedules.library.orders import Cell, in_turn, split
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
 
-def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
+def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:
     """Interleaved 1F1B (Megatron-LM, arXiv 2104.04473, section 2.2).
 
     Groups of p microbatches go through the v stages of a mesh one after the other; mesh i runs 2(p - i - 1) + (v -
-    1)p of these forwards ahead, then one forward and one backward in turn. It takes mT + (p - 1)T/v + (2vp - 2)c,
-    with two meshes or more and a hop c of up to half of the forward of a stage. The Zero Bubble paper (arXiv
-    2401.10241, table 5) counts ((2v - 1)p - 2)c instead, which is less than the hops on the way of the first and
-    the last microbatch take.
+    1)p of these forwards ahead, then one forward and one backward in turn. With m a multiple of p it takes mT + (p -
+    1)T/v + (2vp - 2)c, with two meshes or more and a hop c of up to half of the forward of a stage. The Zero Bubble
+    paper (arXiv 2401.10241, table 5) counts ((2v - 1)p - 2)c instead, which is less than the hops on the way of the
+    first and the last microbatch take. Of other numbers of microbatches some groups are larger by one (or all of them
+    are one group, smaller than p), as in NVIDIA's JaxPP.
 
     Args:
         meshes: number of meshes p, at least 1.
-        microbatches: a multiple of p.
+        microbatches: at least 1.
         chunks: stages per mesh v, at least 1.
+        fused: run the forward and the backward that are each other's turn as one task.
 
     Raises:
-        ScheduleError: a count is below 1, or the microbatches are no multiple of the meshes.
+        ScheduleError: a count is below 1.
     """
-    return _in_groups("interleaved-1f1b", meshes, microbatches, chunks, extra=0)
+    return _in_groups("interleaved-1f1b", meshes, microbatches, chunks, 0, fused)
 
 
-def kimi_k2(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
+def kimi_k2(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:
     """Interleaved 1F1B with one more forward ahead (Kimi K2, arXiv 2507.20534).
 
     The forward that is ahead leaves each mesh a backward to compute while it communicates; it keeps the activations of
@@ -36,13 +41,14 @@ def kimi_k2(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
     Args:
         meshes: number of meshes p, at least 1.
-        microbatches: a multiple of p.
+        microbatches: at least 1, in groups as for `interleaved_1f1b`.
         chunks: stages per mesh, at least 1.
+        fused: as for `interleaved_1f1b`.
 
     Raises:
-        ScheduleError: a count is below 1, or the microbatches are no multiple of the meshes.
+        ScheduleError: a count is below 1.
     """
-    return _in_groups("kimi-k2", meshes, microbatches, chunks, extra=1)
+    return _in_groups("kimi-k2", meshes, microbatches, chunks, 1, fused)
 
 
 def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
@@ -54,49 +60,47 @@ def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
     Args:
         meshes: number of meshes p, at least 1.
-        microbatches: a multiple of p.
+        microbatches: at least 1, in groups as for `interleaved_1f1b`.
         chunks: stages per mesh v, at least 1.
 
     Raises:
-        ScheduleError: a count is below 1, or the microbatches are no multiple of the meshes.
+        ScheduleError: a count is below 1.
     """
     placement = Placement.looped(meshes, chunks)
-    microbatches = _microbatches("interleaved-zb", meshes, microbatches)
-    ahead = (chunks - 1) * meshes
+    groups = _groups(meshes, microbatches)
+    ahead = (chunks - 1) * len(groups[0])
     orders = [
-        split(in_turn(*units(meshes, mesh, microbatches, chunks, meshes), ahead + meshes - mesh - 1), mesh)
-        for mesh in range(meshes)
+        split(in_turn(*units(meshes, mesh, groups, chunks), ahead + meshes - mesh - 1), mesh) for mesh in range(meshes)
     ]
     return Schedule.of("interleaved-zb", placement, orders)
 
 
-def units(meshes: int, mesh: int, microbatches: int, chunks: int, group: int) -> tuple[list[Task], list[Task]]:
+def units(meshes: int, mesh: int, groups: Sequence[range], chunks: int) -> tuple[list[Task], list[Task]]:
     """The forwards and the backwards of a mesh, each in their order: groups of microbatches, stage after stage."""
-    order = [
-        (chunk, microbatch)
-        for first in range(0, microbatches, group)
-        for chunk in range(chunks)
-        for microbatch in range(first, min(first + group, microbatches))
-    ]
+    order = [(chunk, microbatch) for group in groups for chunk in range(chunks) for microbatch in group]
     forwards = [Task("forward", chunk * meshes + mesh, microbatch) for chunk, microbatch in order]
     backwards = [Task("backward", (chunks - 1 - chunk) * meshes + mesh, microbatch) for chunk, microbatch in order]
     return forwards, backwards
 
 
-def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: int) -> Schedule:
+def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: int, fused: bool) -> Schedule:
     placement = Placement.looped(meshes, chunks)
-    microbatches = _microbatches(name, meshes, microbatches)
-    orders = [
-        in_turn(
-            *units(meshes, mesh, microbatches, chunks, meshes),
-            2 * (meshes - mesh - 1) + (chunks - 1) * meshes + extra,
-        )
-        for mesh in range(meshes)
-    ]
+    groups = _groups(meshes, microbatches)
+    orders: list[Sequence[Cell]] = []
+    for mesh in range(meshes):
+        forwards, backwards = units(meshes, mesh, groups, chunks)
+        ahead = min(2 * (meshes - mesh - 1) + (chunks - 1) * len(groups[0]) + extra, len(forwards))
+        order = in_turn(forwards, backwards, ahead)
+        turns = len(forwards) - ahead
+        pairs = [tuple(order[at : at + 2]) for at in range(ahead, ahead + 2 * turns, 2)]
+        orders.append([*order[:ahead], *pairs, *order[ahead + 2 * turns :]] if fused else order)
     return Schedule.of(name, placement, orders)
 
 
-def _microbatches(name: str, meshes: int, microbatches: int) -> int:
+def _groups(meshes: int, microbatches: int) -> list[range]:
+    """The microbatches in groups of one per mesh; what is left makes the first ones larger by one, or more."""
     microbatches = whole_number(microbatches, "microbatches", least=1)
-    multiple(microbatches, meshes, f"{name}: microbatches", "they go through the stages in groups of one per mesh")
-    return microbatches
+    count = max(1, microbatches // whole_number(meshes, "meshes", least=1))
+    size, larger = divmod(microbatches, count)
+    firsts = [group * size + min(group, larger) for group in range(count + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(firsts)]

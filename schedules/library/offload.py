@@ -33,8 +33,9 @@ def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = Non
             f"gis: group must be from {(meshes + 1) // 2} to {meshes} for {meshes} meshes, found {group}"
         )
     multiple(microbatches, group, "gis: microbatches", "they go through the stages in groups")
+    groups = [range(first, first + group) for first in range(0, microbatches, group)]
     orders = [
-        split(in_turn(*units(meshes, mesh, microbatches, chunks, group), (chunks - 1) * group + meshes - 1 - mesh), 0)
+        split(in_turn(*units(meshes, mesh, groups, chunks), (chunks - 1) * group + meshes - 1 - mesh), 0)
         for mesh in range(meshes)
     ]
     return Schedule.of("gis", placement, orders)

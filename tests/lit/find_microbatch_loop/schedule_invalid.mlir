@@ -141,6 +141,78 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
+// Activations that go to the host and come back, which is simulated only.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: offload(stage 0, mb 0) on mesh 0
+// CHECK-NEXT: copies to the host are for the simulator: give the schedule without schedules.offload
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0 0offload0 0F1 0F2 0reload0 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %m = stablehlo.sine %h : tensor<f32>
+    %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+
+// -----
+
+// A stage that runs forward again before it runs backward.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: recompute(stage 1, mb 0) on mesh 1
+// CHECK-NEXT: give the schedule without schedules.recompute; jax.checkpoint between two marks does the same
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1recompute0 1B0 1B1 1B2"}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %m = stablehlo.sine %h : tensor<f32>
+    %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+
+// -----
+
+// A task of the user's own kind.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: evict(stage 0, mb 0) on mesh 0
+// CHECK-NEXT: tasks of your own kinds are for the simulator: give the schedule without them
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Akind evict: forward; track copy; memory -1\0Amesh 0: 0F0 0evict0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %m = stablehlo.sine %h : tensor<f32>
+    %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+
+// -----
+
 // A schedule in which a mesh waits for what it runs later itself: its own message, with the place in the grid.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 5]]:10: error: mesh 0 position 0: B(stage 0, mb 0) needs F(stage 0, mb 0), which comes later on mesh 0

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, layers, loss, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
+from jaxpp import schedules
 from jaxpp.schedules import Placement, Schedule, Task
 
 SCHEDULE = jaxpp.Std1F1B(3)
@@ -288,6 +289,29 @@ def test_a_schedule_that_does_not_run_yet() -> None:
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         "the schedule seq1f1b cuts each microbatch into 2 slices of its sequence\n  that needs a model that hands keys "
         "and values from slice to slice; take a schedule without slices"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "task", "instead"),
+    [
+        (schedules.offload, "offload(stage 0, mb 0) on mesh 0", "copies to the host are for the simulator"),
+        (
+            schedules.recompute,
+            "recompute(stage 0, mb 0) on mesh 0",
+            "give the schedule without schedules.recompute;",
+        ),
+        (
+            partial(schedules.insert, operation=schedules.Operation.parse("log: forward"), after="forward"),
+            "log(stage 0, mb 0) on mesh 0",
+            "tasks of your own kinds are for the simulator",
+        ),
+    ],
+)
+def test_a_schedule_with_tasks_that_do_not_run_yet(change: Any, task: str, instead: str) -> None:
+    text = message(partial(sgd_step, schedule=change(jaxpp.Std1F1B(3).build(4))))
+    assert at(text, sgd_step, "jaxpp.treduce(").startswith(
+        f"the schedule 1f1b has a task that does not run yet: {task}\n  {instead}"
     )
 
 

@@ -368,6 +368,25 @@ def test_task_times() -> None:
     ids=lambda schedule: type(schedule).__name__,
 )
 def test_schedules(schedule: Any) -> None:
+    check_schedule(schedule, 8)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [jaxpp.Interleaved1F1B(4, 2), jaxpp.KimiK2(4, 2, fuse_steady_state=True), jaxpp.InterleavedZeroBubble(4, 2)],
+    ids=lambda schedule: type(schedule).__name__,
+)
+def test_a_number_of_microbatches_that_the_meshes_do_not_divide(schedule: Any) -> None:
+    check_schedule(schedule, 5)
+
+
+def test_turns_of_a_forward_and_a_backward_are_one_program() -> None:
+    step = partial(sgd_step, schedule=jaxpp.KimiK2(4, 2, fuse_steady_state=True))
+    text = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2)).lower(weights(4), batch(4)).program().as_text()
+    assert text.count("jaxpp.stages = array<i64: ") == len(jaxpp.KimiK2(4, 2, True).build(4).fused) == 8
+
+
+def check_schedule(schedule: Any, microbatches: int) -> None:
     step = partial(sgd_step, schedule=schedule)
-    args = (weights(4), batch(8))
+    args = (weights(4), batch(microbatches))
     assert_same(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4))(*args), jax.jit(step)(*args))

@@ -81,6 +81,27 @@ def test_metrics_of_all_stages(plan: str) -> None:
 
 
 @plans
+def test_constants_and_arguments_among_the_results(plan: str) -> None:
+    """`return loss, (predictions, 4)`: numbers of Python's and numpy's, arguments as they are, None."""
+
+    def with_constants(params: Any, microbatch: Any, outside: Any) -> Any:
+        x = layers(params, microbatch["x"])
+        numbers = {"int": 4, "size": jnp.array(x.size), "typed": np.float32(1.5), "bool": True, "none": None}
+        arrays = {"outside": outside, "weight": params[1], "sum": params[2].sum(), "input": microbatch["x"]}
+        return jnp.mean((x - microbatch["y"]) ** 2), (x, numbers, arrays)
+
+    def step(params: Any, batch: Any, outside: Any, *, schedule: Any, operation: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            return jax.value_and_grad(with_constants, has_aux=True)(params, microbatch, outside)
+
+        operations = ((jaxpp.Concat(), operation), jaxpp.Add)
+        return (*jaxpp.treduce(of_one, batch, schedule=schedule, operation=operations), 3)
+
+    for operation in (jaxpp.Concat(), jaxpp.Max):
+        check_step(partial(step, operation=operation), (weights(4), batch(4), jnp.arange(5)), plan)
+
+
+@plans
 def test_gradients_clipped_for_each_microbatch(plan: str) -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
         def of_one(microbatch: Any) -> Any:

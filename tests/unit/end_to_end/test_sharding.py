@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
 
@@ -38,6 +38,20 @@ def test_out_shardings() -> None:
     assert [w.sharding.spec for w in found] == [P("data", "model"), P("model")]
 
 
+def test_arguments_in_the_memory_of_the_host() -> None:
+    """On the whole mesh, or on the mesh that uses them: they are copied to the devices. JAX refuses to add them."""
+    mesh = make_mesh(2, data=2)
+    whole = NamedSharding(mesh.jax_mesh, P(), memory_kind="pinned_host")
+    own = [NamedSharding(each, P("data"), memory_kind="pinned_host") for each in mesh.unstack]
+    params, step = weights(2), partial(sgd_step, schedule=SCHEDULE)
+    expected = jax.jit(sgd_step)(params, batch(4))
+    for shardings in (whole, own):
+        for donated in (None, 0):
+            held = jax.device_put(params, shardings)
+            assert_same(jaxpp.mpmd_jit_with_loop(step, mesh, donate_argnums=donated)(held, batch(4)), expected)
+            assert all(w.is_deleted() == (donated == 0) for w in held)
+
+
 @pytest.mark.parametrize("order", ORDERS[:2], ids="-".join)
 def test_tensor_parallel_by_constraints(order: tuple[str, ...]) -> None:
     mesh = make_mesh(2, data=2, model=2, order=order)
@@ -53,6 +67,23 @@ def test_tensor_parallel_by_constraints(order: tuple[str, ...]) -> None:
         return jnp.mean((x - microbatch["y"]) ** 2)
 
     check(partial(sgd_step, schedule=SCHEDULE, loss=loss), (two_matrices(), batch(3)), mesh)
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "spec"), [("x", [4], P("x")), (["model", "a"], [2, 2], P("a", "model")), ("ab", [2, 2], P("b"))]
+)
+def test_constraint_over_a_mesh_without_the_mpmd_axis(names: Any, shape: Any, spec: P) -> None:
+    """A mesh of the user's own, over the devices of the first stage, stands for that of every stage."""
+    mesh = make_mesh(2, data=4) if names == "ab" else make_mesh(2, data=2, model=2)
+    own = NamedSharding(Mesh(mesh.unstack[0].devices.reshape(shape), tuple(names)), spec)
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for w in params:
+            x = jaxpp.mark_stage_end(jax.lax.with_sharding_constraint(jnp.tanh(x @ w), own))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=SCHEDULE, loss=loss), (weights(2), batch(3)), mesh)
 
 
 def test_constraint_by_partition_spec_alone() -> None:

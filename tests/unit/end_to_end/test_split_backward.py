@@ -146,6 +146,19 @@ def test_frozen_stages(marks: int) -> None:
     assert_same([*found, losses], [args[0][0], expected[1], args[0][2], expected_losses])
 
 
+def test_a_stage_that_is_frozen_for_some_microbatches() -> None:
+    """The weight gradients of stage 1 are summed over the even microbatches only."""
+    whole = schedules.split_backward(schedules.make("1f1b", meshes=3, microbatches=4), 1)
+    skipped = [task for task in whole if task.kind == "weight_grad" and task.microbatch % 2]
+    rows = [[cell for cell in row if cell[0] not in skipped] for row in whole.cells]
+    schedule = schedules.Schedule.of("partial", whole.placement, rows, skipped=skipped)
+    args = (weights(3), batch(4))
+    found, losses = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3))(*args)
+    expected, expected_losses = sgd_step(*args)
+    expected[1] = sgd_step(args[0], jax.tree.map(lambda leaf: leaf[::2], args[1]))[0][1]
+    assert_same([*found, losses], [*expected, expected_losses])
+
+
 @pytest.mark.parametrize("name", ["zb-h1", "zb-h2", "zb-v", "dualpipe-v", "dualpipe"])
 def test_peak_of_activations(name: str) -> None:
     """A microbatch counts until its weight gradient is done."""

@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxlib.mlir import ir
 
-from jaxpp.lowering import Add, Concat, Lowered, MpmdMesh, lower, mark_stage_end, treduce
+from jaxpp.lowering import Add, Concat, Lowered, MpmdMesh, MpmdSharding, lower, mark_stage_end, treduce
 
 X = np.ones((4, 4), np.float32)
 
@@ -260,10 +261,25 @@ ERRORS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "in_shardings[1] does not fit its argument: ",
     ),
     "leaf": ({"in_shardings": (None, "data")}, TypeError, "in_shardings for b: str; expected a NamedSharding, a"),
-    "results": (
-        {"out_shardings": P(None, "mpmd")},
+    "result axis": (
+        {"out_shardings": P("model")},
         ValueError,
-        "out_shardings: P(None, 'mpmd') shards over the mpmd axis 'mpmd'",
+        "out_shardings: P('model',) names the axis 'model'; the mesh has",
+    ),
+    "result rank": (
+        {"args": (X, {"c": X}), "out_shardings": P("data", None, None), "fun": lambda a, b: (a, b)},
+        ValueError,
+        "out_shardings for result[0]: P('data', None, None) has 3 entries, but the result has shape (4, 4)",
+    ),
+    "result indivisible": (
+        {"args": (X, {"c": np.ones(3)}), "out_shardings": (None, P("data")), "fun": lambda a, b: (a, b)},
+        ValueError,
+        "out_shardings for result[1]['c']: P('data',) cuts a dimension of 3 into 2; shape (3,)",
+    ),
+    "result tree": (
+        {"args": (X, {"c": X}), "out_shardings": (None, {"d": P()}), "fun": lambda a, b: (a, b)},
+        ValueError,
+        "out_shardings do not fit what the function returns, ((*, {'c': *})); give one sharding, or a pytree of",
     ),
 }
 
@@ -273,6 +289,31 @@ def test_error(mesh: MpmdMesh, name: str) -> None:
     given, kind, text = ERRORS[name]
     options = dict(given)
     with pytest.raises(kind) as info:
-        lower(lambda a, b: a, options.pop("args", (X, X)), mpmd_mesh=mesh, **options)
+        lower(options.pop("fun", lambda a, b: a), options.pop("args", (X, X)), mpmd_mesh=mesh, **options)
     assert text in str(info.value)
     assert len(str(info.value).splitlines()) == 1
+
+
+def test_the_mpmd_axis_among_others_and_of_results(mesh: MpmdMesh) -> None:
+    """As JaxPP's scripts name it; its size is 1 on each submesh."""
+    specs = (P(None, ("mpmd", "data")), P(("data", "mpmd"), None))
+    lowered = lower(
+        lambda a, b: (a, b), (X, X), mpmd_mesh=mesh, in_shardings=specs, out_shardings=(P(None, "mpmd"), *specs[:1])
+    )
+    assert shardings(lowered) == ['[{}, {"data"}]', '[{"data"}, {}]']
+    results = attributes(lowered.module, "res_attrs", "sdy.sharding")
+    assert results == ["#sdy.sharding<@mesh, [{}, {}]>", '#sdy.sharding<@mesh, [{}, {"data"}]>']
+
+
+def test_error_of_another_memory(mesh: MpmdMesh) -> None:
+    """It would be ignored."""
+    elsewhere = NamedSharding(mesh.jax_mesh, P(), memory_kind="pinned_host")
+    text = "memory_kind='pinned_host'; the results of a step are in the memory of its devices ('device')"
+    with pytest.raises(ValueError, match=re.escape(f"in_shardings for b['c']: {text}, and arguments elsewhere are")):
+        lower(lambda a, b: a, (X, {"c": X}), mpmd_mesh=mesh, in_shardings=(None, elsewhere))
+    elsewhere = MpmdSharding(mesh, {0}, P(), memory_kind="pinned_host")
+    with pytest.raises(ValueError, match=re.escape(f"out_shardings[1]['c']: {text}")):
+        lower(lambda a: (a, {"c": a}), (X,), mpmd_mesh=mesh, out_shardings=(None, {"c": elsewhere}))
+    with pytest.raises(ValueError, match=re.escape(f"result['c']: {text}")):
+        lower(lambda a: {"b": a, "c": jax.device_put(a, jax.memory.Space.Host)}, (X,), mpmd_mesh=mesh)
+    lower(lambda a: a, (X,), mpmd_mesh=mesh, in_shardings=NamedSharding(mesh.jax_mesh, P(), memory_kind="device"))

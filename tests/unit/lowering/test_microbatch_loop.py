@@ -34,6 +34,16 @@ class Last(Op):
         return update
 
 
+class Product(Op):
+    """A user's own operation: the product over the microbatches."""
+
+    def state(self, n: int, a: jax.ShapeDtypeStruct) -> jax.Array:
+        return jnp.ones(a.shape, a.dtype)
+
+    def update(self, state: jax.Array, update: jax.Array, index: jax.Array) -> jax.Array:
+        return state * update
+
+
 def slices(batch: Any, axis: int = 0) -> list[Any]:
     return [jax.tree.map(lambda leaf, i=i: np.take(leaf, i, axis), batch) for i in range(M)]
 
@@ -80,6 +90,33 @@ def test_max_starts_from_the_lowest_value(dtype: str) -> None:
     out = treduce(lambda mb: mb, jnp.stack([lowest, lowest]), operation=Max)
     assert out.dtype == lowest.dtype
     assert out.astype(jnp.float32) == lowest.astype(jnp.float32)
+
+
+def constants(microbatch: Any) -> Any:
+    """Results that are constants, or arguments as they are; under `jax.make_jaxpr` some of them have no type."""
+    numbers = {"int": 4, "float": 2.5, "size": jnp.array(microbatch["x"].size), "typed": np.float32(1.5), "none": None}
+    arrays = {"numpy": np.arange(3), "outside": BATCH["x"], "argument": microbatch["y"]}
+    return {**numbers, **arrays, "bool": True, "shape": microbatch["x"].shape}
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda f: f], ids=["jit", "eager"])
+@pytest.mark.parametrize("operation", [Add, Max(), Concat(), Concat(-1), Last, Product], ids=str)
+def test_constants_among_the_results(operation: Any, jit: Callable[..., Any]) -> None:
+    op = operation() if isinstance(operation, type) else operation
+    of_one = constants if operation is not Add else lambda mb: constants(mb) | {"bool": None}
+
+    def loop(*values: Any) -> jax.Array:
+        state = op.state(M, jax.typeof(values[0]))
+        for index, value in enumerate(values):
+            state = op.update(state, jnp.asarray(value), jnp.int32(index))
+        return state
+
+    expected = jax.tree.map(loop, *map(of_one, slices(BATCH)))
+    found = jit(lambda batch: treduce(of_one, batch, operation=operation))(BATCH)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert (jax.typeof(one), one.weak_type) == (jax.typeof(other), other.weak_type)
+        np.testing.assert_array_equal(one, other)
 
 
 def test_axis_and_prefix() -> None:
@@ -241,6 +278,11 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: treduce(lambda mb: mb > 0, np.ones(4), operation=Add),
         TypeError,
         "Add: result is bool; use Max, or convert it to a number",
+    ),
+    "max complex": (
+        lambda: treduce(lambda mb: 1j * mb, np.ones(4, np.float32), operation=Max),
+        TypeError,
+        "Max: result is complex64; complex numbers have no order, reduce jnp.abs of it",
     ),
     "key": (
         lambda: treduce(lambda mb: mb, jax.random.split(jax.random.key(0), 3), operation=Concat()),

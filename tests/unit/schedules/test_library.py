@@ -1,5 +1,6 @@
 """The library by name, the classes with JaxPP's names, and a user's own."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,10 +65,6 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
             "gpipe: each stage must be on one mesh, found stage",
         ),
         (
-            lambda: S.make("interleaved-1f1b", meshes=4, microbatches=6),
-            "interleaved-1f1b: microbatches must be a multiple of 4, found 6: they go through the stages in groups",
-        ),
-        (
             lambda: S.make("dualpipe", meshes=4, microbatches=6),
             "dualpipe: microbatches must be at least 8, two per mesh",
         ),
@@ -86,9 +83,15 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
             lambda: S.make("zb-1p", meshes=4, microbatches=7, costs=S.Costs(forward=[1, 2])),
             "forward: expected a number for each of 4 stages, found 2",
         ),
-        (lambda: S.Interleaved1F1B(6, 4), "Interleaved1F1B: num_stages must be a multiple of mpmd_dim=4, found 6"),
-        (lambda: S.DualPipeV(12, 4), "DualPipeV: num_stages must be 2 * mpmd_dim, found 12 and 4"),
-        (lambda: S.Std1F1B(0), "num_stages must be a whole number of at least 1, found 0"),
+        (lambda: S.Interleaved1F1B(6, 4), "Interleaved1F1B: num_stages=6 can not be evenly divided by mpmd_dim=4"),
+        (
+            lambda: S.DualPipeV(12, 4),
+            "DualPipeV only supports 2 * mpmd_dim stages, self.num_stages=12 requested with self.mpmd_dim=4",
+        ),
+        (lambda: S.DualPipeV(6, 3).tasks(5), "DualPipeV requires n_mubatches=5 >= self.num_stages=6"),
+        (lambda: S.Std1F1B(-1), "The argument `num_stages` must be `>= 0`, and not 0; found -1"),
+        (lambda: S.KimiK2(4, -1), "The argument `mpmd_dim` must be `>= 0`, and not 0; found -1"),
+        (lambda: S.Std1F1B(1.5), "num_stages must be a whole number of at least 1, found 1.5"),  # pyright: ignore[reportArgumentType]  # users have no checker
         (lambda: S.Std1F1B(2).build(0), "microbatches must be a whole number of at least 1, found 0"),
     ],
 )
@@ -113,6 +116,8 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.Seq1F1B(4, slices=3), "seq1f1b", {"slices": 3}),
     (S.Interleaved1F1B(num_stages=12, mpmd_dim=4), "interleaved-1f1b", {"chunks": 3}),
     (S.KimiK2(num_stages=8, mpmd_dim=4), "kimi-k2", {"chunks": 2}),
+    (S.Interleaved1F1B(8, 4, fuse_steady_state=True), "interleaved-1f1b", {"chunks": 2, "fused": True}),
+    (S.KimiK2(8, 4, True), "kimi-k2", {"chunks": 2, "fused": True}),
     (S.LoopedBFS(8, 4), "looped-bfs", {"chunks": 2}),
     (S.InterleavedZeroBubble(8, 4), "interleaved-zb", {"chunks": 2}),
     (S.GIS(8, 4, group=4), "gis", {"chunks": 2, "group": 4}),
@@ -133,9 +138,37 @@ def test_jaxpp_classes_build_the_librarys_schedules(
     schedule = S.make(name, meshes=4, microbatches=8, **options)
     assert made.build(8) == schedule
     assert made.name == name
-    assert tuple(made.tasks(8)) == schedule.cells
+    tasks = made.tasks(8)
+    assert isinstance(tasks, list)
+    assert all(isinstance(row, list) for row in tasks)
+    assert (
+        tuple(tuple((cell,) if isinstance(cell, S.Task) else cell for cell in row) for row in tasks) == schedule.cells
+    )
     assert [made.get_mpmd_idx(stage) for stage in range(made.num_stages)] == [
         schedule.placement[stage] for stage in range(schedule.stages)
+    ]
+
+
+@pytest.mark.parametrize("name", ["interleaved-1f1b", "kimi-k2", "interleaved-zb"])
+@pytest.mark.parametrize("fused", [False, True])
+def test_any_number_of_microbatches_in_groups(name: str, fused: bool) -> None:
+    """Valid for all, and simulated: in groups of as many as there are meshes, where some are larger by one."""
+    options: dict[str, object] = {"fused": True} if fused and name != "interleaved-zb" else {}
+    for meshes, microbatches, chunks in itertools.product((1, 2, 3, 5), (1, 2, 3, 5, 8, 9), (1, 2, 3)):
+        schedule = S.make(name, meshes=meshes, microbatches=microbatches, chunks=chunks, **options)
+        S.check(schedule)
+        assert schedule.microbatches == microbatches
+        assert {len(cell) for cell in schedule.fused} <= ({2} if options else set())
+    five = S.make(name, meshes=2, microbatches=5)
+    forwards = [str(task) for task in five.orders[0] if task.kind == "forward"]
+    assert forwards == ["0F0", "0F1", "0F2", "2F0", "2F1", "2F2", "0F3", "0F4", "2F3", "2F4"]
+
+
+def test_turns_that_are_fused() -> None:
+    """JaxPP's `fuse_steady_state`."""
+    assert str(S.KimiK2(4, 2, fuse_steady_state=True).build(3)).splitlines()[2:] == [
+        "mesh 0: 0F0 0F1 0F2 2F0 2F1 2F2     2B0     2B1 2B2 0B0 0B1 0B2",
+        "mesh 1: .   1F0 1F1 1F2 3F0 3F1+3B0 3F2+3B1 3B2 1B0 1B1 1B2",
     ]
 
 
