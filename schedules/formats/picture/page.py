@@ -10,6 +10,7 @@ import numpy as np
 from bokeh.embed import file_html
 from bokeh.layouts import gridplot
 from bokeh.models import (
+    Axis,
     ColumnDataSource,
     CustomJS,
     FixedTicker,
@@ -96,7 +97,7 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
     return plot
 
 
-def _name_rows(axis: LinearAxis, names: Sequence[str], row: float) -> None:
+def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
     """Write a name beside each row of so many pixels, or beside some of them where they are low."""
     shown: dict[float | str, Any] = {
         mesh + (1 - GAP) / 2: names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
@@ -195,7 +196,7 @@ def _draw_memory(scene: Scene, plot: figure) -> None:
     edges = np.array([columns["left"], columns["right"]]).T, np.repeat(columns["top"], 2).reshape(-1, 2)
     ends = np.flatnonzero(np.diff(columns["mesh"])) + 1
     xs, ys = ([part.ravel() for part in np.split(each, ends)] for each in edges)
-    plot.multi_line(xs, ys, line_color=MEMORY_LINE, line_width=1)
+    plot.multi_line("x", "y", source=ColumnDataSource({"x": xs, "y": ys}), line_color=MEMORY_LINE)
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=[*_TIMES, ("alive", "@amount")]))
     peaks = LinearAxis()
     _name_rows(peaks, [scene.amount(scene.peak(mesh)) for mesh in range(meshes)], (plot.height or 0) / meshes)
