@@ -21,8 +21,8 @@ PerStage: TypeAlias = float | Sequence[float]
 PerPair: TypeAlias = float | Sequence[Sequence[float]]
 """A number for every pair of meshes, or rows[from mesh][to mesh]."""
 
-UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-"""Units of time, in seconds."""
+UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
+"""Units of time, in seconds; a trace shows a unit that is none in particular as a millisecond."""
 
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
 _BYTES: Final = ("activation_bytes", "weight_grad_bytes", "message_bytes")
@@ -54,7 +54,7 @@ class Costs:
         fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe).
         slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
             arXiv 2504.14519).
-        unit: of time: "s", "ms" or "us". Only traces, which are in real microseconds, ask for it.
+        unit: of time: "s", "ms" or "us" of measured costs; "units" where only their ratios are meant.
 
     Raises:
         ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
@@ -74,7 +74,7 @@ class Costs:
     kinds: Mapping[str, PerStage] = field(default_factory=dict[str, PerStage])
     fused: float = 1.0
     slices: tuple[float, ...] = ()
-    unit: str = "ms"
+    unit: str = "units"
 
     def __post_init__(self) -> None:
         put = object.__setattr__

@@ -186,15 +186,25 @@ def test_check_fails_on_a_difference(where: str, wrong: float, monkeypatch: pyte
 
 
 def test_readme_example_runs(tmp_path: Path) -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(encoding="utf-8"), re.M | re.S)
-    script = tmp_path / "readme.py"
-    script.write_text("\n".join(blocks), encoding="utf-8")
-    *lines, devices = run(script, folder=tmp_path).splitlines()
+    *lines, devices = run(program(ROOT / "README.md", tmp_path), folder=tmp_path).splitlines()
     losses = [float(line.removeprefix("loss ")) for line in lines]
     assert losses == sorted(losses, reverse=True)
     assert len(losses) == 5
     assert devices == "[[CpuDevice(id=6) CpuDevice(id=7)]]"
     assert "jaxpp.microbatch_loop" in (tmp_path / "step.mlir").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("evaluation", r"(training \d\.\d+, held out \d\.\d+, accuracy 0\.\d+\n){4}\(6, 4\) .*id=6.*id=7.*\n"),
+        ("inference", r"\[ *0( +\d+){10}\]\n\(4, 3\) \[CpuDevice\(id=3\)\]\n"),
+        ("experts", r"(loss 0\.\d+, balance \d\.\d+, dropped \[.*[1-9].*\]\n){2}NamedSharding\(.*P\('expert',?\).*\n"),
+    ],
+)
+def test_a_page_of_docs_is_a_program(page: str, printed: str, tmp_path: Path) -> None:
+    """Which compares its results with those of plain `jax.jit`."""
+    assert re.fullmatch(printed, run(program(ROOT / "docs" / f"{page}.md", tmp_path), folder=tmp_path))
 
 
 def test_readme_names_what_exists() -> None:
@@ -205,12 +215,22 @@ def test_readme_names_what_exists() -> None:
         targets = (ROOT / "Makefile").read_text(encoding="utf-8")
         for name in re.findall(r"\bmake (\w+)(?=`|  )", text):
             assert re.search(rf"^{name}:", targets, re.MULTILINE), name
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"](docs/{page.name})" not in readme] == []
 
 
 def example(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module of examples/, as the scripts there see it."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     return importlib.import_module(name)
+
+
+def program(page: Path, folder: Path) -> Path:
+    """The Python blocks of a page, as one script in `folder`."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    script = folder / f"{page.stem}.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    return script
 
 
 def run(script: Path, *flags: str, folder: Path = ROOT) -> str:

@@ -3,6 +3,7 @@
     S.draw(S.simulate(schedule, costs), "step.svg")
 
 Colours are kinds of tasks, shades and numbers microbatches, `s3` is stage 3; grey is a bubble, a frame a fused group.
+Tasks of less than four pixels have neither shades nor numbers.
 SVG and PNG are drawn by matplotlib; HTML by Bokeh, a page in one file that zooms, pans and tells of each task what it
 waited for.
 """

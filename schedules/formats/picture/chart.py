@@ -19,12 +19,12 @@ from jaxpp.schedules.formats.picture.scene import (
     BUBBLE,
     FRAME,
     GAP,
-    MEMORY,
     MEMORY_LINE,
     Box,
     Frame,
     Scene,
     number_of,
+    stage_of,
     text_colour,
 )
 
@@ -48,8 +48,9 @@ def chart(scene: Scene, suffix: str) -> bytes:
 
 def _figure(scene: Scene) -> Figure:
     meshes, makespan = scene.report.schedule.meshes, scene.report.makespan
-    columns = makespan / float(np.median([box.end - box.start for box in scene.boxes]))
-    width = min(max(0.26 * columns, 8), 20)
+    # As wide as the words of a task ask for, of all but the shortest few.
+    columns = makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
+    width = min(max(columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS, 8), 20)
     rows, curves = (min(max(inches / meshes, least), most) for inches, least, most in (_TASKS, _CURVES))
     height = _TOP + rows * meshes + _BETWEEN + curves * meshes + _BOTTOM
     figure = Figure(figsize=(_LEFT + width + _RIGHT, height))
@@ -93,7 +94,11 @@ def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
     # `add_patch` would look at every corner for the limits of the axes, which are known.
     axes.add_artist(PathPatch(_outlines(wide), facecolor=BUBBLE, linewidth=0))
     apart = across * min(box.end - box.start for box in scene.boxes) > 4
-    for colour, boxes in groupby(sorted(scene.boxes, key=scene.colour), key=scene.colour):
+    if not apart:
+        for frame, colour in scene.runs:
+            axes.add_artist(PathPatch(_outlines([frame]), facecolor=colour, linewidth=0))
+    shade = scene.colour if apart else scene.plain_colour
+    for colour, boxes in groupby(sorted(scene.boxes, key=shade), key=shade):
         edge = {"edgecolor": "white", "linewidth": 0.6} if apart else {"linewidth": 0.0}
         axes.add_artist(PathPatch(_outlines(boxes), facecolor=colour, **edge))
     line = 1.0 if apart else 0.3
@@ -116,7 +121,7 @@ def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
 
 def _write(scene: Scene, axes: Axes, box: Box, width: float, height: float) -> None:
     """The number of a task, and its stage where that is not the mesh's only one, if they fit."""
-    number, stage = number_of(box.task), f"s{box.task.stage}" if scene.has_chunks else ""
+    number, stage = number_of(box.task), stage_of(box.task) if scene.has_chunks else ""
     # Numbers of one digit would otherwise stand alone among those of two.
     longest = "0" * scene.longest_number
     size = 8.0 if _fits(longest, 8.0, width) else 6.0
@@ -144,11 +149,13 @@ def _fits(words: str, size: float, width: float) -> bool:
 def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
     """A curve per mesh, `down` points high."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
+    for colour, levels in groupby(sorted(scene.levels, key=scene.level_colour), key=scene.level_colour):
+        frames = [Frame(each.mesh, each.start, each.end, 0.0, each.amount / scene.highest) for each in levels]
+        axes.add_artist(PathPatch(_outlines(frames), facecolor=colour, linewidth=0))
     for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
         base = mesh + 1 - GAP
         top, edges = base - amounts * (1 - GAP) / scene.highest, np.append(times, makespan)
         axes.hlines(base, 0, makespan, color=MEMORY_LINE, linewidth=0.4)
-        axes.stairs(top, edges, baseline=base, fill=True, facecolor=MEMORY, linewidth=0)
         axes.stairs(top, edges, baseline=None, edgecolor=MEMORY_LINE, linewidth=0.6)
     for mesh in _labelled(meshes, down):
         axes.annotate(
@@ -160,7 +167,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
             size=_size(down),
             va="center_baseline",
         )
-    axes.set_title(f"{scene.memory_title}; peaks at the right", size=9, loc="left", pad=4)
+    axes.set_title(scene.memory_title, size=9, loc="left", pad=4)
 
 
 def _outlines(shapes: Iterable[Box | Frame]) -> Path:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 from bokeh.embed import file_html
 from bokeh.layouts import gridplot
-from bokeh.models import ColumnDataSource, CustomJS, FixedTicker, GlyphRenderer, HoverTool, Legend, LegendItem, Range1d
+from bokeh.models import (
+    Axis,
+    ColumnDataSource,
+    CustomJS,
+    FixedTicker,
+    GlyphRenderer,
+    HoverTool,
+    Legend,
+    LegendItem,
+    LinearAxis,
+    Range1d,
+)
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
 
@@ -16,23 +28,39 @@ from jaxpp.schedules.formats.picture.scene import (
     BUBBLE,
     FRAME,
     GAP,
-    MEMORY,
+    MEMORY_LINE,
     Box,
     Frame,
     Scene,
     number_of,
+    stage_of,
     text_colour,
 )
 
 _TIMES: Final = [("mesh", "@mesh"), ("from", "@left{0.[000]}"), ("to", "@right{0.[000]}")]
 
 _ZOOMED: Final = """
-    const alpha = Number(plot.inner_width * shortest > pixels * (time.end - time.start))
-    if (numbers[0].glyph.text_alpha.value == alpha) return
-    for (const each of tasks) each.glyph.line_alpha = {value: alpha}
-    for (const each of numbers) each.glyph.text_alpha = {value: alpha}
+    const scale = plot.inner_width / (time.end - time.start)
+    const colour = scale * shortest < 4 ? "plain" : "colour"
+    const edges = Number(scale * shortest > 8)
+    for (const {glyph} of tasks) {
+        if (glyph.fill_color.field != colour) glyph.fill_color = {field: colour}
+        if (glyph.line_alpha.value != edges) glyph.line_alpha = {value: edges}
+    }
+    for (const {data_source: source} of numbers) {
+        const alpha = source.data.width.map((width, i) => Number(scale * width > source.data.pixels[i]))
+        if (alpha.every((each, i) => each == source.data.alpha[i])) continue
+        source.data.alpha = alpha
+        source.change.emit()
+    }
 """
-"""In the browser: numbers and white edges are there while the shortest task is wide enough for its number."""
+"""In the browser: a task has its number while it is wide enough; shades are there while the shortest is visible."""
+
+_HIDDEN: Final = "runs.visible = tasks.every((each) => each.visible)"
+"""In the browser: what lies below the tasks is not there while a kind of them is hidden."""
+
+_PIXELS: Final = 6.5
+"""The width of a digit."""
 
 
 def page(scene: Scene) -> bytes:
@@ -41,13 +69,8 @@ def page(scene: Scene) -> bytes:
     shortest = min(box.end - box.start for box in scene.boxes)
     bounds = (-0.02 * makespan, 1.02 * makespan)
     time = Range1d(start=0, end=makespan, bounds=bounds, min_interval=min(4 * shortest, makespan))
-    tasks = _rows(meshes, time, scene.title, min(max(560 / meshes, 18), 56))
-    memory = _rows(
-        meshes,
-        time,
-        f"{scene.memory_title}; the highest peak is {scene.amount(scene.highest)}",
-        min(max(300 / meshes, 10), 30),
-    )
+    tasks = _rows(meshes, time, scene.title, min(max(460 / meshes, 14), 56))
+    memory = _rows(meshes, time, scene.memory_title, min(max(220 / meshes, 6), 28))
     memory.xaxis.axis_label = f"time in {scene.report.costs.unit}"
     _draw_tasks(scene, tasks)
     _draw_memory(scene, memory)
@@ -67,16 +90,22 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
         y_axis_label="mesh",
         outline_line_color=None,
         min_border_left=70,
-        min_border_right=20,
+        min_border_right=70,
     )
-    shown: dict[float | str, Any] = {
-        mesh + (1 - GAP) / 2: str(mesh) for mesh in range(0, meshes, max(1, round(16 / row)))
-    }
-    plot.yaxis[0].ticker = FixedTicker(ticks=[float(at) for at in shown])
-    plot.yaxis[0].major_label_overrides = shown
-    plot.yaxis[0].major_tick_line_color = plot.yaxis[0].axis_line_color = None
+    _name_rows(plot.yaxis[0], [str(mesh) for mesh in range(meshes)], row)
     plot.grid.grid_line_color = None
     return plot
+
+
+def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
+    """Write a name beside each row of so many pixels, or beside some of them where they are low."""
+    shown: dict[float | str, Any] = {
+        mesh + (1 - GAP) / 2: names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
+    }
+    axis.ticker = FixedTicker(ticks=[float(at) for at in shown])
+    axis.major_label_overrides = shown
+    axis.major_label_standoff = 2
+    axis.major_tick_line_color = axis.axis_line_color = None
 
 
 def _draw_tasks(scene: Scene, plot: figure) -> None:
@@ -84,6 +113,8 @@ def _draw_tasks(scene: Scene, plot: figure) -> None:
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     whole = [Frame(mesh, 0.0, makespan, scene.ground) for mesh in range(meshes)]
     bubbles = plot.quad(source=ColumnDataSource(_corners(whole)), fill_color=BUBBLE, line_color=None)
+    below = _corners([frame for frame, _ in scene.runs]) | {"colour": [colour for _, colour in scene.runs]}
+    runs = plot.quad(source=ColumnDataSource(below), fill_color="colour", line_color=None)
     tasks: list[GlyphRenderer[Any]] = []
     numbers: list[GlyphRenderer[Any]] = []
     items: list[LegendItem] = []
@@ -95,6 +126,7 @@ def _draw_tasks(scene: Scene, plot: figure) -> None:
         data["microbatch"] = [number_of(box.task) for box in boxes]
         data["waited"] = [box.waited for box in boxes]
         data["colour"] = [scene.colour(box) for box in boxes]
+        data["plain"] = [scene.plain_colour(box) for box in boxes]
         source = ColumnDataSource(data)
         tasks.append(plot.quad(source=source, name=name, fill_color="colour", line_color="white", line_alpha=0))
         numbers.append(_draw_numbers(scene, plot, boxes))
@@ -108,11 +140,17 @@ def _draw_tasks(scene: Scene, plot: figure) -> None:
     legend.margin = 0
     plot.add_layout(legend, "above")
     _watch_zoom(scene, plot, tasks, numbers)
+    for each in tasks:
+        each.js_on_change("visible", CustomJS(args={"runs": runs, "tasks": tasks}, code=_HIDDEN))
 
 
 def _draw_numbers(scene: Scene, plot: figure, boxes: Sequence[Box]) -> GlyphRenderer[Any]:
     written = [box for box in boxes if not box.track]
+    letters = [max(map(len, _label(scene, box).split("\n"))) for box in written]
     data: dict[str, Any] = {
+        "width": [box.end - box.start for box in written],
+        "pixels": [_PIXELS * each + 3 for each in letters],
+        "alpha": [0] * len(written),
         "x": np.array([(box.start + box.end) / 2 for box in written]),
         "y": np.array([box.mesh + (1 - GAP) * (1 - (box.bottom + box.top) / 2) for box in written]),
         "text": [_label(scene, box) for box in written],
@@ -121,7 +159,7 @@ def _draw_numbers(scene: Scene, plot: figure, boxes: Sequence[Box]) -> GlyphRend
     return plot.text(
         source=ColumnDataSource(data),
         text_color="colour",
-        text_alpha=0,
+        text_alpha="alpha",
         text_font_size="11px",
         text_line_height=1.1,
         text_align="center",
@@ -130,11 +168,9 @@ def _draw_numbers(scene: Scene, plot: figure, boxes: Sequence[Box]) -> GlyphRend
 
 
 def _watch_zoom(scene: Scene, plot: figure, tasks: list[GlyphRenderer[Any]], numbers: list[GlyphRenderer[Any]]) -> None:
-    boxes = [box for box in scene.boxes if not box.track]
-    letters = max(len(line) for box in boxes for line in _label(scene, box).split("\n"))
-    known = {"plot": plot, "time": plot.x_range, "tasks": tasks, "numbers": numbers, "pixels": 6.5 * letters + 3}
-    shortest = min(box.end - box.start for box in boxes)
-    change = CustomJS(args={**known, "shortest": shortest}, code=_ZOOMED)
+    shortest = min(box.end - box.start for box in scene.boxes if not box.track)
+    known = {"plot": plot, "time": plot.x_range, "tasks": tasks, "numbers": numbers, "shortest": shortest}
+    change = CustomJS(args=known, code=_ZOOMED)
     plot.x_range.js_on_change("start", change)
     plot.x_range.js_on_change("end", change)
     plot.js_on_change("inner_width", change)
@@ -145,24 +181,26 @@ def _label(scene: Scene, box: Box) -> str:
     number = number_of(box.task)
     if not scene.has_chunks:
         return number
-    return f"{number}\ns{box.task.stage}" if box.top - box.bottom > 0.7 else f"{number} s{box.task.stage}"
+    between = "\n" if box.top - box.bottom > 0.7 else " "
+    return f"{number}{between}{stage_of(box.task)}"
 
 
 def _draw_memory(scene: Scene, plot: figure) -> None:
-    data: dict[str, list[Any]] = {name: [] for name in ("left", "right", "top", "bottom", "mesh", "amount")}
-    for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
-        base = mesh + 1 - GAP
-        heights = amounts * (1 - GAP) / scene.highest
-        ends = np.append(times, scene.report.makespan)
-        data["left"].append(ends[:-1])
-        data["right"].append(ends[1:])
-        data["top"].append(base - heights)
-        data["bottom"].append(np.full(len(times), base))
-        data["mesh"].append(np.full(len(times), mesh, np.int32))
-        data["amount"] += [scene.amount(amount) for amount in amounts]
-    columns: dict[str, Any] = {name: each if name == "amount" else np.concatenate(each) for name, each in data.items()}
-    drawn = plot.quad(source=ColumnDataSource(columns), fill_color=MEMORY, line_color=MEMORY)
+    """The amounts of each mesh, their outline, and the peak at the right."""
+    levels, meshes = scene.levels, scene.report.schedule.meshes
+    frames = [Frame(each.mesh, each.start, each.end, 0.0, each.amount / scene.highest) for each in levels]
+    columns = _corners(frames)
+    columns["colour"] = [scene.level_colour(each) for each in levels]
+    columns["amount"] = [scene.amount(each.amount) for each in levels]
+    drawn = plot.quad(source=ColumnDataSource(columns), fill_color="colour", line_color="colour")
+    edges = np.array([columns["left"], columns["right"]]).T, np.repeat(columns["top"], 2).reshape(-1, 2)
+    ends = np.flatnonzero(np.diff(columns["mesh"])) + 1
+    xs, ys = ([part.ravel() for part in np.split(each, ends)] for each in edges)
+    plot.multi_line("x", "y", source=ColumnDataSource({"x": xs, "y": ys}), line_color=MEMORY_LINE)
     plot.add_tools(HoverTool(renderers=[drawn], tooltips=[*_TIMES, ("alive", "@amount")]))
+    peaks = LinearAxis()
+    _name_rows(peaks, [scene.amount(scene.peak(mesh)) for mesh in range(meshes)], (plot.height or 0) / meshes)
+    plot.add_layout(peaks, "right")
 
 
 def _corners(shapes: Sequence[Box | Frame]) -> dict[str, Any]:

@@ -5,10 +5,14 @@ Times are those of the report. A mesh has a row, in which 0 is the bottom and 1 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
 from typing import Final, NamedTuple
+
+import numpy as np
 
 from jaxpp.schedules.formats.chrome_trace import Memory
 from jaxpp.schedules.graph import Graph
@@ -17,8 +21,9 @@ from jaxpp.schedules.task import Task
 
 BUBBLE: Final = "#e9e9e9"
 FRAME: Final = "#222222"
-MEMORY: Final = "#c3cdd8"
-MEMORY_LINE: Final = "#5d6b7a"
+MEMORY_LINE: Final = "#4a5a6c"
+_MEMORY: Final = ("#e4eaf1", "#c9d5e2", "#adbfd2", "#91a9c2", "#7693b2")
+"""For little memory up to the highest peak."""
 
 # Those of the tasks that fill a mesh differ for the colour-blind too, in all of their shades.
 _COLOURS: Final = {
@@ -55,13 +60,22 @@ class Box(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Around the boxes of tasks that are fused, or around a whole row."""
+    """Around the boxes of tasks that are fused, around tasks without a bubble between them, or around a whole row."""
 
     mesh: int
     start: float
     end: float
     bottom: float
     top: float = 1.0
+
+
+class Level(NamedTuple):
+    """How much memory a mesh keeps from one time to another."""
+
+    mesh: int
+    start: float
+    end: float
+    amount: float
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,33 @@ class Scene:
             if graph.spans[number] > 1
         ]
 
+    @cached_property
+    def runs(self) -> list[tuple[Frame, str]]:
+        """The times in which a mesh never waits, with the colour that their tasks have from a distance.
+
+        It lies below tasks as narrow as a pixel or two, where the grey of bubbles would shine through their edges.
+        """
+        runs: list[list[Box]] = []
+        mesh, end = -1, 0.0
+        for box in self.boxes:
+            if box.track:
+                continue
+            if box.mesh != mesh or box.start > end + 1e-9 * self.report.makespan:
+                runs.append([])
+                mesh, end = box.mesh, 0.0
+            runs[-1].append(box)
+            end = max(end, box.end)
+        ends = (max(box.end for box in run) for run in runs)
+        frames = [Frame(run[0].mesh, run[0].start, end, self.ground) for run, end in zip(runs, ends, strict=True)]
+        return list(zip(frames, map(self._from_a_distance, runs), strict=True))
+
+    def _from_a_distance(self, boxes: Sequence[Box]) -> str:
+        """The mean of the colours of these boxes."""
+        areas = [(box.end - box.start) * (box.top - box.bottom) for box in boxes]
+        colours = [_channels(self.plain_colour(box)) for box in boxes]
+        channels = zip(*colours, strict=True)
+        return _colour(sum(map(operator.mul, areas, each)) / sum(areas) for each in channels)
+
     @property
     def ground(self) -> float:
         """Where the mesh's own tasks stand: above the strip of the others, if there is one."""
@@ -114,7 +155,11 @@ class Scene:
 
     def colour(self, box: Box) -> str:
         """The colour of its kind, in the shade of its microbatch."""
-        return self.shades[box.task.kind][box.task.microbatch // self._per_shade % len(_SHADES)]
+        return self.shades[box.task.kind][box.task.microbatch % len(_SHADES)]
+
+    def plain_colour(self, box: Box) -> str:
+        """The colour of its kind: from a distance the shades of many microbatches would be one pale colour."""
+        return self.kinds[box.task.kind]
 
     @cached_property
     def shades(self) -> dict[str, list[str]]:
@@ -125,6 +170,12 @@ class Scene:
     def longest_number(self) -> int:
         """The letters of the longest `number_of` a task."""
         return max(len(number_of(box.task)) for box in self.boxes)
+
+    @cached_property
+    def longest_word(self) -> int:
+        """The letters of the longest number, or name of a stage, that stands on a task."""
+        stages = max(len(stage_of(box.task)) for box in self.boxes) if self.has_chunks else 0
+        return max(self.longest_number, stages)
 
     @cached_property
     def has_chunks(self) -> bool:
@@ -140,14 +191,27 @@ class Scene:
         if schedule.stages != schedule.meshes:
             size += f", {_count(schedule.stages, 'stage', 's')}"
         times = f"makespan {report.makespan:.6g} {report.costs.unit}, bubble {100 * report.bubble:.1f} %"
-        shades = f"; {self._per_shade} microbatches per shade" if self._per_shade > 1 else ""
-        return f"{schedule.name}: {size}; {times}{shades}"
+        return f"{schedule.name}: {size}; {times}"
 
     @property
     def memory_title(self) -> str:
         """What the memory curves show."""
         in_bytes = self.report.memory.unit == "bytes"
-        return "bytes of activations" if in_bytes else "activations, in microbatches"
+        what = "bytes of activations" if in_bytes else "activations, in microbatches"
+        return f"{what}; peaks at the right"
+
+    @cached_property
+    def levels(self) -> list[Level]:
+        """The memory of all meshes, mesh by mesh."""
+        found: list[Level] = []
+        for mesh, (times, amounts) in enumerate(self.report.memory.curves):
+            ends = np.append(times[1:], self.report.makespan)
+            found += map(Level, repeat(mesh), times.tolist(), ends.tolist(), amounts.tolist())
+        return found
+
+    def level_colour(self, level: Level) -> str:
+        """The more memory, the darker."""
+        return _MEMORY[min(int(level.amount / self.highest * len(_MEMORY)), len(_MEMORY) - 1)]
 
     @cached_property
     def highest(self) -> float:
@@ -163,12 +227,6 @@ class Scene:
         return amount(value, self.report.memory)
 
     @cached_property
-    def _per_shade(self) -> int:
-        """How many microbatches in a row have one shade: where there are many, stripes that can be told apart."""
-        microbatches = self.report.schedule.microbatches
-        return 1 if microbatches <= 64 else -(-microbatches // 16)
-
-    @cached_property
     def _tracks(self) -> list[str]:
         """The tracks beside the meshes' own."""
         return sorted(set(self.report.schedule.graph.tracks.values()))
@@ -177,6 +235,11 @@ class Scene:
 def number_of(task: Task) -> str:
     """The microbatch, and its slice: `3` or `3.1`."""
     return f"{task.microbatch}.{task.slice}" if task.slice else str(task.microbatch)
+
+
+def stage_of(task: Task) -> str:
+    """The name of its stage."""
+    return f"s{task.stage}"
 
 
 def text_colour(ground: str) -> str:
@@ -232,5 +295,9 @@ def _channels(colour: str) -> tuple[int, int, int]:
 
 
 def _lighter(colour: str, white: float) -> str:
-    red, green, blue = (round(each + (255 - each) * white) for each in _channels(colour))
+    return _colour(each + (255 - each) * white for each in _channels(colour))
+
+
+def _colour(channels: Iterable[float]) -> str:
+    red, green, blue = map(round, channels)
     return f"#{red:02x}{green:02x}{blue:02x}"

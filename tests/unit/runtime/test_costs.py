@@ -59,7 +59,7 @@ def test_units_and_digits() -> None:
     assert (found.unit, found.forward) == ("ms", (0.333333, 2000))
     found = runtime.measured_costs(PROGRAM, quarter, unit="us")
     assert (found.unit, found.forward) == ("us", (250000, 2000000))
-    with pytest.raises(S.ScheduleError, match="unit must be one of s, ms, us, found 'minutes'"):
+    with pytest.raises(S.ScheduleError, match="unit must be one of s, ms, us, units, found 'minutes'"):
         runtime.measured_costs(PROGRAM, STEP, unit="minutes")
 
 
@@ -151,6 +151,7 @@ def test_the_simulator_reads_the_costs_of_a_step(tmp_path: Path, monkeypatch: py
         hop=1000,
         message_bytes=[X, X, X, 0],
         activation_bytes=[2 * X] * 4,
+        unit="ms",
     )
     for name in ("costs.toml", "costs.json"):
         costs.save(tmp_path / name)

@@ -54,7 +54,7 @@ def test_tasks_messages_and_arrows() -> None:
     assert counters == [(0, 0, 8), (0, 7000, 0), (1, 1500, 8), (1, 4500, 0)]
 
 
-@pytest.mark.parametrize(("unit", "length"), [("s", 1e6), ("ms", 1e3), ("us", 1)])
+@pytest.mark.parametrize(("unit", "length"), [("s", 1e6), ("ms", 1e3), ("us", 1), ("units", 1e3)])
 def test_times_are_microseconds(unit: str, length: float) -> None:
     found = events(S.simulate(S.gpipe(1, 1), S.Costs(unit=unit)))
     assert found[-1]["name"] == "live activations"

@@ -42,7 +42,7 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"kinds": [1]}, "kinds must be a table from kind to time, found [1]"),
         ({"slices": (0.5, 0.6)}, "slices must be shares of a microbatch that make 1 together, found (0.5, 0.6)"),
         ({"slices": (1.5, -0.5)}, "slices of stage 1 must be a positive number, found -0.5"),
-        ({"unit": "h"}, "unit must be one of s, ms, us, found 'h'"),
+        ({"unit": "h"}, "unit must be one of s, ms, us, units, found 'h'"),
         ({"contention": 1}, "contention must be true or false, found 1"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_full_backward_may_have_a_time_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"unit": []}, "unit must be one of s, ms, us, found []"),
+        ({"unit": []}, "unit must be one of s, ms, us, units, found []"),
         ({"kinds": {"a b": 1}}, "kinds: expected names in lower case, such as 'offload', found 'a b'"),
         ({"kinds": {3: 2}}, "kinds: expected names in lower case, such as 'offload', found 3"),
     ],

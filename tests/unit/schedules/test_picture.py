@@ -20,7 +20,7 @@ from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
 from jaxpp.schedules.formats.picture import picture
-from jaxpp.schedules.formats.picture.scene import Box, Scene, amount, text_colour
+from jaxpp.schedules.formats.picture.scene import Box, Level, Scene, amount, text_colour
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -90,20 +90,38 @@ def test_colours_tell_kinds_apart_and_shades_microbatches() -> None:
     colours = {(box.task.kind, box.task.microbatch): scene.colour(box) for box in scene.boxes}
     assert len({colours[kind, mb] for kind in scene.kinds for mb in range(4)}) == 12
     assert colours["forward", 4] == colours["forward", 0] == scene.kinds["forward"]
-    many = Scene(report("gpipe", 1, 256))
-    assert len({many.colour(box) for box in many.boxes if box.task.microbatch < 16}) == 2
-    assert many.title.endswith("; 16 microbatches per shade")
+    assert {scene.plain_colour(box) for box in scene.boxes} == set(scene.kinds.values())
     log = S.insert(S.gpipe(1, 1), S.Operation.parse("log: forward; time 1"), 0, after="forward")
     assert list(Scene(S.simulate(log)).kinds) == ["forward", "backward", "log"]
     assert text_colour("#ffffff") == "#000000"
     assert text_colour("#0072b2") == "#ffffff"
 
 
+def test_runs_are_the_times_without_a_bubble() -> None:
+    scene = Scene(report("gpipe", 2, 2))
+    assert [(frame.mesh, frame.start, frame.end) for frame, _ in scene.runs] == [(0, 0, 2), (0, 5, 9), (1, 1, 7)]
+    forward, backward, mixed = (colour for _, colour in scene.runs)
+    assert (forward, backward) == tuple(scene.kinds.values())
+    channels = [[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in (forward, backward, mixed)]
+    assert channels[2] == [round((2 * one + 4 * other) / 6) for one, other in zip(*channels[:2], strict=True)]
+
+
+def test_memory_is_darker_the_more_there_is() -> None:
+    scene = Scene(report("1f1b", 4, 8))
+    assert len({scene.level_colour(each) for each in scene.levels if each.mesh == 0}) > 3
+    full, rest = (Level(0, 0.0, 1.0, share * scene.highest) for share in (1.0, 0.1))
+    assert scene.level_colour(full) < scene.level_colour(rest), "the darker colour, in hexadecimal"
+    for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
+        mine = [each for each in scene.levels if each.mesh == mesh]
+        assert [(each.start, each.amount) for each in mine] == list(zip(times, amounts, strict=True))
+        assert mine[-1].end == scene.report.makespan
+
+
 def test_titles_and_amounts() -> None:
-    assert Scene(report()).title == "1f1b: 2 meshes, 3 microbatches; makespan 12 ms, bubble 25.0 %"
+    assert Scene(report()).title == "1f1b: 2 meshes, 3 microbatches; makespan 12 units, bubble 25.0 %"
     single = S.simulate(S.gpipe(1, 1, chunks=2), S.Costs(unit="s", activation_bytes=1))
     assert Scene(single).title == "gpipe: 1 mesh, 1 microbatch, 2 stages; makespan 3 s, bubble 0.0 %"
-    assert Scene(single).memory_title == "bytes of activations"
+    assert Scene(single).memory_title == "bytes of activations; peaks at the right"
     bytes_, shares = single.memory, report().memory
     assert [amount(value, bytes_) for value in (0, 999, 1e3, 1.5e6, 2e9, 5e13)] == [
         "0 B",
@@ -133,15 +151,27 @@ def test_svg_is_text_and_the_same_every_time(tmp_path: Path) -> None:
     data = (tmp_path / "a.svg").read_bytes()
     assert data == picture(report("zb-v", 4, 8), "b.svg")
     words = [element.text for element in ElementTree.fromstring(data).iter() if element.text and element.text.strip()]
-    assert "zb-v: 4 meshes, 8 microbatches, 8 stages; makespan 25.5 ms, bubble 5.9 %" in words
-    assert {"input grad", "weight grad", "bubble", "time in ms", "7", "s7"} <= set(words)
+    assert "zb-v: 4 meshes, 8 microbatches, 8 stages; makespan 25.5 units, bubble 5.9 %" in words
+    assert {"input grad", "weight grad", "bubble", "time in units", "7", "s7"} <= set(words)
     assert words.count("s7") == 3 * 8
 
 
 def test_a_long_run_is_few_shapes() -> None:
-    data = picture(report("zb-h1", 8, 128), "a.svg")
-    assert data.count(b"<path") < 100
-    assert len(data) < 500_000
+    run = report("zb-h1", 8, 256)
+    data = picture(run, "a.svg")
+    assert data.count(b"<path") < 200
+    assert len(data) < 1_000_000
+    scene = Scene(run)
+    assert [shade in data.decode() for shade in scene.shades["forward"]] == [True, False, False, False], "plain colours"
+
+
+def test_every_task_of_a_short_run_has_its_number() -> None:
+    run = report("dualpipe", 8, 20)
+    words = re.findall(r">(\d+)( s\d)?</text>", picture(run, "a.svg").decode())
+    assert len([stage for _, stage in words if stage]) == 2 * len(Scene(run).frames), "beside it in half a row"
+    for number in range(20):
+        shown, tasks = words.count((str(number), "")), [task for task in run.schedule if task.microbatch == number]
+        assert shown + len([found for found, stage in words if stage and found == str(number)]) >= len(tasks)
 
 
 def test_png(tmp_path: Path) -> None:
@@ -171,6 +201,7 @@ def test_a_page_has_all_tasks_and_loads_nothing() -> None:
     columns = list(maps(json.loads(html.unescape(found))))
     tasks = [each for each in columns if "waited" in each]
     count = len(list(run.schedule))
+    assert {word for each in tasks for word in each["plain"]} == set(Scene(run).kinds.values())
     assert sum(len(each["microbatch"]) for each in tasks) == count
     assert sum(len(each["text"]) for each in columns if isinstance(each.get("text"), list)) == count
     assert {word for each in tasks for word in each["waited"]} >= {"nothing", "0F0 before it", "0F0 of mesh 0"}

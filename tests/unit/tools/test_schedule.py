@@ -133,7 +133,7 @@ def test_simulate_for_scripts(grid: Path, tmp_path: Path) -> None:
 def test_compare_sorts_and_says_what_does_not_exist(grid: Path) -> None:
     found = rows(output("compare", "gpipe", "dualpipe", grid, "zb-v", "gis{chunks=1 group=2}", *SIZES))
     assert [row[0] for row in found] == ["schedule", "zb-v", "gpipe", str(grid), "dualpipe", "gis{chunks=1"]
-    assert " ".join(found[3][1:]) == "12 ms 12 ms 25.0 % 2"
+    assert " ".join(found[3][1:]) == "12 units 12 units 25.0 % 2"
     assert " ".join(found[4][1:]).startswith("- - - - dualpipe: microbatches must be ")
     assert " ".join(found[5][2:]).startswith("- - - - gis: microbatches must be a multiple of 2, found 3")
 
@@ -147,7 +147,7 @@ def test_compare_in_bytes(tmp_path: Path) -> None:
 def test_search_prints_a_grid_and_how_good_it_is(tmp_path: Path) -> None:
     code, out, error = run("search", *SIZES, "--memory-limit", 2, "--seconds", 0.5)
     assert code == 0
-    assert error == "makespan 10 ms; at least 10 ms, gap 0.0 %\n"
+    assert error == "makespan 10 units; at least 10 units, gap 0.0 %\n"
     assert S.simulate(S.parse(out)).makespan == 10
     words = ("search", *SIZES, "--placement", "0,1,1,0", "--seconds", 0.2, "--objective", "longest_stage")
     code, out, error = run(*words, "-o", tmp_path / "found.txt", "--no-split-backward")
