@@ -226,6 +226,48 @@ def to_host(array: Any) -> Any:
         guard.device_to_host = kept
 
 
+class OwnTransfers:
+    """`with OwnTransfers():` lets this thread copy whatever `jax.transfer_guard` says (0.10.2, 0.12.0.1).
+
+    The guard is for what the user's code does. It takes 0.8 us: enter it once for many copies.
+    """
+
+    __slots__ = ("_kept",)
+
+    def __enter__(self) -> None:
+        from jax._src.lib import guard_lib
+
+        guard, allow = guard_lib.thread_local_state(), guard_lib.TransferGuardLevel.ALLOW
+        self._kept = guard.host_to_device, guard.device_to_device, guard.device_to_host
+        guard.host_to_device = guard.device_to_device = guard.device_to_host = allow
+
+    def __exit__(self, *_: object) -> None:
+        from jax._src.lib import guard_lib
+
+        guard = guard_lib.thread_local_state()
+        guard.host_to_device, guard.device_to_device, guard.device_to_host = self._kept
+
+
+def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
+    """`executable.execute_sharded` of a program with host callbacks, as `jax.jit` calls it (0.10.2, 0.12.0.1).
+
+    `jax.effects_barrier()` and the end of Python then wait for the callbacks. A callback that runs while Python ends
+    aborts the process.
+    """
+    from jax._src import dispatch
+
+    devices = executable.local_devices()
+
+    def execute(operands: Sequence[Any]) -> Any:
+        results = executable.execute_sharded(operands, with_tokens=True)
+        token = results.consume_token()
+        for number, device in enumerate(devices):
+            dispatch.runtime_tokens.set_output_runtime_token(device, token.get_token(number))
+        return results
+
+    return execute
+
+
 def start_transfer_server(device: Any, host: str) -> Any:
     """A server that offers arrays of the device's client to other processes, on ports of its own (0.10.2, 0.11.2).
 

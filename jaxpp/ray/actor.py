@@ -70,6 +70,7 @@ class Step:
     held: arguments by number that are arrays of this actor, by their numbers; given: those that come along.
     released: arrays of earlier steps that nobody needs any more.
     results: the number of the first result; the others follow.
+    nans, infs: what the driver has `jax_debug_nans` and `jax_debug_infs` set to.
     """
 
     program: int
@@ -77,6 +78,8 @@ class Step:
     given: Mapping[int, Any]
     released: Sequence[int]
     results: int
+    nans: bool
+    infs: bool
 
 
 class Actor:
@@ -201,7 +204,8 @@ class Actor:
             arguments[place] = value
         for place, number in step.held.items():
             arguments[place] = self.arrays[number]
-        results, events = run(executable, arguments)
+        with jax.debug_nans(step.nans), jax.debug_infs(step.infs):
+            results, events = run(executable, arguments)
         for number, result in enumerate(results, step.results):
             if result is not None:
                 self.arrays[number] = result

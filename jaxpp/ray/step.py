@@ -97,9 +97,10 @@ class RemoteExecutable:
         self._steps += 1
         what = f"step {self._steps}"
         calls: list[Any] = []
+        watched = jax.config.jax_debug_nans, jax.config.jax_debug_infs
         try:
             for actor in self.actors:
-                step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
+                step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first, *watched)
                 calls.append(self.cluster.call(actor, method, step))
         except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
             self.cluster.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)
