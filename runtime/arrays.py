@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -133,14 +133,10 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
 @contextlib.contextmanager
 def _implicitly() -> Generator[None]:
     """`jax.device_put` is then to the guards of transfers what a copy is that nobody has asked for by name."""
-    guards: tuple[tuple[str | None, Callable[[str], Any]], ...] = (
-        (jax.config.jax_transfer_guard_host_to_device, jax.transfer_guard_host_to_device),
-        (jax.config.jax_transfer_guard_device_to_device, jax.transfer_guard_device_to_device),
-    )
     with contextlib.ExitStack() as stack:
-        for level, guard in guards:
-            if level in ("log", "disallow"):
-                stack.enter_context(guard(f"{level}_explicit"))
+        for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
+            if guard.value in ("log", "disallow"):
+                stack.enter_context(guard(f"{guard.value}_explicit"))
         yield
 
 

@@ -29,7 +29,7 @@ class SpecialValues:
     @classmethod
     def wanted(cls, program: Program) -> "SpecialValues | None":
         """None if neither `jax_debug_nans` nor `jax_debug_infs` is set, in this thread."""
-        nans, infs = jax.config.jax_debug_nans, jax.config.jax_debug_infs  # reads of the configuration, once a step
+        nans, infs = jax.debug_nans.value, jax.debug_infs.value  # reads of the configuration, once a step
         return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
 
     def steps(self, steps: Iterable[Step]) -> Iterator[Step]:

@@ -97,7 +97,7 @@ class RemoteExecutable:
         self._steps += 1
         what = f"step {self._steps}"
         calls: list[Any] = []
-        watched = jax.config.jax_debug_nans, jax.config.jax_debug_infs
+        watched = jax.debug_nans.value, jax.debug_infs.value
         try:
             for actor in self.actors:
                 step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first, *watched)

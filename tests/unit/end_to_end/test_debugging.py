@@ -1,5 +1,7 @@
 """What JAX has for debugging works on a pipelined step: callbacks, `jax_debug_nans`, `jax.transfer_guard`."""
 
+# pyright: reportUnknownLambdaType=false
+
 import time
 from functools import partial
 from typing import Any
@@ -86,8 +88,8 @@ def test_a_transfer_guard_is_for_what_the_user_does() -> None:
     compiled = step.lower(weights(2), data).compile()
     (where, places), _ = compiled.in_shardings
     placed = [
-        jax.tree.map(lambda x, to: jax.device_put(x, to.sharding), *each)
-        for each in ((weights(2), where), (data, places))
+        jax.device_put(each, jax.tree.map(lambda sharding: sharding.sharding, to))
+        for each, to in ((weights(2), where), (data, places))
     ]
     expected = step(*placed)
     host, other = (f"Disallowed {source}-to-device transfer" for source in ("host", "device"))
