@@ -3,6 +3,7 @@
 Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
+import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -132,12 +133,14 @@ def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options:
 def load_from_cache(
     bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
 ) -> Any | None:
-    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices` (0.10.2, 0.11.2).
+    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices` (0.10.2, 0.12.0.1).
+
+    A cache that can't be read is one that has nothing, with a warning of JAX's.
 
     An executable that came out of the cache must not be serialized again: its functions are lost (CPU, 0.10.2).
     """
     import numpy as np
-    from jax._src import compilation_cache
+    from jax._src import compilation_cache, compiler
     from jax.interpreters import mlir
 
     client = devices[0].client
@@ -147,8 +150,11 @@ def load_from_cache(
         module = ir.Module.parse(bytecode)
         options = compile_options(compiled_for, compiler_options)
         key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
+        name = ir.StringAttr(module.operation.attributes["sym_name"]).value
     options = compile_options(devices, compiler_options)
-    return compilation_cache.get_executable_and_time(key, options, client, _jaxlib().DeviceList(tuple(devices)))[0]
+    arguments = name, key, options, client, _jaxlib().DeviceList(tuple(devices))
+    new = "host_callbacks" in inspect.signature(compiler._cache_read).parameters  # in 0.12.0.1
+    return compiler._cache_read(*arguments, *[()] * new)[0]
 
 
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
