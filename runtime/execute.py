@@ -2,12 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from jaxpp import _compat
+from jaxpp.runtime.analysis import FunctionStats, Stats
 from jaxpp.runtime.arrays import Door, Shardings, put
 from jaxpp.runtime.compile import compile_program
 from jaxpp.runtime.exits import Exits
@@ -79,6 +81,14 @@ class Executable:
         constants = self._make_constants(here)
         self._exits = Exits(program, flat, shardings, constants.keys())
         self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
+
+    def __repr__(self) -> str:
+        return f"Executable({self.program})"
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function that this process runs."""
+        return {name: FunctionStats.of(each) for (name, _), each in reversed(self._executables.items())}
 
     def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
         """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
+from jaxpp.runtime.analysis import Stats
 from jaxpp.runtime.transfer import Peers, TransferError, Transport
 
 
@@ -181,6 +182,10 @@ class Actor:
     def trace(self, step: Step) -> list[Event]:
         """Run one step task by task; returns what each took."""
         return self._run(step, trace_step)
+
+    def stats(self, program: int) -> Stats:
+        """What the compiler says of the functions of a program that this actor runs."""
+        return self.programs[program].stats
 
     def fetch(self, number: int) -> np.ndarray[Any, Any]:
         """The numbers of an array."""

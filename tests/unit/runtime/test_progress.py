@@ -92,7 +92,11 @@ def test_a_slow_compilation_tells_what_it_compiles(
 ) -> None:
     """Each wait ends by its timeout first, 20 seconds later."""
     clock = Clock()
-    monkeypatch.setattr(compiling, "Progress", lambda what, total: Progress(what, total, sys.stderr, clock))
+
+    def progress(what: str, total: int) -> Progress:
+        return Progress(what, total, sys.stderr, clock)
+
+    monkeypatch.setattr(compiling, "Progress", progress)
 
     def slow(pending: set[Future[Any]], timeout: float, _: str) -> tuple[set[Future[Any]], set[Future[Any]]]:
         assert timeout >= 0.0
