@@ -162,6 +162,10 @@ class MpmdFunction:
         self._compiled: dict[Any, CompiledStep] = {}
         self._static: dict[int, StaticArguments] = {}
 
+    def __repr__(self) -> str:
+        name = getattr(self._fun, "__qualname__", None) or repr(self._fun)
+        return f"<MpmdFunction {name} on {self._mesh}: compiled for {len(self._compiled)} kinds of arguments>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step; compiles it first when the arguments are of a new kind."""
         static, leaves, tree = self._split(args, kwargs)

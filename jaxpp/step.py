@@ -23,8 +23,10 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.runtime import Event, Executable, load, measured_costs, processes, trace_step
+from jaxpp.runtime.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Argument, Result
+from jaxpp.runtime.summary import summary, title
 from jaxpp.times import current_times, record
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | str
@@ -43,6 +45,12 @@ class LoweredStep:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
         self._passes = passes
         self._program: ProgramModule | None = None
+
+    def __repr__(self) -> str:
+        arguments, results = len(self._lowered.in_avals), len(self._lowered.out_avals)
+        return (
+            f"<LoweredStep of {_name(self._lowered)}: {arguments} arrays in, {results} out, {self._lowered.mpmd_mesh}>"
+        )
 
     def as_text(self, *, debug_info: bool = False) -> str:
         """The lowered module as MLIR text: what `jaxpp-opt` reads."""
@@ -113,11 +121,16 @@ def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:
             raise ValueError(message)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProgramModule:
     """A verified program module (docs/ir.md, section 6)."""
 
     module: ir.Module
+
+    def __repr__(self) -> str:
+        functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
+        meshes = ir.IntegerAttr(self.module.operation.attributes["jaxpp.meshes"]).value
+        return f"<ProgramModule of {meshes} meshes: {len(functions) - meshes} functions>"
 
     def as_text(self) -> str:
         """The program as MLIR text."""
@@ -152,6 +165,40 @@ class CompiledStep:
         self._keys_in = _keys(lowered.in_avals)
         self._keys_out = _keys(lowered.out_avals)
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
+
+    def __repr__(self) -> str:
+        return f"<CompiledStep of {title(self.executable.program, _name(self._lowered))}>"
+
+    def memory_analysis(self) -> tuple[MemoryStats | None, ...]:
+        """The memory that a step takes on each device of each mesh; None of a mesh that only other processes run.
+
+        What `jax.stages.Compiled.memory_analysis` tells of one program, here of all programs of a mesh in their order.
+        """
+        return memory_analysis(self.executable.program, self.executable.stats)
+
+    def cost_analysis(self) -> tuple[dict[str, float] | None, ...]:
+        """What XLA says that a step costs each device of each mesh; None of a mesh that only other processes run.
+
+        As `jax.stages.Compiled.cost_analysis`: "flops", "bytes accessed"...; XLA counts a loop inside a task once.
+        Empty where the backend has no such analysis.
+        """
+        return cost_analysis(self.executable.program, self.executable.stats)
+
+    def summary(self) -> str:
+        """What each mesh does and takes, as a table to be printed: stages, parameters, FLOPs, bytes sent, memory.
+
+        Parameters are the floating-point arguments that the step returns updated, and that tasks of the microbatches
+        read; of a step that returns none of its arguments they are not known.
+        """
+        mesh = self._lowered.mpmd_mesh
+        device = mesh.cluster.platform if mesh.cluster is not None else mesh.jax_mesh.devices.flat[0].device_kind
+        return summary(
+            self.executable.program,
+            self.executable.stats,
+            name=_name(self._lowered),
+            device=str(device),
+            state=set(self._lowered.feeds.values()),
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run one step with these arguments; static arguments are left out, as for `jax.stages.Compiled`."""
@@ -231,6 +278,11 @@ class CompiledStep:
         for i, implementation in self._keys_out.items():
             results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
         return jax.tree.unflatten(self._lowered.out_tree, results)
+
+
+def _name(lowered: Lowered) -> str:
+    """The name of the user's function."""
+    return ir.StringAttr(lowered.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
 
 
 def _keys(avals: Sequence[Any]) -> dict[int, str]:

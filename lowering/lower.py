@@ -42,6 +42,7 @@ class Lowered:
             the index in its custom calls; they are compiled with every program of the module.
         stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
             message for one that isn't.
+        feeds: for each result that is an argument of the next step, which; by their numbers.
     """
 
     module: ir.Module
@@ -56,6 +57,7 @@ class Lowered:
     static: StaticArguments
     host_callbacks: tuple[Any, ...]
     stacks: Mapping[int, str]
+    feeds: Mapping[int, int]
 
 
 def lower(
@@ -130,6 +132,7 @@ def lower(
         request.static,
         host_callbacks(lowered),
         {names.index(name): arguments_.over_mpmd_axis(what, mpmd_mesh) for name, what in placer.stacks.items()},
+        feeds,
     )
 
 

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxpp._compat import cpu_devices
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MpmdMesh:
     """`jax_mesh` seen as `mpmd_dim` meshes along its axis `mpmd_axis_name`.
 
@@ -42,6 +42,14 @@ class MpmdMesh:
         if self.mpmd_axis_name not in self.jax_mesh.axis_names:
             axes = ", ".join(f"{name!r} ({size})" for name, size in self.jax_mesh.shape.items())
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")
+
+    def __repr__(self) -> str:
+        axis, first = self.mpmd_axis_name, self.unstack[0].devices.flat[0]
+        shapes = sorted({_sizes_of(mesh, axis) for mesh in self.unstack})
+        if len(shapes) > 1:
+            shapes = [f"[{', '.join(_sizes_of(mesh, axis) for mesh in self.unstack)}]"]
+        platform = first.platform if self.cluster is None else f"{self.cluster.platform} of a cluster"
+        return f"MpmdMesh({axis}={self.mpmd_dim} of {shapes[0]}, {platform})"
 
     @staticmethod
     def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", cluster: Any = None) -> "MpmdMesh":
@@ -282,6 +290,11 @@ def _largest(meshes: Sequence[Mesh]) -> Mesh:
             return mesh
     devices = np.array(cpu_devices(int(np.prod(shape)))).reshape(shape)
     return Mesh(devices, meshes[0].axis_names, axis_types=meshes[0].axis_types)
+
+
+def _sizes_of(mesh: Mesh, axis: str) -> str:
+    """The axes but one: `(data=2, model=4)`."""
+    return f"({', '.join(f'{name}={size}' for name, size in mesh.shape.items() if name != axis)})"
 
 
 def _axes_of(mesh: Mesh) -> str:

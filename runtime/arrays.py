@@ -1,8 +1,9 @@
 """Where values live: the shardings of a program's values, and the door through which arguments come in."""
 
+import contextlib
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import jax
@@ -132,6 +133,16 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
 
 
+@contextlib.contextmanager
+def _implicitly() -> Generator[None]:
+    """`jax.device_put` is then to the guards of transfers what a copy is that nobody has asked for by name."""
+    with contextlib.ExitStack() as stack:
+        for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
+            if guard.value in ("log", "disallow"):
+                stack.enter_context(guard(f"{guard.value}_explicit"))
+        yield
+
+
 def _part(array: jax.Array, index: Any) -> jax.Array:
     """What `array` has at `index`, out of one of the shards that are here."""
     wanted = _bounds(index, array.shape)
@@ -217,13 +228,15 @@ class Door:
     def enter(self, value: Any) -> Any:
         """`value` as a `jax.Array` with this argument's sharding: itself if it has that already.
 
-        Raises TypeError for what is no array, ValueError for another shape or dtype, RuntimeError for a donated array.
+        Raises TypeError for what is no array, ValueError for another shape or dtype, RuntimeError for a donated array;
+        under a `jax.transfer_guard` what `jax.jit` raises for an argument that has to be moved.
         """
         if not isinstance(value, jax.Array):
             self.check(value)
             if not isinstance(value, np.ndarray):
                 value = np.asarray(value, self.spec.dtype)
-            return put(value, self.whole.sharding)
+            with _implicitly():
+                return put(value, self.whole.sharding)
         if value.is_deleted():
             raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
         aval: Any = value.aval
@@ -248,7 +261,8 @@ class Door:
 
     def _move(self, value: jax.Array) -> jax.Array:
         try:
-            return put(value, self.whole.sharding)
+            with _implicitly():
+                return put(value, self.whole.sharding)
         except LookupError:
             raise ValueError(
                 f"argument `{self.name}` is sharded as {value.sharding}; this process has devices that take it as "

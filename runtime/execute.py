@@ -2,18 +2,22 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
+from jaxpp import _compat
+from jaxpp.runtime.analysis import FunctionStats, Stats
 from jaxpp.runtime.arrays import Door, Shardings, put
 from jaxpp.runtime.compile import compile_program
 from jaxpp.runtime.exits import Exits
 from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import merged_order
 from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
-from jaxpp.runtime.steps import Label, copy_of, flatten, handler_of
+from jaxpp.runtime.special import SpecialValues
+from jaxpp.runtime.steps import Label, Step, copy_of, flatten, handler_of
 from jaxpp.runtime.transfer import Peers
 
 OnInstruction = Callable[
@@ -61,7 +65,11 @@ class Executable:
         self._links = Links(program, peers, shardings) if peers else None
         self.gather = peers.gather if peers else None
         self._executables = compile_program(program, here, compiler_options, host_callbacks)
-        self._flat = flat = flatten(program, self._order, self._executables, shardings, self._links)
+        self._runs = {
+            key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
+            for key, each in self._executables.items()
+        }
+        self._flat = flat = flatten(program, self._order, self._runs, shardings, self._links)
         doors = [
             Door(number, self._name(number), argument, shardings)
             for number, argument in program.arguments.items()
@@ -74,29 +82,49 @@ class Executable:
         self._exits = Exits(program, flat, shardings, constants.keys())
         self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
 
+    def __repr__(self) -> str:
+        return f"Executable({self.program})"
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function that this process runs."""
+        return {name: FunctionStats.of(each) for (name, _), each in reversed(self._executables.items())}
+
     def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
         """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.
 
         Raises TypeError, ValueError or RuntimeError for an argument (see `Door.enter`), and what XLA raises, with the
-        task and its mesh as a note; arguments that the failed step had donated by then are gone.
+        task and its mesh as a note; arguments that the failed step had donated by then are gone. Under
+        `jax_debug_nans` or `jax_debug_infs` FloatingPointError, as `SpecialValues.check`.
         """
         with self._lock:
             registers = self._enter(arguments)
-            label: Label = ()
-            try:
-                for function, operands, results, frees, handlers, label in self._flat.steps:  # noqa: B007
-                    if handlers is None:
-                        registers[results] = function(operands(registers))
-                    else:
-                        registers[results] = function(operands(registers)).consume_with_handlers(handlers)
-                    for register in frees:
-                        registers[register] = None
-            except BaseException as error:
-                self._fail(error, label)
-                raise
-            if self._links:
-                self._links.end()
-            return self._leave(registers, arguments)
+            special = SpecialValues.wanted(self.program)
+            with _compat.OwnTransfers():
+                if special is None:
+                    self._dispatch(self._flat.steps, registers)
+                    return self._leave(registers, arguments)
+                self._look_at_arguments(special, registers)
+                self._dispatch(special.steps(self._flat.steps), registers)
+                results = self._leave(registers, arguments)
+                special.check(results)
+                return results
+
+    def _dispatch(self, steps: Iterable[Step], registers: list[Any]) -> None:
+        label: Label = ()
+        try:
+            for function, operands, results, frees, handlers, label in steps:  # noqa: B007
+                if handlers is None:
+                    registers[results] = function(operands(registers))
+                else:
+                    registers[results] = function(operands(registers)).consume_with_handlers(handlers)
+                for register in frees:
+                    registers[register] = None
+        except BaseException as error:
+            self._fail(error, label)
+            raise
+        if self._links:
+            self._links.end()
 
     def run(
         self, arguments: Sequence[Any], on_instruction: OnInstruction, on_start: OnStart | None = None
@@ -104,35 +132,53 @@ class Executable:
         """Run one step slowly, instruction by instruction, each followed by `on_instruction`; for tests and traces."""
         with self._lock:
             registers = self._enter(arguments)
-            numbers = self._flat.numbers
-            live: list[dict[int, jax.Array]] = [{} for _ in range(self.program.meshes)]
-            for (mesh, register), number in numbers.items():
-                if registers[number] is not None:
-                    live[mesh][register] = registers[number]
-            in_flight: dict[int, jax.Array] = {}
-            label: Label = ()
-            if on_start is not None:
-                on_start(live)
-            try:
-                if self._links:
-                    self._links.start(())
-                for mesh, instruction in self._order:
-                    label = ((mesh, instruction),)
-                    if not isinstance(instruction, Call) and (mesh, instruction.channel) in self._flat.remote:
-                        made = self._run_remote(mesh, instruction, live[mesh], registers)
-                    else:
-                        made = self._run_one(mesh, instruction, live[mesh], in_flight)
-                    on_instruction(mesh, instruction, made, live)
-                    for register in () if isinstance(instruction, Receive) else instruction.frees:
-                        del live[mesh][register]
-            except BaseException as error:
-                self._fail(error, label)
-                raise
+            special = SpecialValues.wanted(self.program)
+            with _compat.OwnTransfers():
+                if special is not None:
+                    self._look_at_arguments(special, registers)
+                self._run_each(registers, on_instruction, on_start, special)
+                results = self._leave(registers, arguments)
+                if special is not None:
+                    special.check(results)
+                return results
+
+    def _run_each(
+        self,
+        registers: list[Any],
+        on_instruction: OnInstruction,
+        on_start: OnStart | None,
+        special: SpecialValues | None,
+    ) -> None:
+        numbers = self._flat.numbers
+        live: list[dict[int, jax.Array]] = [{} for _ in range(self.program.meshes)]
+        for (mesh, register), number in numbers.items():
+            if registers[number] is not None:
+                live[mesh][register] = registers[number]
+        in_flight: dict[int, jax.Array] = {}
+        label: Label = ()
+        if on_start is not None:
+            on_start(live)
+        try:
             if self._links:
-                self._links.end()
-            for (mesh, register), number in numbers.items():
-                registers[number] = live[mesh].get(register)
-            return self._leave(registers, arguments)
+                self._links.start(())
+            for mesh, instruction in self._order:
+                label = ((mesh, instruction),)
+                if not isinstance(instruction, Call) and (mesh, instruction.channel) in self._flat.remote:
+                    made = self._run_remote(mesh, instruction, live[mesh], registers)
+                else:
+                    made = self._run_one(mesh, instruction, live[mesh], in_flight)
+                on_instruction(mesh, instruction, made, live)
+                if special is not None:
+                    special.look(made, label)
+                for register in () if isinstance(instruction, Receive) else instruction.frees:
+                    del live[mesh][register]
+        except BaseException as error:
+            self._fail(error, label)
+            raise
+        if self._links:
+            self._links.end()
+        for (mesh, register), number in numbers.items():
+            registers[number] = live[mesh].get(register)
 
     def _run_one(
         self,
@@ -153,8 +199,8 @@ class Executable:
         specs = self.program.functions[instruction.function].results
         handlers = [handler_of(self._shardings.place(spec, (mesh,))) for spec in specs]
         operands = [live[register] for register in instruction.operands]
-        executable = self._executables[instruction.function, mesh]
-        values: list[jax.Array] = executable.execute_sharded(operands).consume_with_handlers(handlers)
+        run = self._runs[instruction.function, mesh]
+        values: list[jax.Array] = run(operands).consume_with_handlers(handlers)
         live.update(zip(instruction.results, values, strict=True))
         return values
 
@@ -195,6 +241,11 @@ class Executable:
                     registers[number] = piece
         return registers
 
+    def _look_at_arguments(self, special: SpecialValues, registers: Sequence[Any]) -> None:
+        for door, numbers in self._doors:
+            for number in numbers:
+                special.look_at_argument(registers[number], door.name)
+
     def _check_donated_once(self, arguments: Sequence[Any]) -> None:
         first: dict[int, int] = {}
         for number, value in enumerate(arguments):
@@ -231,7 +282,8 @@ class Executable:
                 if isinstance(each, Constant):
                     key = (mesh, each.spec, each.value.tobytes())
                     if key not in made:
-                        made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
+                        with _compat.OwnTransfers():
+                            made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
                     constants[self._flat.number(mesh, each.result)] = made[key]
         return constants
 

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
+from jaxpp import _compat
 from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
 from jaxpp.runtime.parcel import Parcel
@@ -34,7 +35,8 @@ def fetch(tree: Any) -> Any:
     arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
     for array in arrays.values():
         array.send()
-    leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
+    with _compat.OwnTransfers():
+        leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
 
 

@@ -117,7 +117,7 @@ class Result:
     stacked: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Program:
     """One instruction sequence per mesh, over registers numbered 0, 1, ... on each mesh.
 
@@ -135,6 +135,13 @@ class Program:
     registers: tuple[tuple[TensorSpec, ...], ...]
     arguments: Mapping[int, Argument]
     results: tuple[Result, ...]
+
+    def __repr__(self) -> str:
+        calls, sends = (
+            sum(isinstance(each, kind) for sequence in self.sequences for each in sequence) for kind in (Call, Send)
+        )
+        counts = f"{len(self.functions)} functions, {calls} calls, {sends} sends"
+        return f"<Program of {self.meshes} mesh{'es' * (self.meshes != 1)}: {counts}>"
 
     @cached_property
     def hops(self) -> Mapping[int, Hop]:

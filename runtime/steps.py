@@ -1,7 +1,7 @@
 """A program flattened for dispatch: one list of small tuples over the registers of all meshes of this process."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,7 +9,6 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Placed, Shardings
-from jaxpp.runtime.compile import Executables
 from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import Merged, with_pulls
 from jaxpp.runtime.program import Call, Instruction, Program, Receive, Send
@@ -22,12 +21,15 @@ Label = tuple[tuple[int, Instruction], ...]
 Step = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, Label]
 """(function, operands, result registers, registers to free, extra, label).
 
-A call: `execute_sharded`, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes arrays
-and returns arrays: a batch of copies, or what `Links` does.
+A call: what `Runs` has for it, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes
+arrays and returns arrays: a batch of copies, or what `Links` does.
 """
 
 Place = tuple[int, int]
 """(mesh, the mesh's register)"""
+
+Runs = Mapping[tuple[str, int], Callable[..., Any]]
+"""How each (function, mesh) is run: as `execute_sharded` of its executable."""
 
 End = tuple[int, Send | Receive]
 """(mesh, instruction)"""
@@ -41,10 +43,8 @@ class Flat:
     numbers: (mesh, the mesh's register) -> register; count: how many there are.
     """
 
-    def __init__(
-        self, program: Program, executables: Executables, shardings: Shardings, links: Links | None = None
-    ) -> None:
-        self.program, self.executables, self.shardings, self.links = program, executables, shardings, links
+    def __init__(self, program: Program, runs: Runs, shardings: Shardings, links: Links | None = None) -> None:
+        self.program, self.runs, self.shardings, self.links = program, runs, shardings, links
         self.steps: list[Step] = []
         self.numbers: dict[Place, int] = {}
         self.count = 0
@@ -87,8 +87,7 @@ class Flat:
         operands = getter([self.number(mesh, register) for register in call.operands])
         frees = tuple(self.number(mesh, register) for register in call.frees)
         results = self.define([(mesh, register) for register in call.results])
-        execute = self.executables[key].execute_sharded
-        self.steps.append((execute, operands, results, frees, self.handlers[key], ((mesh, call),)))
+        self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def send(self, mesh: int, send: Send) -> None:
         """A copy within this process, or an offer to others, or some pieces so and some so."""
@@ -176,14 +175,12 @@ class Flat:
             self.steps.append((links.finish(mesh, call), operands, slice(0, 0), (), None, ((mesh, call),)))
 
 
-def flatten(
-    program: Program, order: Merged, executables: Executables, shardings: Shardings, links: Links | None = None
-) -> Flat:
+def flatten(program: Program, order: Merged, runs: Runs, shardings: Shardings, links: Links | None = None) -> Flat:
     """The steps in merged order. Sends within this process that follow each other are one batch of copies.
 
     Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
     """
-    flattener = Flat(program, executables, shardings, links)
+    flattener = Flat(program, runs, shardings, links)
     if links:
         flattener.steps.append((links.start, NOTHING, slice(0, 0), (), None, ()))
     for mesh, instruction in with_pulls(order) if links else order:

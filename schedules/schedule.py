@@ -19,7 +19,7 @@ from jaxpp.schedules.task import Placement, Task
 _NAME: Final = re.compile(r"[!-~]+( [!-~]+)*")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Schedule:
     """Which mesh runs what, in which order.
 
@@ -129,6 +129,10 @@ class Schedule:
             ScheduleError: with `communicate`, something moves for which a table has no cells.
         """
         return print_csv(self.graph, communicate)
+
+    def __repr__(self) -> str:
+        counts = f"stages={self.stages}, meshes={self.meshes}, microbatches={self.microbatches}"
+        return f"<Schedule {self.name!r}: {counts}, tasks={sum(map(len, self.orders))}>"
 
     def __str__(self) -> str:
         """The rank x time grid (see `jaxpp.schedules.grid`)."""

@@ -18,6 +18,7 @@ except ModuleNotFoundError as error:
     message = "jaxpp.checkpoint needs orbax-checkpoint: pip install 'jaxpp[checkpoint]'"
     raise ModuleNotFoundError(message, name=error.name) from None
 
+from jaxpp.checkpoint.checksums import DamagedError
 from jaxpp.checkpoint.handler import all_steps
 from jaxpp.checkpoint.preemption import Preemption
 from jaxpp.checkpoint.restoring import latest_step, restore
@@ -25,4 +26,4 @@ from jaxpp.checkpoint.saving import Saver, save
 
 del _orbax
 
-__all__ = ["Preemption", "Saver", "all_steps", "latest_step", "restore", "save"]
+__all__ = ["DamagedError", "Preemption", "Saver", "all_steps", "latest_step", "restore", "save"]

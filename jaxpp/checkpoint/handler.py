@@ -9,15 +9,19 @@ import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
+from jaxpp.checkpoint.checksums import Writing, blocks_of
+
 ITEM = "default"  # the folder of a step in which orbax's manager keeps a state
 
 
 def pytree_handler() -> ocp.PyTreeCheckpointHandler:
     """Orbax's handler of a pytree whose leaves are `jax.Array`s and numpy arrays."""
     return ocp.PyTreeCheckpointHandler(
+        use_ocdbt=True,  # `Checksums` reads these two formats
+        use_zarr3=False,
         type_handler_registry=ocp.type_handlers.create_type_handler_registry(
             (np.ndarray, ocp.type_handlers.NumpyHandler()), (jax.Array, ShardsHandler())
-        )
+        ),
     )
 
 
@@ -71,7 +75,11 @@ class ShardsHandler(ocp.type_handlers.ArrayHandler):
         if not here:
             return []
         views: list[Any] = [_View(values[i]) for i in here]
-        return await super().serialize(views, [infos[i] for i in here], args and [args[i] for i in here])
+        written = await super().serialize(views, [infos[i] for i in here], args and [args[i] for i in here])
+        # By now each shard has its copy on the host, which the files are made of.
+        blocks = [(str(infos[i].name), *block) for i in here for block in blocks_of(values[i])]
+        directory: Any = infos[here[0]].parent_dir
+        return [*written, Writing(directory, blocks)]
 
     async def deserialize(
         self,

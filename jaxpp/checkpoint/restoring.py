@@ -1,7 +1,7 @@
 """`restore`: a checkpoint becomes a state, wherever its arrays are to be."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,8 +11,9 @@ import orbax.checkpoint as ocp
 from etils import epath
 from jax.sharding import NamedSharding, Sharding
 
-from jaxpp._compat import key_implementation, weakly_typed
+from jaxpp._compat import OwnTransfers, key_implementation, weakly_typed
 from jaxpp.array import plain
+from jaxpp.checkpoint.checksums import Checksums, DamagedError, checksum_of_notes, unreadable, warn_unchecked
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
 from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, number_type, text
 from jaxpp.lowering import MpmdSharding
@@ -26,7 +27,9 @@ def latest_step(directory: str | os.PathLike[str]) -> int | None:
     return max(all_steps(directory), default=None)
 
 
-def restore(directory: str | os.PathLike[str], like: Any = None, *, step: int | None = None) -> Any:
+def restore(
+    directory: str | os.PathLike[str], like: Any = None, *, step: int | None = None, verify: bool = True
+) -> Any:
     """The state that was saved, its arrays where `like` says, whatever devices and processes they were saved from.
 
     Args:
@@ -39,18 +42,23 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, step: int | 
 
             None: nested dictionaries and lists of numpy arrays, numbers and key arrays.
         step: which; the latest if None.
+        verify: compare what is read with the checksums that were saved with it. Where the saved shards are not those
+            that are wanted, they are read twice. A checkpoint without checksums is restored with a warning.
 
     In several processes each reads what its devices hold; an array of other processes' devices comes without data.
 
     Raises:
         FileNotFoundError: the directory has no checkpoint, or none of `step`.
+        DamagedError: a file can't be read, or its values are not those that were saved.
         ValueError: the checkpoint is of another model: leaves are missing in it or in `like`, or differ in shape or
             dtype, or don't fit their sharding. The message names them.
     """
     path = _find(absolute(directory), step)
     handler = pytree_handler()
-    metadata = handler.metadata(path)
-    held, as_saved = _held_leaves(metadata.tree, (metadata.custom_metadata or {}).get("jaxpp", {}))
+    metadata = _reading(path, lambda: handler.metadata(path))
+    custom: Any = metadata.custom_metadata or {}
+    held, as_saved = _held_leaves(metadata.tree, custom.get("jaxpp", {}))
+    checksums = _checksums(path, custom, held) if verify else None
     like = as_saved if like is None else plain(like)
     wanted = named_leaves(like)
     _check(path, held, wanted)
@@ -59,9 +67,32 @@ def restore(directory: str | os.PathLike[str], like: Any = None, *, step: int | 
         return _argument(held[stored.name], wanted[stored.name])
 
     arguments = ocp.args.PyTreeRestore(restore_args=jax.tree.map(argument, metadata.tree))
-    read = named_leaves(handler.restore(path, args=arguments))
-    leaves = [_finish(read.get(name), held[name], place) for name, place in wanted.items()]
+    with OwnTransfers():
+        read = named_leaves(_reading(path, lambda: handler.restore(path, args=arguments)))
+        if checksums:
+            checksums.check(held, read)
+        leaves = [_finish(read.get(name), held[name], place) for name, place in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _reading(path: epath.Path, read: Callable[[], Any]) -> Any:
+    """What `read` returns. Raises DamagedError instead of whatever a damaged file makes orbax raise."""
+    try:
+        return read()
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise unreadable(path, error) from error
+
+
+def _checksums(path: epath.Path, custom: Mapping[str, Any], held: Mapping[str, Held]) -> Checksums | None:
+    """The checksums of a checkpoint, if it has any; those of its metadata are compared here."""
+    saved = custom.get("jaxpp_checksums")
+    if saved is None:
+        warn_unchecked(path.parent.parent)
+        return None
+    notes = custom.get("jaxpp", {})
+    if saved["notes"] != checksum_of_notes(held, notes, saved["leaves"]):
+        raise DamagedError(f"{path / '_METADATA'} is damaged: it does not have the checksum that it was saved with")
+    return Checksums(path, saved["leaves"])
 
 
 def _held_leaves(stored: Any, notes: Mapping[str, Any]) -> tuple[dict[str, Held], Any]:

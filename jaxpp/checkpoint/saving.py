@@ -5,9 +5,12 @@ import os
 from typing import Any, SupportsIndex
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
+from jaxpp._compat import OwnTransfers
 from jaxpp.array import plain
+from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
 from jaxpp.runtime.remote import fetched
@@ -97,11 +100,16 @@ class Saver:
         self.wait_until_finished()
         if number in all_steps(self._directory):
             raise FileExistsError(f"{self._directory} has a checkpoint of step {number} already")
-        notes: Any = {name: held.note() for name, (_, held) in stored.items() if held.note()}
+        notes = {name: held.note() for name, (_, held) in stored.items() if held.note()}
+        sums = {name: checksum(each) for name, (each, held) in stored.items()
+                if isinstance(each, np.ndarray) and not held.is_empty}  # fmt: skip
+        checksums = {"leaves": sums, "notes": checksum_of_notes(stored, notes, sums)}
         tree = like_tree(state, {name: None if held.is_empty else array for name, (array, held) in stored.items()})
-        item = ocp.args.PyTreeSave(tree, custom_metadata={"jaxpp": notes})
+        metadata: Any = {"jaxpp": notes, "jaxpp_checksums": checksums}
+        item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
         self._saving = number
-        self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
+        with OwnTransfers():
+            self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
 
     def wait_until_finished(self) -> None:
         """Wait until what was saved is on the disk.

@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
+from jaxpp.runtime.analysis import Stats
 from jaxpp.runtime.transfer import Peers, TransferError, Transport
 
 
@@ -70,6 +71,7 @@ class Step:
     held: arguments by number that are arrays of this actor, by their numbers; given: those that come along.
     released: arrays of earlier steps that nobody needs any more.
     results: the number of the first result; the others follow.
+    nans, infs: what the driver has `jax_debug_nans` and `jax_debug_infs` set to.
     """
 
     program: int
@@ -77,6 +79,8 @@ class Step:
     given: Mapping[int, Any]
     released: Sequence[int]
     results: int
+    nans: bool
+    infs: bool
 
 
 class Actor:
@@ -179,6 +183,10 @@ class Actor:
         """Run one step task by task; returns what each took."""
         return self._run(step, trace_step)
 
+    def stats(self, program: int) -> Stats:
+        """What the compiler says of the functions of a program that this actor runs."""
+        return self.programs[program].stats
+
     def fetch(self, number: int) -> np.ndarray[Any, Any]:
         """The numbers of an array."""
         return np.asarray(self.arrays[number])
@@ -201,7 +209,8 @@ class Actor:
             arguments[place] = value
         for place, number in step.held.items():
             arguments[place] = self.arrays[number]
-        results, events = run(executable, arguments)
+        with jax.debug_nans(step.nans), jax.debug_infs(step.infs):
+            results, events = run(executable, arguments)
         for number, result in enumerate(results, step.results):
             if result is not None:
                 self.arrays[number] = result

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ from jaxpp.ray.actor import Part, Step
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.values import Buffers, Made, parts
 from jaxpp.runtime import Event, Program
+from jaxpp.runtime.analysis import Stats
 from jaxpp.runtime.arrays import Door, Shardings
 from jaxpp.runtime.program import Argument, Call, Constant, Result
 from jaxpp.runtime.remote import RemoteArray
@@ -85,6 +87,13 @@ class RemoteExecutable:
         events = self.cluster.calls.get(calls, what)
         return results, [event for each in events for event in each]
 
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function, asked of the actors once."""
+        calls = [self.cluster.call(actor, "stats", self._number) for actor in self.actors]
+        parts = self.cluster.calls.get(calls, "memory_analysis")
+        return {name: each for part in parts for name, each in part.items()}
+
     def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
         """(the calls, the results, what it is called in messages)"""
         self.cluster.calls.check()
@@ -97,9 +106,10 @@ class RemoteExecutable:
         self._steps += 1
         what = f"step {self._steps}"
         calls: list[Any] = []
+        watched = jax.debug_nans.value, jax.debug_infs.value
         try:
             for actor in self.actors:
-                step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first)
+                step = Step(self._number, held[actor], given[actor], self.cluster.drain(actor), first, *watched)
                 calls.append(self.cluster.call(actor, method, step))
         except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
             self.cluster.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)

@@ -189,7 +189,7 @@ def test_orbax_reads_it_and_is_read(tmp_path: Path) -> None:
         assert_same(manager.restore(1, args=ocp.args.StandardRestore(state)), state)
     with ocp.CheckpointManager(tmp_path / "theirs") as manager:
         manager.save(1, args=ocp.args.StandardSave(state))
-    assert_same(checkpoint.restore(tmp_path / "theirs", state), state)
+    assert_same(checkpoint.restore(tmp_path / "theirs", state, verify=False), state)
 
 
 def donated() -> jax.Array:

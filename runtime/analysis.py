@@ -1,0 +1,240 @@
+"""What a program takes of each mesh: memory, FLOPs, bytes sent.
+
+It is made of the program, and of what the compiler says of each function; so it can be told of programs, too, that are
+compiled for devices which are not here.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
+from jaxpp.runtime.values import TensorSpec
+
+ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
+"""What of XLA's cost analysis may be added up over calls."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionStats:
+    """What the compiler says of one function, for one device.
+
+    costs: as `jax.stages.Compiled.cost_analysis`; empty where the backend has none.
+    """
+
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+    costs: Mapping[str, float]
+
+    @classmethod
+    def of(cls, executable: Any) -> "FunctionStats":
+        """Of a compiled function, also one for a device that is not here."""
+        memory = executable.get_compiled_memory_stats()
+        try:
+            costs = dict(executable.cost_analysis())
+        except RuntimeError as error:  # of XLA
+            if not str(error).startswith("UNIMPLEMENTED"):
+                raise
+            costs = {}
+        return cls(memory.temp_size_in_bytes, memory.generated_code_size_in_bytes, costs)
+
+
+Stats = Mapping[str, FunctionStats]
+"""By the name of the function; those that other processes run are missing."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """The memory that a step takes on each device of one mesh, with the names of `jax.stages.Compiled`'s.
+
+    Attributes:
+        argument_size_in_bytes: the arguments that lie on this mesh.
+        output_size_in_bytes: the results that do.
+        alias_size_in_bytes: of the results those that take the place of a donated argument.
+        temp_size_in_bytes: what the task that needs most has of its own while it runs.
+        generated_code_size_in_bytes: the code of all functions that this mesh runs.
+        peak_memory_in_bytes: the most that is there at once, code left out: arguments, what tasks made that is still
+            needed, and the temporaries of the task that runs. A value that another mesh sends counts from when it is
+            received on. What lies there besides, as other states do, is not in it.
+    """
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+    peak_memory_in_bytes: int
+
+
+def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
+    """The memory of each mesh; None of one that only other processes run."""
+    return tuple(
+        _Memory(program, mesh, stats).analysed() if _knows(program, mesh, stats) else None
+        for mesh in range(program.meshes)
+    )
+
+
+def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
+    """Of each mesh what its tasks cost one device in one step, in XLA's words; None of one that others run.
+
+    XLA counts what a loop inside of a task does once.
+    """
+    found: list[dict[str, float] | None] = []
+    for mesh in range(program.meshes):
+        if not _knows(program, mesh, stats):
+            found.append(None)
+            continue
+        total: Counter[str] = Counter()
+        for name, count in calls(program, mesh).items():
+            total.update({key: count * value for key, value in stats[name].costs.items() if key in ADDED})
+        found.append(dict(total))
+    return tuple(found)
+
+
+def calls(program: Program, mesh: int) -> Counter[str]:
+    """How often a mesh calls each function in a step."""
+    return Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
+
+
+def sent_bytes(program: Program, mesh: int) -> int:
+    """The bytes that all devices of a mesh together send to other meshes in a step."""
+    specs = [program.registers[mesh][each.operand] for each in program.sequences[mesh] if isinstance(each, Send)]
+    return sum(device_bytes(program, mesh, spec) for spec in specs) * program.partitions[mesh]
+
+
+def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
+    """The bytes of a value on each device of a mesh."""
+    sizes = program.axis_sizes[mesh]
+    shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
+    return math.prod(spec.shape) * spec.dtype.itemsize // shards
+
+
+def stages(program: Program, mesh: int) -> list[int]:
+    """The stages that a mesh runs."""
+    return sorted({each.stage for each in program.sequences[mesh] if isinstance(each, Call) and each.stage is not None})
+
+
+def microbatches(program: Program) -> int:
+    """How many microbatches there are in a step."""
+    everything = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
+    return 1 + max((each.microbatch for each in everything if each.microbatch is not None), default=-1)
+
+
+def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int, ...]]:
+    """The parameters of a model: by argument, the elements that each of its meshes has.
+
+    They are the floating-point arguments, of those that the step returns updated (`state`), that a task of a
+    microbatch reads, also after a cast of them that stands before the loop.
+    """
+    readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
+    for mesh, sequence in enumerate(program.sequences):
+        for each in sequence:
+            for operand in each.operands if isinstance(each, Call) else ():
+                readers.setdefault((mesh, operand), []).append((mesh, each))
+    hops: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for hop in program.hops.values():
+        hops.setdefault((hop.source, hop.operand), []).append((hop.target, hop.result))
+
+    def is_read(places: Sequence[tuple[int, int]]) -> bool:
+        pending, seen = list(places), set(places)
+        while pending:
+            place = pending.pop()
+            made = list(hops.get(place, ()))
+            for mesh, call in readers.get(place, ()):
+                if call.microbatch is not None:
+                    return True
+                if call.kind != "after":
+                    made += [(mesh, result) for result in call.results]
+            pending += [each for each in made if each not in seen]
+            seen.update(made)
+        return False
+
+    return {
+        number: (math.prod(argument.spec.shape),) * len(argument.registers)
+        for number, argument in program.arguments.items()
+        if number in state and _is_floating(argument.spec) and is_read(argument.registers)
+    }
+
+
+def _is_floating(spec: TensorSpec) -> bool:
+    return spec.dtype.kind in "fc" or spec.dtype.name.startswith(("bfloat", "float"))
+
+
+def _knows(program: Program, mesh: int, stats: Stats) -> bool:
+    return all(name in stats for name in calls(program, mesh))
+
+
+class _Memory:
+    """Follows the buffers of one device of a mesh through a step.
+
+    A register is a buffer, named by the register that had it first: a result that takes the buffer of an operand has
+    that of the operand.
+    """
+
+    def __init__(self, program: Program, mesh: int, stats: Stats) -> None:
+        self.program, self.mesh, self.stats = program, mesh, stats
+        self.buffers: dict[int, int] = {}
+        self.live: dict[int, int] = {}
+        """Bytes by buffer."""
+        self.total = 0
+        self.arguments = {
+            register: argument
+            for argument in program.arguments.values()
+            for owner, register in argument.registers
+            if owner == mesh
+        }
+        self.peak = 0
+
+    def analysed(self) -> MemoryStats:
+        for register in self.arguments:
+            self._make(register)
+        names = calls(self.program, self.mesh)
+        for each in self.program.sequences[self.mesh]:
+            self._run(each)
+        results = {
+            register for result in self.program.results for owner, register in result.registers if owner == self.mesh
+        }
+        return MemoryStats(
+            argument_size_in_bytes=sum(map(self._size, self.arguments)),
+            output_size_in_bytes=sum(map(self._size, results)),
+            alias_size_in_bytes=sum(self._size(each) for each in results if self.buffers[each] in self.arguments),
+            temp_size_in_bytes=max((self.stats[name].temp_size_in_bytes for name in names), default=0),
+            generated_code_size_in_bytes=sum(self.stats[name].generated_code_size_in_bytes for name in names),
+            peak_memory_in_bytes=self.peak,
+        )
+
+    def _size(self, register: int) -> int:
+        return device_bytes(self.program, self.mesh, self.program.registers[self.mesh][register])
+
+    def _make(self, register: int) -> None:
+        self.buffers[register] = register
+        self.live[register] = self._size(register)
+        self.total += self.live[register]
+        self.peak = max(self.peak, self.total)
+
+    def _run(self, each: Constant | Call | Send | Receive) -> None:
+        if isinstance(each, Constant | Receive):
+            self._make(each.result)
+            return
+        taken = self._call(each) if isinstance(each, Call) else set[int]()
+        for register in each.frees:
+            if register not in taken:
+                self.total -= self.live.pop(self.buffers[register], 0)
+
+    def _call(self, call: Call) -> set[int]:
+        """Make the results; returns the operands whose buffers they have taken over."""
+        function = self.program.functions[call.function]
+        given = [(function.arguments[number], call.operands[number]) for number in function.donates]
+        taken: set[int] = set()
+        for register, spec in zip(call.results, function.results, strict=True):
+            pair = next((pair for pair in given if pair[0] == spec), None)
+            if pair is None:
+                self._make(register)
+            else:
+                given.remove(pair)
+                self.buffers[register] = self.buffers[pair[1]]
+                taken.add(pair[1])
+        self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
+        return taken

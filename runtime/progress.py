@@ -1,0 +1,62 @@
+"""Says on stderr how far a long piece of work is: a bar on a terminal, elsewhere a line now and then."""
+
+import sys
+import time
+from collections.abc import Callable, Collection
+from typing import TextIO
+
+import jax
+from tqdm import tqdm
+
+FIRST, EVERY = 10.0, 30.0
+"""Seconds until the first line, and from then on between two lines. What takes less time is done in silence."""
+
+
+class Progress:
+    """The progress of `total` pieces of work, for a thread that waits for them.
+
+    what: what is done: "compiling stage programs".
+    """
+
+    def __init__(
+        self, what: str, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = sys.stderr if stream is None else stream
+        self._what, self._total, self._done = what, total, 0
+        self._clock, self._start = clock, clock()
+        self._next = FIRST
+        # disable=None: silent unless the stream is a terminal.
+        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, disable=None)
+
+    def wait(self) -> float | None:
+        """Seconds until `report` has something to say, at least 0; None where it never has."""
+        return None if self._is_bar else max(self._next - self._seconds, 0.0)
+
+    def report(self, done: int, running: Collection[str]) -> None:
+        """Tell how many pieces are done by now, and which are being done."""
+        self._bar.update(done - self._done)
+        self._done = done
+        if not self._is_bar and self._seconds >= self._next:
+            self._next = self._seconds + EVERY
+            shown = ", ".join(sorted(running)[:3]) + (", ..." if len(running) > 3 else "")
+            self._say(
+                f"{self._what}: {done} of {self._total} after {self._seconds:.0f} s" + f", now {shown}" * bool(shown)
+            )
+
+    def close(self) -> None:
+        """Say that all is done, to those who were told that it was not."""
+        self._bar.close()
+        if self._next > FIRST and self._done == self._total:
+            self._say(f"{self._what}: all {self._total} after {self._seconds:.0f} s")
+
+    @property
+    def _is_bar(self) -> bool:
+        return not self._bar.disable
+
+    @property
+    def _seconds(self) -> float:
+        return self._clock() - self._start
+
+    def _say(self, text: str) -> None:
+        process = f"process {jax.process_index()}: " if jax.process_count() > 1 else ""
+        print(f"jaxpp: {process}{text}", file=self._stream, flush=True)

@@ -1,0 +1,78 @@
+"""`jax_debug_nans` and `jax_debug_infs`: which task made the value that should not be there."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpp import _compat
+from jaxpp.runtime.program import Program, Receive
+from jaxpp.runtime.steps import NOTHING, Label, Step
+
+_FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
+
+
+class SpecialValues:
+    """Looks at every array of one step, as it is made; the step runs one task at a time meanwhile.
+
+    As with `jax.jit` it is an error if a result of the step has such a value. What first had one is then named: also
+    what a later task masks, as JAX does when it runs the function again, operation by operation.
+    """
+
+    def __init__(self, program: Program, kinds: Sequence[str]) -> None:
+        self._program = program
+        self._first: dict[str, str | None] = dict.fromkeys(kinds)
+
+    @classmethod
+    def wanted(cls, program: Program) -> "SpecialValues | None":
+        """None if neither `jax_debug_nans` nor `jax_debug_infs` is set, in this thread."""
+        nans, infs = jax.debug_nans.value, jax.debug_infs.value  # reads of the configuration, once a step
+        return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
+
+    def steps(self, steps: Iterable[Step]) -> Iterator[Step]:
+        """The same steps, which look at what they make."""
+        for function, operands, results, frees, handlers, label in steps:
+            if operands is NOTHING:  # it asks other processes for what may not come before this one goes on
+                yield function, operands, results, frees, handlers, label
+                continue
+            yield partial(self._run, function, handlers, label), operands, results, frees, None, label
+
+    def _run(self, function: Callable[..., Any], handlers: Any, label: Label, operands: Sequence[Any]) -> Any:
+        made = function(operands)
+        if handlers is not None:
+            made = made.consume_with_handlers(handlers)
+        self.look(made, label)
+        return made
+
+    def look(self, arrays: Iterable[Any], label: Label) -> None:
+        """Look at what an instruction made."""
+        self._note(arrays, lambda: "; ".join(f"{self._what(each, mesh)} on mesh {mesh}" for mesh, each in label))
+
+    def look_at_argument(self, array: Any, name: str) -> None:
+        """Look at an argument of the step."""
+        self._note([array], lambda: f"argument `{name}`")
+
+    def check(self, results: Iterable[Any]) -> None:
+        """Raise FloatingPointError, with the place where it was first seen, if a result has such a value."""
+        for kind in {kind: None for result in results for kind in self._kinds(result, self._first)}:
+            raise FloatingPointError(f"invalid value ({kind}) encountered in {self._first[kind]}")
+
+    def _note(self, arrays: Iterable[Any], where: Callable[[], str]) -> None:
+        missing = [kind for kind, first in self._first.items() if first is None]
+        for kind in {kind for array in arrays for kind in self._kinds(array, missing)} if missing else ():
+            self._first[kind] = where()
+
+    def _kinds(self, array: Any, kinds: Iterable[str]) -> list[str]:
+        """Which of these kinds of values the shards of this process have."""
+        if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
+            return []
+        shards = [_compat.to_host(shard) for shard in _compat.shards(array)]
+        return [kind for kind in kinds if any(_FINDERS[kind](shard).any() for shard in shards)]
+
+    def _what(self, instruction: Any, mesh: int) -> str:
+        if not isinstance(instruction, Receive):
+            return str(instruction)
+        return f"{instruction} from mesh {instruction.source}"
