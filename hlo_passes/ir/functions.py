@@ -81,6 +81,28 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     return list(found)
 
 
+def recursive(by_name: Mapping[str, ir.Operation]) -> str | None:
+    """The name of a function that calls itself, directly or not; None where there is none."""
+    calls: dict[str, set[str]] = {}
+    for name, function in by_name.items():
+        calls[name] = {callee(op) for op in nested(function) if op.name == "func.call"} & by_name.keys()
+    done: set[str] = set()
+    for start in calls:
+        path: dict[str, list[str]] = {start: list(calls[start])}  # in the order of the calls, with what is to be seen
+        while path:
+            name, ahead = next(reversed(path.items()))
+            if not ahead:
+                done.add(name)
+                del path[name]
+                continue
+            target = ahead.pop()
+            if target in path:
+                return target
+            if target not in done:
+                path[target] = list(calls[target])
+    return None
+
+
 def _symbols(attribute: ir.Attribute) -> list[str]:
     if isinstance(attribute, ir.FlatSymbolRefAttr):
         return [attribute.value]
