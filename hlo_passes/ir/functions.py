@@ -19,10 +19,12 @@ def name_of(function: ir.Operation | ir.OpView) -> str:
 
 
 def main_of(module: ir.Module) -> ir.Operation:
-    """The function `@main`. Raises PassError when there is none, or when it has no straight body."""
+    """The function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
     main = functions(module).get("main")
     if main is None:
         raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
+    if str(main.attributes.get("sym_visibility")) == '"private"':
+        raise PassError("@main is private", location=main.location, hint="give a module as JAX lowers it")
     if len(main.regions[0].blocks) != 1:
         raise PassError(
             f"@main has {len(main.regions[0].blocks)} blocks, expected one",

@@ -372,6 +372,46 @@ def test_a_sharded_loop_with_equal_accumulators_and_a_slice_of_all_of_a_result()
     assert "3 results agree" in validate(SEVERAL, nothing)
 
 
+ENDLESS = """
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %step = stablehlo.constant dense<STEP> : tensor<i32>
+  %n = stablehlo.constant dense<4> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %c0, %a = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %go = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %go : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %step : tensor<i32>
+      %b = stablehlo.tanh %a : tensor<4xf32>
+      stablehlo.return NEXT, %b : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1 : tensor<4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("step", "following"), [("0", "%j"), ("-1", "%j"), ("1", "%i")])
+def test_a_loop_without_an_end_is_not_run(step: str, following: str) -> None:
+    text = ENDLESS.replace("STEP", step).replace("NEXT", following)
+    with pytest.raises(ValidationError, match=r"the loop at -:6:10 never ends: it does not come to its limit"):
+        validate(text, nothing)
+
+
+def test_a_function_that_calls_itself_is_not_run() -> None:
+    text = """
+    func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+      %0 = func.call @f(%x) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+      %0 = func.call @f(%x) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    with pytest.raises(ValidationError, match="to validate what becomes of it: @f calls itself"):
+        validate(text, nothing)
+
+
 def test_modules_that_do_not_run() -> None:
     with pytest.raises(
         ValidationError, match="validate what becomes of it: it has neither a public function @main nor mesh"
