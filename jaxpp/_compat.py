@@ -172,7 +172,7 @@ def compile_program(
     from jax.interpreters import mlir
 
     with mlir.make_ir_context():
-        module = ir.Module.parse(bytecode)
+        module = _parse(bytecode)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
         message = "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec"
         with dispatch.log_elapsed_time(message, fun_name=name, event=dispatch.BACKEND_COMPILE_EVENT):
@@ -184,6 +184,43 @@ def compile_program(
                 list(host_callbacks),
                 _jaxlib().DeviceList(tuple(devices)),
             )
+
+
+_SEVERAL = ("stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "stablehlo.while")
+
+
+def _parse(bytecode: bytes) -> ir.Module:
+    """A module for XLA. The shardings of an operation of several results become constraints on these.
+
+    XLA (0.10.2, 0.12.0.1) does not keep such a list right. Where it puts a loop's result in place of an operation that
+    does nothing (a slice of all, a sum with zero), it gives that operation's one sharding to the loop. Where it merges
+    two equal operands of a loop, it leaves the list as long as it was. Both end in an error. A constraint is an
+    operation of its own, and none is left in the compiled program.
+    """
+    module = ir.Module.parse(bytecode)
+    found: list[ir.Operation] = []
+    module.operation.walk(lambda op: found.append(op) or ir.WalkResult.ADVANCE)
+    for op in found:
+        if op.name in _SEVERAL and len(op.results) > 1 and "sdy.sharding" in op.attributes:
+            shardings = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings
+            del op.attributes["sdy.sharding"]
+            for value, sharding in zip(list(op.results), list(shardings), strict=True):
+                if isinstance(value.type, ir.RankedTensorType) and value.type.rank:
+                    _constrain(value, sharding, op)
+    return module
+
+
+def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> None:
+    """Put a constraint between `value`, a result of `op`, and its users."""
+    constraint = ir.Operation.create(
+        "sdy.sharding_constraint",
+        results=[value.type],
+        operands=[value],
+        attributes={"sharding": sharding},
+        ip=ir.InsertionPoint.after(op),
+        loc=op.location,
+    )
+    value.replace_all_uses_except(constraint.results[0], constraint)
 
 
 @seen_in("0.10.2", "0.11.2", "0.12.0.1")
@@ -228,7 +265,7 @@ def load_from_cache(
     if not compilation_cache.is_cache_used(client):
         return None
     with mlir.make_ir_context():
-        module = ir.Module.parse(bytecode)
+        module = _parse(bytecode)
         options = compile_options(compiled_for, compiler_options)
         key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value

@@ -12,7 +12,7 @@ from jaxpp.runtime.check import check_channels, check_lifetimes
 from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
 from jaxpp.runtime.sizes import Sizes
 from jaxpp.runtime.stage_function import read_function, reshard_function
-from jaxpp.runtime.values import ProgramError, TensorSpec, integer, read_constant, read_spec
+from jaxpp.runtime.values import ProgramError, TensorSpec, integer, integers, read_constant, read_spec
 from jaxpp.schedules.collector import collector_paused
 
 
@@ -31,7 +31,7 @@ def load(module: ir.Module) -> Program:
             raise ProgramError("this is no program module: it has no jaxpp.meshes or no function with jaxpp.mesh")
         meshes = integer(attributes["jaxpp.meshes"])
         by_mesh = {integer(op.attributes["jaxpp.mesh"]): op for op in bodies.values()}
-        if sorted(by_mesh) != list(range(meshes)) or len(bodies) != meshes:
+        if len(bodies) != meshes or sorted(by_mesh) != list(range(meshes)):
             raise ProgramError(f"jaxpp.meshes is {meshes}; the functions are for the meshes {sorted(by_mesh)}")
         sizes = Sizes.of_meshes(module, meshes)
         functions: dict[str, Function] = {}
@@ -64,8 +64,10 @@ Block = tuple[int, int] | None
 def _block(attributes: Any) -> Block:
     if "jaxpp.block" not in attributes:
         return None
-    number, count = list(ir.DenseI64ArrayAttr(attributes["jaxpp.block"]))
-    return number, count
+    numbers = integers(attributes["jaxpp.block"])
+    if len(numbers) != 2:
+        raise ProgramError(f"expected jaxpp.block = array<i64: number, count>, found {attributes['jaxpp.block']}")
+    return numbers[0], numbers[1]
 
 
 def _functions(module: ir.Module) -> Iterator[ir.Operation]:
@@ -167,7 +169,7 @@ class _MeshReader:
     def frees(self, op: ir.Operation, operands: Sequence[int]) -> tuple[int, ...]:
         if "jaxpp.last_use" not in op.attributes:
             return ()
-        numbers = list(ir.DenseI64ArrayAttr(op.attributes["jaxpp.last_use"]))
+        numbers = integers(op.attributes["jaxpp.last_use"])
         if any(not 0 <= number < len(operands) for number in numbers):
             raise self.fail(op, f"jaxpp.last_use {numbers} with {len(operands)} operands")
         return tuple(sorted({operands[number] for number in numbers}))
@@ -277,8 +279,8 @@ def _results(readers: Sequence[_MeshReader]) -> tuple[Result, ...]:
     for reader in readers:
         for number, register, block in reader.results:
             found.setdefault(number, []).append((reader, register, block))
-    if sorted(found) != list(range(len(found))):
-        missing = min(set(range(max(found))) - set(found))
+    missing = next((number for number in range(len(found)) if number not in found), None)
+    if missing is not None:
         raise ProgramError(f"no mesh returns result {missing}")
     return tuple(Result(*_places(f"result {number}", places)) for number, places in sorted(found.items()))
 

@@ -99,7 +99,6 @@ def _compile_unit(
         main = op.clone()
         for callee in _reachable(op, tops):
             callee.clone()
-    unit.operation.walk(_free_reshape)
     if not sizes.own:
         _resize(unit, name, sizes)
     main.attributes["sym_name"] = ir.StringAttr.get("main")
@@ -167,17 +166,6 @@ def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes:
 def _has_part(sharding: ir.Attribute) -> bool:
     """Whether a sharding names a part of an axis, as `"data":(1)2` does."""
     return '":(' in str(sharding)
-
-
-def _free_reshape(op: ir.Operation) -> ir.WalkResult:
-    """Let XLA choose the sharding of a reshape.
-
-    Where it undoes another (JAX makes a row of a value, and takes it out again), XLA puts what it undoes in its place
-    and gives that its attributes: a loop of several results then has the sharding of one, and doesn't compile (0.10.2).
-    """
-    if op.name == "stablehlo.reshape" and "sdy.sharding" in op.attributes:
-        del op.attributes["sdy.sharding"]
-    return ir.WalkResult.ADVANCE
 
 
 def _name(key: str | ir.NamedAttribute) -> str:

@@ -55,6 +55,13 @@ def integer(attribute: ir.Attribute) -> int:
     return attribute.value
 
 
+def integers(attribute: ir.Attribute) -> list[int]:
+    """The values of an `array<i64: ...>`. Raises ProgramError for another attribute."""
+    if not isinstance(attribute, ir.DenseI64ArrayAttr):
+        raise ProgramError(f"expected array<i64: ...>, found {attribute}")
+    return list(attribute)
+
+
 class SubAxis(NamedTuple):
     """A part of a mesh axis: `size` devices, after `pre_size` more major ones (Shardy's `"data":(2)4`)."""
 

@@ -66,8 +66,15 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--validate", action="store_true", help="run the module before and after every pass and compare the results"
     )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="for --validate: the seed of its inputs")
+    group.add_argument("--seed", type=_seed, default=0, metavar="N", help="for --validate: the seed of its inputs")
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
+
+
+def _seed(text: str) -> int:
+    """What argparse makes of `--seed`: a number from 0 on, as numpy's generators take it."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, found '{text}'")
+    return int(text)
 
 
 def pipeline_of(

@@ -19,10 +19,12 @@ def name_of(function: ir.Operation | ir.OpView) -> str:
 
 
 def main_of(module: ir.Module) -> ir.Operation:
-    """The function `@main`. Raises PassError when there is none, or when it has no straight body."""
+    """The function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
     main = functions(module).get("main")
     if main is None:
         raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
+    if str(main.attributes.get("sym_visibility")) == '"private"':
+        raise PassError("@main is private", location=main.location, hint="give a module as JAX lowers it")
     if len(main.regions[0].blocks) != 1:
         raise PassError(
             f"@main has {len(main.regions[0].blocks)} blocks, expected one",
@@ -79,6 +81,28 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
                     found[symbol] = None
                     work.append(symbol)
     return list(found)
+
+
+def recursive(by_name: Mapping[str, ir.Operation]) -> str | None:
+    """The name of a function that calls itself, directly or not; None where there is none."""
+    calls: dict[str, set[str]] = {}
+    for name, function in by_name.items():
+        calls[name] = {callee(op) for op in nested(function) if op.name == "func.call"} & by_name.keys()
+    done: set[str] = set()
+    for start in calls:
+        path: dict[str, list[str]] = {start: list(calls[start])}  # in the order of the calls, with what is to be seen
+        while path:
+            name, ahead = next(reversed(path.items()))
+            if not ahead:
+                done.add(name)
+                del path[name]
+                continue
+            target = ahead.pop()
+            if target in path:
+                return target
+            if target not in done:
+                path[target] = list(calls[target])
+    return None
 
 
 def _symbols(attribute: ir.Attribute) -> list[str]:

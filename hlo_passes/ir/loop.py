@@ -1,5 +1,6 @@
 """The microbatch loop in its canonical form (docs/ir.md, section 2)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -65,15 +66,7 @@ class MicrobatchLoop:
             if at.LOOP in op.attributes:
                 fields = entries(op)
                 if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
-                    return MicrobatchLoop(
-                        op,
-                        ir.IntegerAttr(fields["length"]).value,
-                        ir.IntegerAttr(fields["stages"]).value,
-                        ir.StringAttr(fields["schedule"]).value,
-                        list(ir.DenseI64ArrayAttr(fields["indices"])),
-                        list(ir.DenseI64ArrayAttr(fields["starts"])),
-                        list(ir.DenseI64ArrayAttr(fields["steps"])),
-                    )
+                    return _read(op, fields)
         raise PassError(
             "no microbatch loop in its canonical form", location=main.location, hint="run find-microbatch-loop first"
         )
@@ -90,3 +83,33 @@ class MicrobatchLoop:
                 "steps": at.i64s(self.steps),
             }
         )
+
+
+def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
+    """The loop that carries these fields. Raises PassError where they have another form than docs/ir.md says."""
+    counts = [fields[name].value for name in ("length", "stages") if isinstance(fields[name], ir.IntegerAttr)]
+    arrays = [fields[name] for name in ("indices", "starts", "steps")]
+    lists = [list(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
+    well_formed = (
+        loop.name == "stablehlo.while"
+        and len(counts) == 2
+        and min(counts) >= 0
+        and len({len(each) for each in lists}) == 1
+        and len(lists) == 3
+        and len(set(lists[0])) == len(lists[0])
+        and all(0 <= index < len(loop.operands) and _is_scalar(loop.operands[index]) for index in lists[0])
+    )
+    if not well_formed:
+        found = ", ".join(f"{name} = {said}" for name, said in fields.items() if name != "schedule")
+        raise PassError(
+            f"{at.LOOP} does not fit its loop: {found}",
+            location=loop.location,
+            hint="run find-microbatch-loop, which writes it",
+        )
+    return MicrobatchLoop(loop, *counts, ir.StringAttr(fields["schedule"]).value, *lists)
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    """Whether it can count microbatches."""
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)

@@ -12,13 +12,26 @@ from jaxpp.hlo_passes.ir.functions import body_of, functions, operations
 
 
 def mesh_functions(module: ir.Module) -> list[ir.Operation]:
-    """The functions `@mesh_k` in the order of their meshes. Raises PassError when there are none."""
-    found = {
-        mesh: function for function in functions(module).values() if (mesh := at.integer(function, at.MESH)) is not None
-    }
-    if not found or sorted(found) != list(range(len(found))):
+    """The functions `@mesh_k` in the order of their meshes. Raises PassError when there are none, or one is missing."""
+    found: dict[int, ir.Operation] = {}
+    for function in functions(module).values():
+        if at.MESH not in function.attributes:
+            continue
+        mesh = at.integer(function, at.MESH)
+        if mesh is None or mesh < 0:
+            said = function.attributes[at.MESH]
+            raise PassError(f"{at.MESH} is {said}, expected the number of a mesh", location=function.location)
+        if mesh in found:
+            raise PassError(f"a second function for mesh {mesh}", location=function.location)
+        found[mesh] = function
+    if not found:
         raise PassError("the module has no mesh functions", hint="run insert-transfers first")
-    return [found[mesh] for mesh in sorted(found)]
+    meshes = sorted(found)
+    if meshes != list(range(len(found))):
+        last = found[meshes[-1]]
+        missing = next(mesh for mesh, there in enumerate([*meshes, -1]) if mesh != there)
+        raise PassError(f"a function for mesh {meshes[-1]}, none for mesh {missing}", location=last.location)
+    return [found[mesh] for mesh in meshes]
 
 
 def stacked_arguments(module: ir.Module) -> set[int]:
@@ -55,6 +68,9 @@ def read_program(module: ir.Module) -> list[list[Instruction]]:
     reader = Reader()
     lines: list[list[Instruction]] = []
     for function in mesh_functions(module):
+        if len(function.regions[0].blocks) != 1:
+            blocks = len(function.regions[0].blocks)
+            raise PassError(f"a mesh function has {blocks} blocks, expected one", location=function.location)
         ops = operations(body_of(function))[:-1]
         chains = sum(op.name == "stablehlo.create_token" for op in ops)
         if chains > 1:
@@ -77,9 +93,9 @@ class Reader:
         if name == "stablehlo.constant":
             return Instruction(op, name, [], list(op.results), [])
         if name == "stablehlo.send":
-            return Instruction(op, name, [op.operands[0]], [], self._last_use(op), (), *self.hop(op))
+            return Instruction(op, name, [_one_value(op, op.operands)], [], self._last_use(op), (), *self.hop(op))
         if name == "stablehlo.recv":
-            return Instruction(op, name, [], [op.results[0]], [], (), *self.hop(op))
+            return Instruction(op, name, [], [_one_value(op, op.results)], [], (), *self.hop(op))
         raise PassError(
             f"a mesh function has a {name}: only constants, calls, sends and receives are allowed", location=op.location
         )
@@ -103,8 +119,17 @@ class Reader:
             return []
         numbers = self._lists.get(attribute)
         if numbers is None:
-            numbers = self._lists[attribute] = at.integers(op, at.LAST_USE)
+            if not isinstance(attribute, ir.DenseI64ArrayAttr):
+                raise PassError(f"{at.LAST_USE} is {attribute}, expected array<i64: ...>", location=op.location)
+            numbers = self._lists[attribute] = list(attribute)
         return numbers
+
+
+def _one_value(op: ir.Operation, values: Sequence[ir.Value]) -> ir.Value:
+    """The value beside the token."""
+    if len(values) != 2:
+        raise PassError(f"a {op.name} of {len(values) - 1} values, expected one", location=op.location)
+    return values[0]
 
 
 def _tasks(call_op: ir.Operation) -> list[tuple[int, int]]:
@@ -112,6 +137,12 @@ def _tasks(call_op: ir.Operation) -> list[tuple[int, int]]:
     if stage is not None and microbatch is not None:
         return [(stage, microbatch)]
     stages, microbatches = at.integers(call_op, at.STAGES), at.integers(call_op, at.MICROBATCHES)
+    if len(stages) != len(microbatches):
+        raise PassError(
+            f"{at.STAGES} has {len(stages)} numbers, {at.MICROBATCHES} has {len(microbatches)}; expected one of each "
+            "for every task of the call",
+            location=call_op.location,
+        )
     return list(zip(stages, microbatches, strict=True))
 
 

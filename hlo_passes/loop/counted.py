@@ -53,3 +53,26 @@ def trip_count(loop: ir.Operation) -> int:
         location=loop.location,
         hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
     )
+
+
+def never_ends(loop: ir.Operation) -> bool:
+    """Whether `loop` counts to a constant that it does not come to: by 0, or away from it."""
+    body, op = loop.regions[1].blocks[0], defining_op(terminator(loop.regions[0].blocks[0]).operands[0])
+    if op is None or op.name != "stablehlo.compare":
+        return False
+    limit, argument = constant_integer(op.operands[1]), op.operands[0]
+    if limit is None or not isinstance(argument, ir.BlockArgument):
+        return False
+    position = argument.arg_number
+    steps = {where: step for where, _, step in counters(loop)}
+    if terminator(body).operands[position] == body.arguments[position]:
+        steps[position] = 0
+    start = constant_integer(loop.operands[position])
+    if start is None or position not in steps:
+        return False
+    step, direction = steps[position], str(op.attributes["comparison_direction"])
+    if "LT" in direction or "LE" in direction:
+        return step <= 0 and (start < limit or (start == limit and "LE" in direction))
+    if "GT" in direction or "GE" in direction:
+        return step >= 0 and (start > limit or (start == limit and "GE" in direction))
+    return step == 0 and (start == limit) == ("EQ" in direction)

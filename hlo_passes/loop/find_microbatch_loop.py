@@ -17,6 +17,8 @@ from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, 
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 
+_MOST_CELLS = 1 << 20
+
 
 @dataclass(frozen=True)
 class FindMicrobatchLoop(Pass):
@@ -91,6 +93,7 @@ class FindMicrobatchLoop(Pass):
                     hint="give meshes=N to the pass, or --meshes N with --pipeline",
                 )
             else:
+                _check_size(self.meshes, length, loop)
                 schedule = schedules.make(text, meshes=self.meshes, microbatches=length)
                 text = str(schedule)
         except schedules.ScheduleError as error:
@@ -101,6 +104,16 @@ class FindMicrobatchLoop(Pass):
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
             )
         return schedule, text
+
+
+def _check_size(meshes: int, length: int, loop: ir.Operation) -> None:
+    """Raise PassError for a schedule that would take minutes to write down."""
+    if meshes > 0 and meshes * (meshes + length) > _MOST_CELLS:
+        raise PassError(
+            f"a schedule for {meshes} meshes and {length} microbatches has more than {_MOST_CELLS} cells",
+            location=loop.location,
+            hint="give fewer meshes or microbatches",
+        )
 
 
 def loop_schedule(loop: ir.Operation) -> str:

@@ -22,6 +22,7 @@ from jaxpp.hlo_passes.ir.functions import (
     terminator,
 )
 from jaxpp.hlo_passes.ir.outlining import clone_into
+from jaxpp.hlo_passes.ir.phases import check_unrolled
 from jaxpp.hlo_passes.ir.values import defining_op
 
 # The number of an argument of the fused function, or (which call, which result of it) for what stays inside.
@@ -52,6 +53,7 @@ class FuseTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Fuse the calls of `@main`."""
+        check_unrolled(module)
         main = main_of(module)
         by_number: dict[int, list[ir.Operation]] = {}
         for op in operations(body_of(main)):

@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.cheap import is_cheap
 from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, operations, terminator
 from jaxpp.hlo_passes.ir.outlining import outline
+from jaxpp.hlo_passes.ir.phases import check_unrolled
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.ir.values import byte_size, is_used
 from jaxpp.hlo_passes.program.improvement import improve
@@ -50,7 +51,8 @@ class InferPlacement(Pass):
     name: ClassVar[str] = "infer-placement"
 
     def run(self, module: ir.Module) -> None:
-        """Place all of `@main`."""
+        """Place all of `@main`. Raises PassError for a task that is on no mesh."""
+        check_unrolled(module)
         main = main_of(module)
         placement = place(main)
         improve(placement)

@@ -7,9 +7,10 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.hlo_passes.ir.phases import check_placed
 from jaxpp.hlo_passes.ir.program import meshes_of
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.stacks import Stacks
@@ -39,9 +40,9 @@ class InsertTransfers(Pass):
     name: ClassVar[str] = "insert-transfers"
 
     def run(self, module: ir.Module) -> None:
-        """Replace `@main` by the functions of the meshes."""
+        """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
         main = main_of(module)
-        cut = _Cut(module, main)
+        cut = _Cut(module, main, check_placed(module))
         for op in operations(body_of(main))[:-1]:
             cut.place(op)
         cut.finish()
@@ -50,11 +51,11 @@ class InsertTransfers(Pass):
 class _Cut:
     """The functions of the meshes while they grow."""
 
-    def __init__(self, module: ir.Module, main: ir.Operation) -> None:
+    def __init__(self, module: ir.Module, main: ir.Operation, meshes: int) -> None:
         self._main = main
         self._module = module
         self._shardings = Shardings(module)
-        self._meshes = at.integer(module.operation, at.MESHES) or 1
+        self._meshes = meshes
         self._arguments = list(body_of(main).arguments)
         self._argument_table = at.argument_attributes(main)
         self._result_table = at.result_attributes(main)
@@ -137,6 +138,8 @@ class _Cut:
             self._constants[op.results[0]] = op
             return
         meshes = meshes_of(op)
+        if not meshes:
+            raise PassError(f"a {op.name} on no mesh", location=op.location, hint="run infer-placement first")
         for mesh in meshes[1:]:
             operands = [self.local(value, mesh) for value in op.operands]
             copy = op.clone(ir.InsertionPoint(self.blocks[mesh]))

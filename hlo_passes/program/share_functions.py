@@ -23,6 +23,7 @@ from jaxpp.hlo_passes.ir.functions import (
     terminator,
 )
 from jaxpp.hlo_passes.ir.outlining import outline
+from jaxpp.hlo_passes.ir.phases import check_placed
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.ir.values import defining_op
 
@@ -52,7 +53,8 @@ class ShareFunctions(Pass):
     name: ClassVar[str] = "share-functions"
 
     def run(self, module: ir.Module) -> None:
-        """Split functions of `module`."""
+        """Split functions of `module`. Raises PassError where something is on no mesh."""
+        check_placed(module)
         by_name = functions(module)
         numbering = _Numbering()
         found = [_Function(op, by_name[callee(op)], numbering) for op in _calls(module, by_name)]

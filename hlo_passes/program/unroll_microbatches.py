@@ -12,6 +12,7 @@ from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.ir.phases import check_tasks
 from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.program.accumulators import Accumulator, find_accumulators
 
@@ -49,6 +50,7 @@ class UnrollMicrobatches(Pass):
     def run(self, module: ir.Module) -> None:
         """Unroll the loop of `module`. Raises PassError when the schedule doesn't fit the loop's tasks or state."""
         loop = MicrobatchLoop.of(module)
+        check_tasks(module, loop.body)
         schedule = loop.plan
         unrolled = _Unrolled(module, loop, schedule)
         unrolled.check(schedule)

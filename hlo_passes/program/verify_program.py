@@ -9,10 +9,11 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions, name_of
+from jaxpp.hlo_passes.ir.functions import functions, recursive
 from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.liveness import check_liveness
+from jaxpp.hlo_passes.program.program_form import check_form
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class VerifyProgram(Pass):
     - Every recv has its one send, and the other way round: same channel, meshes, type and sharding.
     - The sequences together have no cycle: whatever the timing, no mesh waits forever.
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
-    - Every call fits its callee.
+    - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
     It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes (of whole values, arguments
     included), and `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward.
@@ -42,7 +43,7 @@ class VerifyProgram(Pass):
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises PassError with the guilty instruction."""
         lines = read_program(module)
-        _check_signatures(module)
+        check_form(module)
         _check_calls(module, lines)
         _check_channels(module, lines)
         _check_no_cycle(lines)
@@ -55,27 +56,10 @@ class VerifyProgram(Pass):
 Lines = Sequence[Sequence[Instruction]]
 
 
-def _check_signatures(module: ir.Module) -> None:
-    meshes = mesh_functions(module)
-    said = at.integer(module.operation, at.MESHES)
-    if said != len(meshes):
-        raise PassError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
-    for function in meshes:
-        for kind, table, name in (
-            ("argument", at.argument_attributes(function), at.ARGUMENT),
-            ("result", at.result_attributes(function), at.RESULT),
-        ):
-            for number, entry in enumerate(table):
-                if not isinstance(entry.get(name), ir.IntegerAttr):
-                    raise PassError(
-                        f"{kind} {number} of @{name_of(function)} has no {name}", location=function.location
-                    )
-
-
 def _check_calls(module: ir.Module, lines: Lines) -> None:
     types: dict[ir.Attribute, tuple[list[ir.Type], list[ir.Type]]] = {}
     donated: dict[ir.Attribute, list[int]] = {}
-    for name, function in functions(module).items():
+    for name, function in _tasks(module).items():
         table = at.argument_attributes(function)
         donated[ir.FlatSymbolRefAttr.get(name)] = [n for n, e in enumerate(table) if at.ALIAS in e or at.DONOR in e]
         type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -85,7 +69,7 @@ def _check_calls(module: ir.Module, lines: Lines) -> None:
             if step.name == "func.call":
                 target = step.op.attributes["callee"]
                 if target not in types:
-                    raise PassError(f"a call of {target}, which is not in the module", location=step.op.location)
+                    raise PassError(f"a call of {target}, which is no task in the module", location=step.op.location)
                 if ([v.type for v in step.operands], [v.type for v in step.results]) != types[target]:
                     raise PassError(f"a call of {target} with other types than it has", location=step.op.location)
                 dying, uses = set(step.last_use), Counter(step.operands)
@@ -95,6 +79,19 @@ def _check_calls(module: ir.Module, lines: Lines) -> None:
                             f"{target} takes over the buffer of its argument {number}, which lives on",
                             location=step.op.location,
                         )
+
+
+def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions that a mesh can call. Raises PassError for one that calls itself."""
+    known = functions(module)
+    again = recursive(known)
+    if again is not None:
+        raise PassError(f"@{again} calls itself", location=known[again].location)
+    return {
+        name: function
+        for name, function in known.items()
+        if len(function.regions[0].blocks) == 1 and at.MESH not in function.attributes
+    }
 
 
 def _check_channels(module: ir.Module, lines: Lines) -> None:

@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.outlining import outline
+from jaxpp.hlo_passes.ir.phases import check_tasks
 from jaxpp.hlo_passes.ir.shardings import Shardings
 from jaxpp.hlo_passes.program.accumulators import find_accumulators
 from jaxpp.hlo_passes.stages.halves import Backward, halve
@@ -50,6 +51,7 @@ class SplitBackward(Pass):
         stages = _stages_to_split(loop)
         if not stages:
             return
+        check_tasks(module, loop.body)
         by_name = functions(module)
         sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
         calls = [op for op in operations(loop.body) if op.name == "func.call"]

@@ -12,7 +12,9 @@ from jaxlib.mlir.dialects import sdy
 
 from jaxpp import _compat
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions, nested, reachable
+from jaxpp.hlo_passes.ir.functions import functions, nested, reachable, recursive
+from jaxpp.hlo_passes.ir.locations import source_of
+from jaxpp.hlo_passes.loop.counted import never_ends
 
 Numbers = npt.NDArray[Any]
 Array = Any  # a jax.Array, whole on each of the runner's devices
@@ -105,13 +107,24 @@ def _dtype(element: ir.Type) -> "np.dtype[Any]":
 
 
 def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
-    """A module of its own with `function` as `@main`, ready for XLA, and what it calls; `module` stays as it is."""
+    """A module of its own with `function` as `@main`, ready for XLA, and what it calls; `module` stays as it is.
+
+    Raises RunError for a function that calls itself, which XLA would not survive, and for a loop without an end.
+    """
     alone = ir.Module.create(module.operation.location)
     for name in module.operation.attributes:
         alone.operation.attributes[name] = module.operation.attributes[name]
     alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
     needed = reachable(function, known)
+    again = recursive({name: known[name] for name in needed})
+    if again is not None:
+        raise RunError(f"@{again} calls itself")
+    for name in needed:
+        for op in nested(known[name]):
+            if op.name == "stablehlo.while" and never_ends(op):
+                place = source_of(op.location)
+                raise RunError(f"the loop {f'at {place} ' if place else ''}never ends: it does not come to its limit")
     at_end = ir.InsertionPoint(alone.body)
     for op in module.body.operations:
         if op.operation.name != "func.func":

@@ -22,3 +22,41 @@ module attributes {jaxpp.meshes = 1 : i64} {
     return %x : tensor<f32>
   }
 }
+
+// -----
+
+// A module that is not placed.
+
+// CHECK: main_invalid.mlir: error: no jaxpp.meshes, expected the number of meshes
+// CHECK-NEXT: run infer-placement first
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  return %x : tensor<f32>
+}
+
+// -----
+
+// A call on no mesh.
+
+// CHECK: main_invalid.mlir:[[# @LINE + 4]]:10: error: the call of @f has no mesh; the meshes are 0 to 1
+// CHECK-NEXT: run infer-placement first
+module attributes {jaxpp.meshes = 2 : i64} {
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
+    %0 = call @f(%x) : (tensor<f32>) -> tensor<f32>
+    return %0 : tensor<f32>
+  }
+  func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+    return %x : tensor<f32>
+  }
+}
+
+// -----
+
+// A result on a mesh that is not there.
+
+// CHECK: main_invalid.mlir:[[# @LINE + 3]]:3: error: result 0 of @main has jaxpp.meshes = array<i64: 2>; the meshes are 0 to 1
+// CHECK-NEXT: run infer-placement first
+module attributes {jaxpp.meshes = 2 : i64} {
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 2>}) {
+    return %x : tensor<f32>
+  }
+}

@@ -25,8 +25,7 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // Mesh functions are those of meshes 0, 1, 2...
 
-// CHECK: program_invalid.mlir: error: the module has no mesh functions
-// CHECK-NEXT: run insert-transfers first
+// CHECK: program_invalid.mlir:[[# @LINE + 2]]:3: error: a function for mesh 1, none for mesh 0
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_1(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
     %t = stablehlo.create_token : !stablehlo.token

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare
 from unit.end_to_end.compare import batch, check, layers, make_mesh, weights
 from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, plans
@@ -94,6 +95,18 @@ def test_checkpoint_around_a_stage(policy: str, plan: str) -> None:
         return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "hidden") @ w)
 
     check_loss(of_layers(jax.checkpoint(layer, policy=POLICIES[policy])), plan)
+
+
+def test_checkpoint_around_an_unrolled_scan() -> None:
+    """Its barrier hands on a stack of all layers, of which JAX takes a slice that is all of it."""
+
+    @partial(jax.checkpoint, policy=policies.dots_saveable)
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        return lax.scan(lambda h, _: (jnp.tanh(h @ w), None), x, None, 3, unroll=True)[0]
+
+    step = partial(compare.sgd_step, schedule=jaxpp.Std1F1B(2), loss=of_layers(layer))
+    shardings = P(), P(None, "data")
+    check(step, (weights(2), batch(3)), make_mesh(2, data=2), in_shardings=shardings)
 
 
 def end(w: jax.Array, x: jax.Array) -> jax.Array:

@@ -338,6 +338,80 @@ def test_modules_for_several_devices_run_on_several() -> None:
         validate(SHARDED, drop_add)
 
 
+SEVERAL = """
+module attributes {mhlo.num_partitions = 2 : i32, mhlo.num_replicas = 1 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<4x2xf32>) -> (tensor<4x2xf32>, tensor<4x2xf32>, tensor<4x2xf32>) {
+    %c0 = stablehlo.constant dense<0> : tensor<i32>
+    %c1 = stablehlo.constant dense<1> : tensor<i32>
+    %zero = stablehlo.constant dense<0.0> : tensor<4x2xf32>
+    %0:4 = stablehlo.while(%i = %c0, %a = %zero, %b = %zero, %y = %x)
+        : tensor<i32>, tensor<4x2xf32>, tensor<4x2xf32>, tensor<4x2xf32>
+        attributes {sdy.sharding = #sdy.sharding_per_value<[<@mesh, []>, ROWS, ROWS, ROWS]>}
+      cond {
+        %go = stablehlo.compare LT, %i, %c1 : (tensor<i32>, tensor<i32>) -> tensor<i1>
+        stablehlo.return %go : tensor<i1>
+      } do {
+        %j = stablehlo.add %i, %c1 : tensor<i32>
+        %a1 = stablehlo.add %a, %x : tensor<4x2xf32>
+        %b1 = stablehlo.add %b, %x : tensor<4x2xf32>
+        %y1 = stablehlo.multiply %y, %y : tensor<4x2xf32>
+        stablehlo.return %j, %a1, %b1, %y1 : tensor<i32>, tensor<4x2xf32>, tensor<4x2xf32>, tensor<4x2xf32>
+      }
+    %all = stablehlo.slice %0#3 [0:4, 0:2] {sdy.sharding = #sdy.sharding_per_value<[ROWS]>}
+        : (tensor<4x2xf32>) -> tensor<4x2xf32>
+    %sum = stablehlo.add %all, %x : tensor<4x2xf32>
+    return %0#1, %0#2, %sum : tensor<4x2xf32>, tensor<4x2xf32>, tensor<4x2xf32>
+  }
+}
+""".replace("ROWS", '<@mesh, [{"data"}, {}]>')
+
+
+def test_a_sharded_loop_with_equal_accumulators_and_a_slice_of_all_of_a_result() -> None:
+    """XLA merges the accumulators and drops the slice, and loses count of the shardings of the loop."""
+    assert "3 results agree" in validate(SEVERAL, nothing)
+
+
+ENDLESS = """
+func.func public @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %step = stablehlo.constant dense<STEP> : tensor<i32>
+  %n = stablehlo.constant dense<4> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %c0, %a = %x) : tensor<i32>, tensor<4xf32>
+    cond {
+      %go = stablehlo.compare LT, %i, %n : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %go : tensor<i1>
+    } do {
+      %j = stablehlo.add %i, %step : tensor<i32>
+      %b = stablehlo.tanh %a : tensor<4xf32>
+      stablehlo.return NEXT, %b : tensor<i32>, tensor<4xf32>
+    }
+  return %0#1 : tensor<4xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(("step", "following"), [("0", "%j"), ("-1", "%j"), ("1", "%i")])
+def test_a_loop_without_an_end_is_not_run(step: str, following: str) -> None:
+    text = ENDLESS.replace("STEP", step).replace("NEXT", following)
+    with pytest.raises(ValidationError, match=r"the loop at -:6:10 never ends: it does not come to its limit"):
+        validate(text, nothing)
+
+
+def test_a_function_that_calls_itself_is_not_run() -> None:
+    text = """
+    func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+      %0 = func.call @f(%x) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    func.func private @f(%x: tensor<f32>) -> tensor<f32> {
+      %0 = func.call @f(%x) : (tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }"""
+    with pytest.raises(ValidationError, match="to validate what becomes of it: @f calls itself"):
+        validate(text, nothing)
+
+
 def test_modules_that_do_not_run() -> None:
     with pytest.raises(
         ValidationError, match="validate what becomes of it: it has neither a public function @main nor mesh"

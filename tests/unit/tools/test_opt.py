@@ -253,6 +253,7 @@ def test_usage_errors(file: Path) -> None:
     assert usage_error("--print-after", "renames") == "unknown pass 'renames'; did you mean 'rename'?"
     assert usage_error("--pass-doc", "renames") == "unknown pass 'renames'; did you mean 'rename'?"
     assert usage_error("--pipeline", "two") == "unknown pipeline 'two'; known: one, fixed"
+    assert usage_error("--validate", "--seed", -1) == "argument --seed: expected a number from 0 on, found '-1'"
     assert usage_error("--pipeline", "fixed", "--meshes", 2) == "pipeline 'fixed' takes no --meshes"
     assert usage_error("--pipeline", "one", "--schedule", "bad") == "pipeline 'one': no schedule 'bad'"
     assert usage_error("--pipeline", "one", "-p", "rename") == "-p and --pipeline exclude each other"

@@ -1,0 +1,207 @@
+"""What docs/ir.md (section 6) promises of the attributes of a program module, looked at one by one."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import PassError
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, name_of, operations, terminator
+from jaxpp.hlo_passes.ir.program import mesh_functions
+
+Entry = Mapping[str, ir.Attribute]
+
+
+def check_form(module: ir.Module) -> None:
+    """Check the module's attributes, those of its functions, of their arguments and results, and of their calls.
+
+    Raises PassError that says what was found where, and what was expected.
+    """
+    meshes = mesh_functions(module)
+    said = at.integer(module.operation, at.MESHES)
+    if said != len(meshes):
+        raise PassError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    _check_sizes(module, len(meshes))
+    for function in functions(module).values():
+        _check_function(function)
+    _check_borders(module, meshes)
+    for mesh, function in enumerate(meshes):
+        _check_tokens(function)
+        for op in operations(body_of(function)):
+            if op.name == "func.call":
+                _check_call(module, op, mesh)
+
+
+def _check_sizes(module: ir.Module, meshes: int) -> None:
+    partitions = module.operation.attributes.get("mhlo.num_partitions")
+    if partitions is not None and not _is_number(partitions, least=1):
+        raise PassError(f"mhlo.num_partitions is {partitions}, expected the number of devices of a mesh")
+    sizes = module.operation.attributes.get(at.MESH_SIZES)
+    if sizes is None:
+        return
+    entries = list(sizes) if isinstance(sizes, ir.ArrayAttr) else []
+    axes = [at.dictionary(entry) if isinstance(entry, ir.DictAttr) else {} for entry in entries]
+    if len(axes) != meshes:
+        raise PassError(f"{at.MESH_SIZES} is a list of {len(axes)}, the module has {meshes} meshes")
+    for mesh, each in enumerate(axes):
+        if each.keys() != axes[0].keys() or not each or not all(_is_number(size, least=1) for size in each.values()):
+            raise PassError(f"{at.MESH_SIZES} says {entries[mesh]} of mesh {mesh}, expected the size of every axis")
+
+
+def _is_number(said: ir.Attribute, least: int = 0, below: float = inf) -> bool:
+    return isinstance(said, ir.IntegerAttr) and least <= said.value < below
+
+
+def _is_text(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.StringAttr)
+
+
+def _is_flag(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.BoolAttr | ir.UnitAttr)
+
+
+def _check_function(function: ir.Operation) -> None:
+    """A function that is called: its kind, its stage, and the arguments whose buffers it takes over."""
+    for name, expected, holds in (
+        (at.KIND, "a string", _is_text),
+        (at.STAGE, "the number of a stage", _is_number),
+    ):
+        _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
+    types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    taken: dict[int, int] = {}
+    for number, entry in enumerate(_arguments(function)):
+        what = f"argument {number} of @{name_of(function)}"
+        _check(function, what, entry, at.DONOR, "true or false", _is_flag)
+        if at.ALIAS not in entry:
+            continue
+        count = len(types.results)
+        _check(
+            function, what, entry, at.ALIAS, f"the number of one of {count} results", partial(_is_number, below=count)
+        )
+        result = ir.IntegerAttr(entry[at.ALIAS]).value
+        if result in taken:
+            message = f"{what} becomes result {result}, and so does argument {taken[result]}"
+            raise PassError(message, location=function.location)
+        taken[result] = number
+        if types.inputs[number] != types.results[result]:
+            message = f"{what} becomes result {result}, which is of another type"
+            raise PassError(f"{message}: {types.inputs[number]}, {types.results[result]}", location=function.location)
+
+
+def _check(
+    op: ir.Operation,
+    what: str,
+    entry: Entry | ir.OpAttributeMap,
+    name: str,
+    expected: str,
+    holds: Callable[[ir.Attribute], bool],
+) -> None:
+    """Raise PassError where `entry` has an attribute of this name that does not hold."""
+    if name in entry and not holds(entry[name]):
+        raise PassError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
+
+
+def _arguments(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    return at.argument_attributes(function) if len(function.regions[0].blocks) else []
+
+
+@dataclass
+class _Value:
+    """An argument or a result of the step, as the meshes have it."""
+
+    types: dict[int, ir.Type] = field(default_factory=dict[int, ir.Type])
+    donated: dict[int, bool] = field(default_factory=dict[int, bool])
+    blocks: dict[int, ir.Attribute] = field(default_factory=dict[int, ir.Attribute])
+
+
+def _check_borders(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
+    for kind, name, table in (
+        ("argument", at.ARGUMENT, at.argument_attributes),
+        ("result", at.RESULT, at.result_attributes),
+    ):
+        values: dict[int, _Value] = {}
+        for mesh, function in enumerate(meshes):
+            signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+            types = signature.inputs if kind == "argument" else signature.results
+            for number, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
+                what = f"{kind} {number} of @{name_of(function)}"
+                if name not in entry:
+                    raise PassError(f"{what} has no {name}", location=function.location)
+                _check(function, what, entry, name, f"the number of the step's {kind}", _is_number)
+                value = values.setdefault(ir.IntegerAttr(entry[name]).value, _Value())
+                if mesh in value.types:
+                    said = f"{name} = {entry[name]}"
+                    raise PassError(f"@{name_of(function)} has a second {kind} with {said}", location=function.location)
+                value.types[mesh] = type_
+                value.donated[mesh] = at.DONOR in entry
+                if at.BLOCK in entry:
+                    _check(function, what, entry, at.BLOCK, "array<i64: number, count>", _is_block)
+                    value.blocks[mesh] = entry[at.BLOCK]
+        for number, value in values.items():
+            _check_value(f"{kind} {number} of the step", value, meshes)
+        missing = next((number for number in range(len(values)) if number not in values), None)
+        if kind == "result" and missing is not None:
+            raise PassError(f"no mesh returns result {missing} of the step")
+
+
+def _is_block(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.DenseI64ArrayAttr) and len(said) == 2 and 0 <= said[0] < said[1]
+
+
+def _check_value(what: str, value: _Value, meshes: Sequence[ir.Operation]) -> None:
+    """All meshes agree about it, and its blocks are all there."""
+    first = next(iter(value.types))
+    for mesh, type_ in value.types.items():
+        where = meshes[mesh].location
+        if type_ != value.types[first]:
+            found = f"of type {type_} on mesh {mesh}, {value.types[first]} on mesh {first}"
+            raise PassError(f"{what} is {found}", location=where)
+        if value.donated[mesh] != value.donated[first]:
+            giver, keeper = (mesh, first) if value.donated[mesh] else (first, mesh)
+            raise PassError(f"{what} is donated on mesh {giver}, kept on mesh {keeper}", location=where)
+    if value.blocks:
+        found = sorted((list(ir.DenseI64ArrayAttr(each)) for each in value.blocks.values()), key=tuple)
+        count = len(value.types)
+        if found != [[number, count] for number in range(count)]:
+            where = meshes[next(iter(value.blocks))].location
+            message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
+            raise PassError(message, location=where)
+
+
+def _check_tokens(function: ir.Operation) -> None:
+    """One chain: every send and recv takes the token of the one before it."""
+    token: ir.Value | None = None
+    for op in operations(body_of(function)):
+        if op.name in ("stablehlo.send", "stablehlo.recv"):
+            if token is None or op.operands[len(op.operands) - 1] != token:
+                raise PassError(f"a {op.name} does not take the token of what is before it", location=op.location)
+            token = op.results[len(op.results) - 1]
+        elif op.name == "stablehlo.create_token":
+            token = op.results[0]
+    end = terminator(body_of(function))
+    for number, value in enumerate(end.operands):
+        if not isinstance(value.type, ir.RankedTensorType):
+            raise PassError(f"result {number} is of type {value.type}, expected a tensor", location=end.location)
+
+
+def _check_call(module: ir.Module, op: ir.Operation, mesh: int) -> None:
+    what = f"the call of @{callee(op)}"
+    expected = f"{mesh}, the mesh of its function"
+    _check(op, what, op.attributes, at.MESH, expected, partial(_is_number, least=mesh, below=mesh + 1))
+    pairs = ((at.STAGE, at.MICROBATCH), (at.STAGES, at.MICROBATCHES))
+    for name in pairs[0]:
+        _check(op, what, op.attributes, name, "a number from 0 on", _is_number)
+    for name in pairs[1]:
+        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", _are_numbers)
+    given = Counter(name for pair in pairs for name in pair if name in op.attributes)
+    if given and set(given) not in [set(pair) for pair in pairs]:
+        expected = f"{at.STAGE} and {at.MICROBATCH}, or {at.STAGES} and {at.MICROBATCHES}"
+        raise PassError(f"{what} has {' and '.join(given)}, expected {expected}", location=op.location)
+
+
+def _are_numbers(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.DenseI64ArrayAttr) and len(said) > 0 and min(said) >= 0
