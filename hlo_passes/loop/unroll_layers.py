@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations, terminator
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
-from jaxpp.hlo_passes.loop.counted import trip_count
+from jaxpp.hlo_passes.loop.counted import trips
 from jaxpp.hlo_passes.loop.forward_rows import forward_rows
 from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
 
@@ -98,11 +98,11 @@ def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionP
 
 
 def _trips(loop: ir.Operation) -> int:
-    try:
-        return trip_count(loop)
-    except PassError:
+    found = trips(loop)
+    if found is None:
         raise PassError(
             "a stage mark inside a loop that runs an unknown number of times",
             location=loop.location,
             hint="loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages",
-        ) from None
+        )
+    return found
