@@ -19,8 +19,8 @@ class Dependences:
     """The dependences between the values of some operations, as the operations were when this was made.
 
     Of a loop in `loops` what it carries depends each on its own: on what it is first, and on what the body makes of it
-    for the next trip. The values of the body are among those asked about. Any other operation depends on all that it
-    uses, also in its regions.
+    for the next trip. The values of the body are found too. Any other operation depends on all that it uses, also in
+    its regions.
 
     Args:
         ops: the operations of one block.
@@ -54,12 +54,11 @@ class Dependences:
     def _add_loop(self, loop: ir.Operation, loops: Collection[ir.Operation]) -> None:
         test, body = (region.blocks[0] for region in loop.regions)
         tests = list(terminator(test).operands)
-        carried = zip(
-            loop.results, loop.operands, test.arguments, body.arguments, terminator(body).operands, strict=True
-        )
-        for result, first, tested, argument, following in carried:
+        arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
+        values = zip(loop.operands, terminator(body).operands, strict=True)
+        for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
             self._read[result] = self._read[tested] = [argument]
-            self._read[argument] = [first, following, *tests]
+            self._read[argument] = [result, first, following, *tests]
         for block in (test, body):
             self._add(operations(block)[:-1], loops)
 

@@ -99,9 +99,9 @@ class Backward:
         """What the results and the side effects depend on."""
         return needs.behind([*self.returned, *self._effects])
 
-    def early(self, needs: Dependences) -> set[ir.Value]:
-        """What other tasks wait for, with all behind it, and the losses that need no more products than that."""
-        awaited = {self.returned[number] for number in self.awaited}
+    def early(self, needs: Dependences, wanted: Collection[ir.Value] = ()) -> set[ir.Value]:
+        """What other tasks wait for, and `wanted`, with all behind these; the losses that need no more products."""
+        awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
             early = needs.behind(awaited)
             if not needs.products(early):
@@ -156,7 +156,9 @@ class Halved:
 
 def halve(backward: Backward) -> Halved:
     """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
-    values = backward.early(Dependences(backward.ops))
+    # The products of a loop that those of its next trip depend on are seen in its body alone.
+    in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
+    values = backward.early(Dependences(backward.ops), in_loops)
     early = {op for op in backward.ops if any(result in values for result in op.results)}
     late = [op for op in backward.ops if op not in early]
     if not any(map(is_product, late)):

@@ -19,9 +19,9 @@ from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops
 def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
     """Divide the loops of `backward` that make both gradients, such as that of a scan over layers; False for none.
 
-    The first of the two loops makes what the input gradient needs, and stacks what the second reads of it, trip by trip.
-    The second makes the rest. What is stacked is chosen like what is kept between the halves of any backward: the fewest
-    bytes. Loops inside of such a loop are divided first.
+    The first of the two loops makes what the input gradient needs, and stacks what the second reads of it, trip by
+    trip. The second makes the rest. What is stacked is chosen like what is kept between the halves of any backward: the
+    fewest bytes. Loops inside of such a loop are divided first.
     """
     loops = counted_loops(backward.ops)
     needs = Dependences(backward.ops, loops)
