@@ -30,6 +30,14 @@ def is_zero(value: ir.Value) -> bool:
     return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
 
 
+def zeros_of(type_: ir.Type) -> ir.Operation:
+    """A constant of zeros, in no block yet."""
+    element = ir.RankedTensorType(type_).element_type
+    real = "0.0" if isinstance(element, ir.FloatType) else "0"
+    zero = "(0.0, 0.0)" if isinstance(element, ir.ComplexType) else real
+    return ir.Operation.parse(f"%0 = stablehlo.constant dense<{zero}> : {type_}").operation
+
+
 def byte_size(type_: ir.Type) -> int:
     """Bytes of a ranked tensor of static shape (a sub-byte element counts as one byte); 0 for anything else."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:

@@ -1,9 +1,11 @@
 """Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
 
+from collections.abc import Iterable
+
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir.functions import terminator
+from jaxpp.hlo_passes.ir.functions import operations, terminator
 from jaxpp.hlo_passes.ir.values import defining_op
 
 
@@ -35,24 +37,42 @@ def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
     return found
 
 
-def trip_count(loop: ir.Operation) -> int:
-    """How often `loop` runs. Raises PassError when that is not a constant known from the IR."""
+def trips(loop: ir.Operation) -> int | None:
+    """How often `loop` runs, at least once; None when that is not a constant known from the IR."""
     test = terminator(loop.regions[0].blocks[0]).operands[0]
     by_position = {position: (start, step) for position, start, step in counters(loop)}
     op = defining_op(test)
-    if op is not None and op.name == "stablehlo.compare":
-        direction = str(op.attributes["comparison_direction"])
-        index, limit = op.operands[0], constant_integer(op.operands[1])
-        position = next((n for n, arg in enumerate(loop.regions[0].blocks[0].arguments) if arg == index), -1)
-        if limit is not None and "LT" in direction and position in by_position:
-            start, step = by_position[position]
-            if step > 0 and limit > start:
-                return -(-(limit - start) // step)
-    raise PassError(
-        "the microbatch loop has no constant trip count",
-        location=loop.location,
-        hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
-    )
+    if op is None or op.name != "stablehlo.compare":
+        return None
+    direction = str(op.attributes["comparison_direction"])
+    index, limit = op.operands[0], constant_integer(op.operands[1])
+    position = next((n for n, arg in enumerate(loop.regions[0].blocks[0].arguments) if arg == index), -1)
+    if limit is None or "LT" not in direction or position not in by_position:
+        return None
+    start, step = by_position[position]
+    return -(-(limit - start) // step) if step > 0 and limit > start else None
+
+
+def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The loops of tensors among `ops` that run a known number of times, and those inside of them."""
+    found: list[ir.Operation] = []
+    for op in ops:
+        tensors = op.name == "stablehlo.while" and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
+        if tensors and trips(op) is not None:
+            found += [op, *counted_loops(operations(op.regions[1].blocks[0]))]
+    return found
+
+
+def trip_count(loop: ir.Operation) -> int:
+    """How often the microbatch loop runs. Raises PassError when that is not a constant known from the IR."""
+    found = trips(loop)
+    if found is None:
+        raise PassError(
+            "the microbatch loop has no constant trip count",
+            location=loop.location,
+            hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
+        )
+    return found
 
 
 def never_ends(loop: ir.Operation) -> bool:

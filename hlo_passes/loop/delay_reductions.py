@@ -12,9 +12,9 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import terminator
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.shardings import MeshAxes, uneven_axes, without
-from jaxpp.hlo_passes.ir.values import is_used, is_zero
+from jaxpp.hlo_passes.ir.values import is_used, is_zero, zeros_of
 from jaxpp.hlo_passes.loop import partial_sums
-from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, REDUCE, PartialSum, Stacker, zeros_of
+from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, REDUCE, PartialSum, Stacker
 from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
 
 CHOICES = ("microbatch", "step")

@@ -13,7 +13,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import operations
 from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
-from jaxpp.hlo_passes.ir.values import defining_op, is_zero
+from jaxpp.hlo_passes.ir.values import defining_op, is_zero, zeros_of
 
 ADD, SUBTRACT, REDUCE, SCATTER = "stablehlo.add", "stablehlo.subtract", "stablehlo.reduce", "stablehlo.scatter"
 DOT, CONSTRAINT = "stablehlo.dot_general", "sdy.sharding_constraint"
@@ -279,14 +279,6 @@ class Stacker:
             loc=ir.Location.unknown(),
         )
         return made.results[0]
-
-
-def zeros_of(type_: ir.Type) -> ir.Operation:
-    """A constant of zeros, in no block yet."""
-    element = ir.RankedTensorType(type_).element_type
-    real = "0.0" if isinstance(element, ir.FloatType) else "0"
-    zero = "(0.0, 0.0)" if isinstance(element, ir.ComplexType) else real
-    return ir.Operation.parse(f"%0 = stablehlo.constant dense<{zero}> : {type_}").operation
 
 
 def _plus_one(dimensions: Sequence[int]) -> list[int]:

@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations, terminator
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
-from jaxpp.hlo_passes.loop.counted import trip_count
+from jaxpp.hlo_passes.loop.counted import trips
 from jaxpp.hlo_passes.loop.forward_rows import forward_rows
 from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
 
@@ -32,9 +32,11 @@ class UnrollLayers(Pass):
     Layers that are written one after the other, with rows `w[0]`, `w[1]`... of stacked parameters, get a sum for each
     row too: the gradient of such a row is padded with zeros, or written over zeros (in a loop that reads `w[i]`). So do
     layers that are read in another order than that of the stack, `w[rows]` with constant `rows`: their gradients are
-    added to zeros at these. Loops without marks stay as they are.
+    added to zeros at these.
 
-    Preconditions: `inline-calls` ran. The loops count to constants.
+    A loop that runs once, such as that of a stage with one layer, becomes its body. Other loops without marks stay.
+
+    Preconditions: `inline-calls` ran. Loops with marks count to constants.
 
     ```mlir
     %0:2 = stablehlo.while(%i = %c0, %x = %a) {      ==>   %w0 = stablehlo.slice %w [0:1, 0:8, 0:8]
@@ -48,25 +50,25 @@ class UnrollLayers(Pass):
     name: ClassVar[str] = "unroll-layers"
 
     def run(self, module: ir.Module) -> None:
-        """Unroll the marked loops of `module`. Raises PassError for one that runs an unknown number of times."""
+        """Unroll these loops of `module`. Raises PassError for a marked one that runs an unknown number of times."""
         main = main_of(module)
         loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while"]
         named = [op for op in loops if at.LOOP in op.attributes]
         for loop in named or loops:
-            marked = _marked_loops(loop)
-            if marked:
-                drop_scalar_constraints(loop)
-                for inner in reversed(marked):
+            drop_scalar_constraints(loop)
+            unrolled = _loops_to_unroll(loop)
+            if unrolled:
+                for inner in reversed(unrolled):
                     _unroll(inner)
                 forward_rows(loop.regions[1].blocks[0])
             if any(boundary.is_mark(op) for op in operations(loop.regions[1].blocks[0])):
                 split_row_accumulators(loop)
 
 
-def _marked_loops(loop: ir.Operation) -> list[ir.Operation]:
-    """The loops inside `loop` that have marks, outermost first."""
+def _loops_to_unroll(loop: ir.Operation) -> list[ir.Operation]:
+    """The loops inside `loop` that have marks or run once, outermost first."""
     inner = [op for op in nested(loop) if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
-    return [op for op in inner if any(boundary.is_mark(each) for each in nested(op))]
+    return [op for op in inner if trips(op) == 1 or any(boundary.is_mark(each) for each in nested(op))]
 
 
 def _unroll(loop: ir.Operation) -> None:
@@ -98,11 +100,11 @@ def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionP
 
 
 def _trips(loop: ir.Operation) -> int:
-    try:
-        return trip_count(loop)
-    except PassError:
+    found = trips(loop)
+    if found is None:
         raise PassError(
             "a stage mark inside a loop that runs an unknown number of times",
             location=loop.location,
             hint="loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages",
-        ) from None
+        )
+    return found

@@ -1,6 +1,6 @@
 """The cheapest way to divide a computation into an early and a late half."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
@@ -44,7 +44,12 @@ class Division(NamedTuple):
     again: set[ir.Operation]
 
 
-def divide(halves: Halves, late: Sequence[ir.Operation], wanted: Iterable[ir.Value] = ()) -> Division:
+def divide(
+    halves: Halves,
+    late: Sequence[ir.Operation],
+    wanted: Iterable[ir.Value] = (),
+    size: Callable[[ir.Value], int] = lambda value: byte_size(value.type),
+) -> Division:
     """Choose so that the fewest bytes stay alive from the early half to the late one.
 
     Two kinds of operations leave a choice. A late one that depends on the early half alone may move there, which then
@@ -57,15 +62,17 @@ def divide(halves: Halves, late: Sequence[ir.Operation], wanted: Iterable[ir.Val
         halves: what may be where.
         late: the operations of the late half, in program order.
         wanted: values that the late half has to have, besides what its operations use.
+        size: what keeping a value costs.
     """
-    return _Cut(halves).solve(late, wanted)
+    return _Cut(halves, size).solve(late, wanted)
 
 
 class _Cut:
     """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
 
-    def __init__(self, halves: Halves) -> None:
+    def __init__(self, halves: Halves, size: Callable[[ir.Value], int]) -> None:
         self._halves = halves
+        self._size = size
         self._movable: dict[ir.Operation, None] = {}
         self._again: dict[ir.Operation, None] = {}
         self._nodes: dict[ir.Operation | ir.Value, int] = {}
@@ -106,7 +113,7 @@ class _Cut:
             early = all(halves.producer(value) in self._movable or halves.is_early(value) for value in sources)
             if early and len(op.results) and halves.may_move(op):
                 self._movable[op] = None
-                self._add(op, sum(byte_size(result.type) for result in op.results))
+                self._add(op, sum(map(self._size, op.results)))
             for value in sources:
                 uses.setdefault(value, []).append(op)
         return uses
@@ -136,10 +143,10 @@ class _Cut:
         if not self._halves.is_early(value):
             return None
         if op is None or not self._halves.may_repeat(op):
-            entry = self._add(value, byte_size(value.type))
+            entry = self._add(value, self._size(value))
             self._edges.append((0, entry, UNCUTTABLE))
             return entry
         self._again[op] = None
-        entry = self._add(op, byte_size(value.type))
+        entry = self._add(op, self._size(value))
         self._pending.append((op, entry))
         return entry

@@ -11,18 +11,16 @@ from jaxpp.hlo_passes.ir.functions import (
     body_of,
     has_side_effect,
     kind_and_stage,
-    nested,
     operands_with_captures,
     operations,
     terminator,
 )
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.values import defining_op, is_used
+from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.loop.counted import counted_loops
 from jaxpp.hlo_passes.program.accumulators import ADD, Accumulator
 from jaxpp.hlo_passes.stages.cut import divide
-
-# What makes the gradient of a weight: never moved from one half to the other.
-_PRODUCTS = {f"stablehlo.{name}" for name in ("dot_general", "dot", "convolution", "scatter", "custom_call")}
+from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
 
 # Besides what is cheap: as much work in one half as in the other, and often a small result of big operands.
 _LIGHT = {
@@ -33,11 +31,14 @@ _LIGHT = {
     ).split()
 }
 
+_CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where")
+
+# What may make both gradients and can't be divided: its name, and what to write in its place.
 _CONSTRUCTS = {
-    "stablehlo.while": "scan or while loop",
-    "stablehlo.case": "conditional",
-    "stablehlo.if": "conditional",
-    "sdy.manual_computation": "shard_map",
+    "stablehlo.while": ("loop of unknown length", "loop with lax.scan, or fori_loop with constant bounds"),
+    "stablehlo.case": _CONDITIONAL,
+    "stablehlo.if": _CONDITIONAL,
+    "sdy.manual_computation": ("shard_map", "write it without, on whole arrays"),
 }
 
 
@@ -50,6 +51,7 @@ class Backward:
         returned: what it returns.
         carried: for each argument that the loop carries from one microbatch to the next, which is then no residual, the
             numbers of the results that the next microbatch gets in its place.
+        arguments: what it is called with.
         free: arguments that are there for every microbatch, such as weights.
         awaited: the numbers of the results that another task waits for.
         metrics: those of losses and the like: stacks, maxima, and sums that are a single number.
@@ -63,13 +65,13 @@ class Backward:
         self.returned = list(terminator(body_of(function)).operands)
         self._operands = {op: operands_with_captures(op) for op in every}
         self._producers: dict[ir.Value, ir.Operation] = {result: op for op in every for result in op.results}
-        effects = [op for op in every if has_side_effect(op)]
-        live = self.behind([*self.returned, *(value for op in effects for value in self._operands[op])])
-        live.update(effects)
-        self.ops = [op for op in every if op in live]
+        self._effects = {value for op in every if has_side_effect(op) for value in (*op.results, *self._operands[op])}
+        live = self.live(Dependences(every))
+        self.ops = [op for op in every if has_side_effect(op) or any(result in live for result in op.results)]
+        self.arguments = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
-        for argument, value in zip(body_of(function).arguments, call.operands, strict=True):
+        for argument, value in zip(self.arguments, call.operands, strict=True):
             if defining_op(value) is None and value.owner == loop.body and _number(value) not in loop.indices:
                 self.carried[argument] = _handed_on(loop, call, _number(value))
             elif not _made_by_task(loop, value):
@@ -93,16 +95,27 @@ class Backward:
         """The operation that makes `value`; None for an argument."""
         return self._producers.get(value)
 
-    def behind(self, values: Collection[ir.Value]) -> set[ir.Operation]:
-        """The operations that `values` depend on."""
-        found: set[ir.Operation] = set()
-        work = list(values)
-        while work:
-            op = self._producers.get(work.pop())
-            if op is not None and op not in found:
-                found.add(op)
-                work.extend(self._operands[op])
-        return found
+    def live(self, needs: Dependences) -> set[ir.Value]:
+        """What the results and the side effects depend on."""
+        return needs.behind([*self.returned, *self._effects])
+
+    def early(self, needs: Dependences, wanted: Collection[ir.Value] = ()) -> set[ir.Value]:
+        """What other tasks wait for, and `wanted`, with all behind these; the losses that need no more products."""
+        awaited = {self.returned[number] for number in self.awaited}.union(wanted)
+        while True:
+            early = needs.behind(awaited)
+            if not needs.products(early):
+                early = needs.behind(awaited | needs.inner_products())
+            # What the next microbatch's input gradient reads has to come from this one's.
+            more = {self.returned[n] for value in early & self.carried.keys() for n in self.carried[value]}
+            if more <= awaited:
+                break
+            awaited |= more
+        for number in self.metrics:
+            behind = needs.behind([self.returned[number]])
+            if needs.products(behind) <= needs.products(early):
+                early |= behind
+        return early
 
 
 def _number(value: ir.Value) -> int:
@@ -142,10 +155,14 @@ class Halved:
 
 
 def halve(backward: Backward) -> Halved:
-    """Divide the operations of `backward`. Raises PassError where a loop holds both halves."""
-    early = _input_gradient(backward)
+    """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
+    # The products of a loop that those of its next trip depend on are seen in its body alone.
+    in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
+    values = backward.early(Dependences(backward.ops), in_loops)
+    early = {op for op in backward.ops if any(result in values for result in op.results)}
     late = [op for op in backward.ops if op not in early]
-    _check_apart(backward, early, late)
+    if not any(map(is_product, late)):
+        _check_apart(backward)
     moved, again = divide(_Sides(backward, early), late)
     first = early | moved
     second = (set(late) - moved) | again
@@ -155,66 +172,25 @@ def halve(backward: Backward) -> Halved:
     return Halved([op for op in backward.ops if op in first], [op for op in backward.ops if op in second], kept)
 
 
-def _input_gradient(backward: Backward) -> set[ir.Operation]:
-    """The operations that other tasks wait for, and the losses that need no product of the weight gradient."""
-    early = _awaited(backward)
-    for number in backward.metrics:
-        behind = backward.behind([backward.returned[number]])
-        if not any(map(is_product, behind - early)):
-            early |= behind
-    return early
+def _check_apart(backward: Backward) -> None:
+    """Raise PassError when the weights' gradients come out of an operation that makes the input gradient too."""
+    needs = Dependences(backward.ops, counted_loops(backward.ops))
+    early, live = backward.early(needs), backward.live(needs)
+    for op, _ in needs:
+        sides = {result in early for result in op.results if result in live}
+        if op.name in _CONSTRUCTS and len(sides) > 1 and is_product(op):
+            name, instead = _CONSTRUCTS[op.name]
+            raise PassError(
+                f"the backward of stage {backward.stage} can't be split: a {name} makes its input gradient and its "
+                "weight gradients together",
+                location=op.location,
+                hint=f"{instead}, or take a schedule of whole backwards",
+            )
 
 
-def _awaited(backward: Backward) -> set[ir.Operation]:
-    awaited = {backward.returned[number] for number in backward.awaited}
-    while True:
-        early = backward.behind(awaited)
-        if not any(map(is_product, early)):
-            early = backward.behind(awaited | _inner_products(backward))
-        # What the next microbatch's input gradient reads has to come from this one's.
-        read = {value for op in early for value in backward.operands(op)}
-        more = {backward.returned[n] for value in read & backward.carried.keys() for n in backward.carried[value]}
-        if more <= awaited:
-            return early
-        awaited |= more
-
-
-def is_product(op: ir.Operation) -> bool:
-    """Whether `op` is a matrix product, a convolution or the like, or holds one."""
-    return op.name in _PRODUCTS or any(inner.name in _PRODUCTS for inner in nested(op))
-
-
-def _inner_products(backward: Backward) -> set[ir.Value]:
-    """The results of products that other products depend on."""
-    wanted: set[ir.Value] = set()
-    inner: set[ir.Value] = set()
-    for op in reversed(backward.ops):
-        below = any(result in wanted for result in op.results)
-        product = is_product(op)
-        if below and product:
-            inner.update(op.results)
-        if below or product:
-            wanted.update(backward.operands(op))
-    return inner
-
-
-def _check_apart(backward: Backward, early: Collection[ir.Operation], late: Sequence[ir.Operation]) -> None:
-    """Raise PassError when the weights' gradients come out of a loop that makes the input gradient too."""
-    if any(map(is_product, late)):
-        return
-    used = {value for op in early for value in backward.operands(op)}
-    used.update(backward.returned[number] for number in backward.awaited)
-    for op in early:
-        if op.name in _CONSTRUCTS and is_product(op):
-            apart = [result for result in op.results if is_used(result) and result not in used]
-            if apart:
-                raise PassError(
-                    f"the backward of stage {backward.stage} can't be split: a {_CONSTRUCTS[op.name]} makes its input "
-                    "gradient and its weight gradients together",
-                    location=op.location,
-                    hint="write the layers out (a Python loop, or scan with unroll=True), or take a schedule of whole "
-                    "backwards",
-                )
+def may_be_in_either(op: ir.Operation) -> bool:
+    """Whether `op` is as well done in one half as in the other: no product, nor anything unknown."""
+    return is_cheap(op) or op.name in _LIGHT
 
 
 @dataclass(frozen=True)
@@ -239,7 +215,7 @@ class _Sides:
 
     def may_move(self, op: ir.Operation) -> bool:
         return (
-            (is_cheap(op) or op.name in _LIGHT)
+            may_be_in_either(op)
             and not any(value in self.backward.carried for value in self.operands(op))
             and not any(result in self.backward.returned for result in op.results)
         )

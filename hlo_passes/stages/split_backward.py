@@ -12,9 +12,10 @@ from jaxpp.hlo_passes.ir.functions import body_of, call, callee, functions, kind
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.outlining import outline
 from jaxpp.hlo_passes.ir.phases import check_tasks
-from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.ir.shardings import MeshAxes, Shardings
 from jaxpp.hlo_passes.program.accumulators import find_accumulators
 from jaxpp.hlo_passes.stages.halves import Backward, halve
+from jaxpp.hlo_passes.stages.loop_fission import divide_loops
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ class SplitBackward(Pass):
         calls = [op for op in operations(loop.body) if op.name == "func.call"]
         split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
         # All of it before the first edit: the calls use one another's results.
-        backwards = [Backward(loop, by_name[callee(op)], op, sums) for op in split]
+        mesh, backwards = MeshAxes.of(module), [Backward(loop, by_name[callee(op)], op, sums) for op in split]
+        for number, (op, backward) in enumerate(zip(split, backwards, strict=True)):
+            if divide_loops(backward, mesh):
+                backwards[number] = Backward(loop, by_name[callee(op)], op, sums)
         for op, backward in zip(split, backwards, strict=True):
             _split(module, by_name[callee(op)], op, backward)
 

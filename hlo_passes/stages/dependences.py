@@ -1,0 +1,88 @@
+"""What values depend on: through each operation as a whole, or through loops, one carried value at a time."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir.functions import nested, operands_with_captures, operations, terminator
+
+# What makes the gradient of a weight: never moved from one half of a backward to the other.
+_PRODUCTS = {f"stablehlo.{name}" for name in ("dot_general", "dot", "convolution", "scatter", "custom_call")}
+
+
+def is_product(op: ir.Operation) -> bool:
+    """Whether `op` is a matrix product, a convolution or the like, or holds one."""
+    return op.name in _PRODUCTS or any(inner.name in _PRODUCTS for inner in nested(op))
+
+
+class Dependences:
+    """The dependences between the values of some operations, as the operations were when this was made.
+
+    Of a loop in `loops` what it carries depends each on its own: on what it is first, and on what the body makes of it
+    for the next trip. The values of the body are found too. Any other operation depends on all that it uses, also in
+    its regions.
+
+    Args:
+        ops: the operations of one block.
+        loops: loops among them, or inside of one another.
+        instead: what some values depend on in place of their operation's operands, or as arguments of the block.
+    """
+
+    def __init__(
+        self,
+        ops: Iterable[ir.Operation],
+        loops: Collection[ir.Operation] = (),
+        instead: Mapping[ir.Value, ir.Value] | None = None,
+    ) -> None:
+        self._read: dict[ir.Value, Sequence[ir.Value]] = {}
+        self._used: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
+        self._products: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
+        self._add(ops, loops)
+        self._read.update((value, [other]) for value, other in (instead or {}).items())
+
+    def _add(self, ops: Iterable[ir.Operation], loops: Collection[ir.Operation]) -> None:
+        for op in ops:
+            if op in loops:
+                self._add_loop(op, loops)
+                continue
+            operands = operands_with_captures(op)
+            self._used.append((op, operands))
+            self._read.update((result, operands) for result in op.results)
+            if is_product(op):
+                self._products.append((op, operands))
+
+    def _add_loop(self, loop: ir.Operation, loops: Collection[ir.Operation]) -> None:
+        test, body = (region.blocks[0] for region in loop.regions)
+        tests = list(terminator(test).operands)
+        arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
+        values = zip(loop.operands, terminator(body).operands, strict=True)
+        for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
+            self._read[result] = self._read[tested] = [argument]
+            self._read[argument] = [result, first, following, *tests]
+        for block in (test, body):
+            self._add(operations(block)[:-1], loops)
+
+    def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
+        """The operations other than `loops`, inside of these too, each with what it uses."""
+        return iter(self._used)
+
+    def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
+        """`values` and all that they depend on, with the values from outside on which the search ends."""
+        found = set(values)
+        work = list(found)
+        while work:
+            for value in self._read.get(work.pop(), ()):
+                if value not in found:
+                    found.add(value)
+                    work.append(value)
+        return found
+
+    def products(self, values: Collection[ir.Value]) -> set[int]:
+        """The products that make any of `values`, as their numbers."""
+        made = ((number, op.results) for number, (op, _) in enumerate(self._products))
+        return {number for number, results in made if any(result in values for result in results)}
+
+    def inner_products(self) -> set[ir.Value]:
+        """The results of products that other products depend on, or those of a loop's next trip."""
+        needed = self.behind(value for _, operands in self._products for value in operands)
+        return {result for op, _ in self._products for result in op.results if result in needed}

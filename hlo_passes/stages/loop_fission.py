@@ -1,0 +1,214 @@
+"""Loop fission: a loop that makes the input gradient and the weights' gradients becomes a loop for each."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.ir.cheap import is_cheap
+from jaxpp.hlo_passes.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.hlo_passes.ir.shardings import MeshAxes
+from jaxpp.hlo_passes.ir.values import byte_size, is_used
+from jaxpp.hlo_passes.loop.counted import counted_loops, counters, trips
+from jaxpp.hlo_passes.stages.cut import divide
+from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
+from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
+from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops
+
+
+def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
+    """Divide the loops of `backward` that make both gradients, such as that of a scan over layers; False for none.
+
+    The first of the two loops makes what the input gradient needs, and stacks what the second reads of it, trip by
+    trip. The second makes the rest. What is stacked is chosen like what is kept between the halves of any backward: the
+    fewest bytes. Loops inside of such a loop are divided first.
+    """
+    loops = counted_loops(backward.ops)
+    needs = Dependences(backward.ops, loops)
+    known = _Known(backward.early(needs), set(backward.free), set(backward.arguments).difference(backward.carried))
+    plans = _plans(backward.ops, loops, needs, known.early, backward.live(needs))
+    if plans:
+        known.add_free(backward.ops, loops)
+    for plan in plans:
+        _divide(plan, known, mesh)
+    for plan in plans:
+        if not any(map(is_used, plan.loop.results)):
+            plan.loop.erase()
+    return bool(plans)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A loop to divide, and those inside of it that are divided before."""
+
+    loop: ir.Operation
+    inner: list["_Plan"]
+
+
+def _plans(
+    ops: Iterable[ir.Operation],
+    loops: Collection[ir.Operation],
+    needs: Dependences,
+    early: Collection[ir.Value],
+    live: Collection[ir.Value],
+) -> list[_Plan]:
+    """The loops in one block whose late results need more products than the early half makes."""
+    plans: list[_Plan] = []
+    made = needs.products(early)
+    for op in ops:
+        if op in loops:
+            body = op.regions[1].blocks[0]
+            late = [argument for argument in body.arguments if argument in live and argument not in early]
+            if len(late) < len(body.arguments) and not needs.products(needs.behind(late)) <= made:
+                plans.append(_Plan(op, _plans(operations(body), loops, needs, early, live)))
+    return plans
+
+
+@dataclass
+class _Known:
+    """What is known of the values of a backward, also inside of its loops.
+
+    Attributes:
+        early: those that the first half makes.
+        free: those that both halves can have at no cost: weights, counters of loops, what is cheaply made of these.
+        arguments: those that are there before the first half.
+        replaced: the results of loops that were divided.
+    """
+
+    early: set[ir.Value]
+    free: set[ir.Value]
+    arguments: set[ir.Value]
+    replaced: set[ir.Value] = field(default_factory=set[ir.Value])
+
+    def add_free(self, ops: Iterable[ir.Operation], loops: Collection[ir.Operation]) -> None:
+        """Find what is free among the results of `ops` and inside of `loops`."""
+        for op in ops:
+            if op in loops:
+                body = op.regions[1].blocks[0]
+                self.free.update(body.arguments[position] for position, *_ in counters(op))
+                self.add_free(operations(body), loops)
+            elif is_cheap(op) and all(value in self.free for value in operands_with_captures(op)):
+                self.free.update(op.results)
+
+
+def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
+    for inner in plan.inner:
+        _divide(inner, known, mesh)
+    halves = _LoopHalves(plan.loop, known)
+    if not any(map(is_product, halves.late)):
+        return
+    known.replaced.update(plan.loop.results)
+    known.early.difference_update(plan.loop.results)
+    known.early.update(halves.divided().write(mesh).results)
+
+
+class _LoopHalves:
+    """The body of a loop, operation by operation, as the halves that `cut.divide` moves operations between.
+
+    The late half reads what stands before a barrier of `jax.checkpoint`, not behind it: it has nothing to wait for.
+    """
+
+    def __init__(self, loop: ir.Operation, known: _Known) -> None:
+        body = loop.regions[1].blocks[0]
+        self._loop, self._known, self._trips = loop, known, trips(loop) or 0
+        self._ops = [op for op in operations(body)[:-1] if known.replaced.isdisjoint(op.results)]
+        self._next = dict(zip(body.arguments, terminator(body).operands, strict=True))
+        self._before_barriers = _before_barriers(self._ops)
+        self._operands = {op: list(map(self._past, operands_with_captures(op))) for op in self._ops}
+        self._producers = {result: op for op in self._ops for result in op.results}
+        roots = [value for value in (*self._next, *self._producers) if value in known.early]
+        self._values = Dependences(self._ops, instead=self._next).behind(roots)
+        self._early = {op for op in self._ops if any(result in self._values for result in op.results)}
+        self._late_arguments, self.late = self._find_late()
+
+    def _past(self, value: ir.Value) -> ir.Value:
+        return self._before_barriers.get(value, value)
+
+    def _find_late(self) -> tuple[list[ir.Value], list[ir.Operation]]:
+        """What only the second half carries, and its operations."""
+        effects = [op for op in self._ops if has_side_effect(op) and op not in self._early]
+        results = zip(self._next, self._loop.results, strict=True)
+        roots = [argument for argument, result in results if is_used(result) and argument not in self._values]
+        roots += [value for op in effects for value in (*op.results, *self._operands[op])]
+        needs = Dependences(self._ops, instead=self._next | self._before_barriers)
+        values = needs.behind(roots).difference(self._values, self._before_barriers)
+        late = [op for op in self._ops if op not in self._early]
+        ops = [op for op in late if op in effects or any(result in values for result in op.results)]
+        return [argument for argument in self._next if argument in values], ops
+
+    def divided(self) -> TwoLoops:
+        """The two loops, with the fewest bytes between them."""
+        last = [self._past(self._next[argument]) for argument in self._late_arguments]
+        moved, again = divide(self, self.late, last, self._size)
+        first = [op for op in self._ops if op in self._early or op in moved]
+        rest = (set(self.late) - moved) | again
+        used = {value for op in rest for value in self._operands[op]}.union(last)
+        counting = [argument for argument in self._counting(used) if argument not in self._late_arguments]
+        behind = Dependences(self._ops).behind(self._next[argument] for argument in counting)
+        second = [op for op in self._ops if op in rest or any(result in behind for result in op.results)]
+        made = {result for op in second for result in op.results}
+        counters_too = [argument for argument in self._next if argument in self._values]
+        here = [argument for argument in counters_too if argument not in counting]
+        here += [result for op in first for result in op.results]
+        kept = [value for value in here if value in used and value not in made]
+        position = {argument: number for number, argument in enumerate(self._next)}
+        return TwoLoops(
+            self._loop,
+            Half([position[argument] for argument in counters_too], first, self._late_barriers()),
+            Half(
+                [position[argument] for argument in (*counting, *self._late_arguments)], second, self._before_barriers
+            ),
+            kept,
+        )
+
+    def _late_barriers(self) -> dict[ir.Value, ir.Value]:
+        """What stands before the barriers that the first half has not."""
+        return {result: value for result, value in self._before_barriers.items() if result not in self._values}
+
+    def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
+        """The counters that the second half reads or that its test reads."""
+        test = self._loop.regions[0].blocks[0]
+        tested = Dependences(operations(test)).behind(terminator(test).operands)
+        arguments = list(self._next)
+        return [
+            arguments[position]
+            for position, *_ in counters(self._loop)
+            if arguments[position] in used or test.arguments[position] in tested
+        ]
+
+    def _size(self, value: ir.Value) -> int:
+        """What keeping `value` costs: a row for each trip, and the writing of these; all of what is outside anyway."""
+        inside = value in self._producers or value in self._next
+        return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
+
+    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+        return self._operands[op]
+
+    def producer(self, value: ir.Value) -> ir.Operation | None:
+        return self._producers.get(value)
+
+    def is_free(self, value: ir.Value) -> bool:
+        return value in self._known.free and value not in self._producers
+
+    def is_early(self, value: ir.Value) -> bool:
+        if value in self._producers:
+            return self._producers[value] in self._early
+        if value in self._next:
+            return value in self._values
+        return value in self._known.early or value in self._known.arguments
+
+    def may_move(self, op: ir.Operation) -> bool:
+        return may_be_in_either(op)
+
+    def may_repeat(self, op: ir.Operation) -> bool:
+        return op in self._early and is_cheap(op)
+
+
+def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
+    """What the results of barriers were before."""
+    before: dict[ir.Value, ir.Value] = {}
+    for op in ops:
+        if op.name == "stablehlo.optimization_barrier":
+            for result, value in zip(op.results, op.operands, strict=True):
+                before[result] = before.get(value, value)
+    return before

@@ -1,0 +1,203 @@
+"""The two loops that a loop is divided into, and the stacks between them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.hlo_passes.ir import attributes as at
+from jaxpp.hlo_passes.ir.functions import operations, terminator
+from jaxpp.hlo_passes.ir.outlining import clone_into
+from jaxpp.hlo_passes.ir.shardings import MeshAxes
+from jaxpp.hlo_passes.ir.values import zeros_of
+from jaxpp.hlo_passes.loop.counted import counters, trips
+from jaxpp.hlo_passes.stages.dependences import Dependences
+
+Dimensions = Sequence[Sequence[str]]
+"""The axes that shard each dimension."""
+
+Counter = tuple[int, int, int]
+"""(position, start, step)."""
+
+
+@dataclass(frozen=True)
+class Half:
+    """What one of the two loops is.
+
+    Attributes:
+        positions: what it carries of that which the loop carried.
+        ops: its operations, of the body of the loop.
+        same: values that stand for others that `ops` use.
+    """
+
+    positions: list[int]
+    ops: Sequence[ir.Operation]
+    same: Mapping[ir.Value, ir.Value]
+
+
+@dataclass(frozen=True)
+class TwoLoops:
+    """How `loop` is divided: two loops of as many trips. The first one stacks `kept`, of its body, for the second."""
+
+    loop: ir.Operation
+    first: Half
+    second: Half
+    kept: list[ir.Value]
+
+    def write(self, mesh: MeshAxes | None) -> ir.Operation:
+        """Write both in front of the loop, which nobody uses afterwards; returns the first."""
+        shared = set(self.first.positions).intersection(self.second.positions)
+        counter = next(each for each in counters(self.loop) if each[0] in shared)  # that of the test, at least
+        first = _Writer(self.loop, self.first, mesh)
+        first.open(self.kept)
+        first.clone()
+        first.close([first.write_row(number, value, counter) for number, value in enumerate(self.kept)])
+        second = _Writer(self.loop, self.second, mesh)
+        second.open([])
+        for stack, value in zip(first.stacks, self.kept, strict=True):
+            second.read_row(stack, value, counter)
+        second.clone()
+        second.close([])
+        for half in (first, second):
+            half.replace_results()
+        return first.op
+
+
+class _Writer:
+    """One of the two loops, while it is written: it carries the positions of `half`, and then stacks."""
+
+    op: ir.Operation
+
+    def __init__(self, old: ir.Operation, half: Half, mesh: MeshAxes | None) -> None:
+        self._old, self._half, self._mesh = old, half, mesh
+        self._values: dict[ir.Value, ir.Value] = {}
+
+    @property
+    def stacks(self) -> list[ir.Value]:
+        """The stacks that the loop made."""
+        return list(self.op.results)[len(self._half.positions) :]
+
+    def open(self, kept: Sequence[ir.Value]) -> None:
+        """Create the loop with its test, a body without operations, and a stack of zeros for each of `kept`."""
+        old, positions = self._old, self._half.positions
+        operands = [*(old.operands[position] for position in positions), *map(self._zeros, kept)]
+        types = [value.type for value in operands]
+        attributes = {name: old.attributes[name] for name in old.attributes if name != at.SHARDING}
+        carried = [old.results[position] for position in positions]
+        attributes |= self._sharded([*map(self._dimensions, carried), *map(self._stacked, kept)])
+        self.op = ir.Operation.create(
+            old.name,
+            results=types,
+            operands=operands,
+            attributes=attributes,
+            regions=2,
+            ip=ir.InsertionPoint(old),
+            loc=old.location,
+        )
+        for region in self.op.regions:
+            ir.Block.create_at_start(region, types, [old.location] * len(types))
+        self._copy_test()
+        arguments = (_body(old).arguments[position] for position in positions)
+        self._values.update(zip(arguments, _body(self.op).arguments, strict=False))
+
+    def clone(self) -> None:
+        """Fill the body with the operations of this half."""
+        clone_into(_body(self.op), self._half.ops, self._values, self._half.same)
+
+    def write_row(self, number: int, value: ir.Value, counter: Counter) -> ir.Value:
+        """Write `value` of the old body to the stack of this number."""
+        stack = _body(self.op).arguments[len(self._half.positions) + number]
+        row = self._make("reshape", _stack_type(value, 1), [self._values[value]], self._stacked(value))
+        operands = [stack, row, *self._place(value, counter)]
+        return self._make("dynamic_update_slice", stack.type, operands, self._stacked(value))
+
+    def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter) -> None:
+        """Read what stands for `value` of the old body from `stack`."""
+        type_, operands = _stack_type(value, 1), [stack, *self._place(value, counter)]
+        row = self._make("dynamic_slice", type_, operands, self._stacked(value), slice_sizes=at.i64s(type_.shape))
+        self._values[value] = self._make("reshape", value.type, [row], self._dimensions(value))
+
+    def close(self, stacks: Sequence[ir.Value]) -> None:
+        """End the body."""
+        following = terminator(_body(self._old)).operands
+        values = [following[position] for position in self._half.positions]
+        values = [self._half.same.get(value, value) for value in values]
+        operands = [*(self._values.get(value, value) for value in values), *stacks]
+        ip = ir.InsertionPoint(_body(self.op))
+        ir.Operation.create("stablehlo.return", operands=operands, ip=ip, loc=self._old.location)
+
+    def replace_results(self) -> None:
+        """Let the results of this loop stand for those of the old one."""
+        for number, position in enumerate(self._half.positions):
+            self._old.results[position].replace_all_uses_with(self.op.results[number])
+
+    def _copy_test(self) -> None:
+        old, new = self._old.regions[0].blocks[0], self.op.regions[0].blocks[0]
+        values = dict(zip((old.arguments[p] for p in self._half.positions), new.arguments, strict=False))
+        end = terminator(old)
+        needed = Dependences(operations(old)[:-1]).behind(end.operands)
+        clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values, {})
+        tests = [values.get(value, value) for value in end.operands]
+        ir.Operation.create("stablehlo.return", operands=tests, ip=ir.InsertionPoint(new), loc=end.location)
+
+    def _place(self, value: ir.Value, counter: Counter) -> list[ir.Value]:
+        """Where the row of this trip begins in a stack of values like this: the number of the trip, and zeros."""
+        position, start, step = counter
+        trip = self._values[_body(self._old).arguments[position]]
+        if start:
+            trip = self._make("subtract", trip.type, [trip, self._integer(trip.type, start)], [])
+        if step != 1:
+            trip = self._make("divide", trip.type, [trip, self._integer(trip.type, step)], [])
+        return [trip, *(self._integer(trip.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
+
+    def _integer(self, type_: ir.Type, number: int) -> ir.Value:
+        value = ir.Attribute.parse(f"dense<{number}> : {type_}")
+        return self._make("constant", type_, [], [], value=value)
+
+    def _zeros(self, value: ir.Value) -> ir.Value:
+        made = zeros_of(_stack_type(value, trips(self._old) or 0))
+        for name, attribute in self._sharded([self._stacked(value)]).items():
+            made.attributes[name] = attribute
+        ir.InsertionPoint(self._old).insert(made)
+        return made.results[0]
+
+    def _dimensions(self, value: ir.Value) -> Dimensions:
+        return self._mesh.read(value) if self._mesh is not None else []
+
+    def _stacked(self, value: ir.Value) -> Dimensions:
+        return [(), *self._dimensions(value)]
+
+    def _sharded(self, values: Sequence[Dimensions]) -> dict[str, ir.Attribute]:
+        """The attribute that shards `values`; none where a mesh is one device."""
+        if self._mesh is None:
+            return {}
+        return {at.SHARDING: sdy.TensorShardingPerValueAttr.get(list(map(self._mesh.attribute, values)))}
+
+    def _make(
+        self,
+        name: str,
+        type_: ir.Type,
+        operands: Sequence[ir.Value],
+        dimensions: Dimensions,
+        **attributes: ir.Attribute,
+    ) -> ir.Value:
+        """An operation at the end of the body."""
+        made = ir.Operation.create(
+            f"stablehlo.{name}",
+            results=[type_],
+            operands=list(operands),
+            attributes=attributes | self._sharded([dimensions]),
+            ip=ir.InsertionPoint(_body(self.op)),
+            loc=self._old.location,
+        )
+        return made.results[0]
+
+
+def _body(loop: ir.Operation) -> ir.Block:
+    return loop.regions[1].blocks[0]
+
+
+def _stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
+    type_ = ir.RankedTensorType(value.type)
+    return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type)
