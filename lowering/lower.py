@@ -55,6 +55,12 @@ class Lowered:
     host_callbacks: tuple[Any, ...]
     stacks: Mapping[int, str]
 
+    def described(self) -> list[str]:
+        """The name of the function, and in a line each the name and the type of its arguments."""
+        name = ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
+        arguments = zip(self.in_names, self.in_avals, strict=True)
+        return [name, *(f"{argument}: {aval.str_short()}" for argument, aval in arguments)]
+
 
 def lower(
     fun: Callable[..., Any],
