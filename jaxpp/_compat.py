@@ -278,9 +278,27 @@ def skip_farewell() -> None:
     from jax._src import distributed, xla_bridge
 
     state = distributed.global_state
-    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge.backends().values()):
+    # Not `backends()`, which would start those that have not started.
+    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge._backends.values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     state.client = state.service = state.preemption_sync_manager = None
+
+
+def is_backend_starting() -> bool:
+    """Whether a thread of this process starts JAX's backends now (0.10.2, 0.12.0.1).
+
+    In several processes each then waits, with this lock, until all of them have told their devices.
+    """
+    from jax._src import xla_bridge
+
+    return xla_bridge._backend_lock.locked() and not xla_bridge._backends
+
+
+def process_numbers() -> tuple[int, int]:
+    """(number of this process, how many there are) of `jax.distributed`, before a backend starts (0.10.2, 0.12.0.1)."""
+    from jax._src import distributed
+
+    return distributed.global_state.process_id, distributed.global_state.num_processes
 
 
 def coordinator_address() -> str:

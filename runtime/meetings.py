@@ -108,12 +108,12 @@ class Meetings:
             self.unread[peer].append((self._fetch(peer), meeting, message))
         for peer in peers:
             while len(self.unread[peer]) > 1:
-                self._read(Waiting(peer, owners=owners))
+                self._read(Waiting(peer, owners=owners, is_message=True))
 
     def check(self, peer: int, owners: Sequence[Sequence[int]] = (), patience: float | None = None) -> None:
         """Wait for the peer's message; raises TransferError when it does something else."""
         while self.unread[peer]:
-            self._read(Waiting(peer, owners=owners, patience=patience))
+            self._read(Waiting(peer, owners=owners, is_message=True, patience=patience))
 
     def _read(self, waiting: Waiting) -> None:
         message, meeting, expected = self.unread[waiting.peer].popleft()

@@ -173,33 +173,49 @@ def gather(text: str) -> list[str]:
     return [zlib.decompress(_get(f"{place}/{process}", process)).decode() for process in range(jax.process_count())]
 
 
+@cache
 def transport() -> Transport:
     """This process's end of all transfers, made when it is first needed. The others find its address."""
-    return guard().transport
+    own = guard()
+    made = Transport(own.me, jax.local_devices()[0], _find, own.host)
+    made.meetings.describe = _ask
+    _put(f"jaxpp/transfer/{made.me}", made.address.encode())
+    own.attach(made)
+    return made
+
+
+def watchdog_seconds() -> float:
+    """JAXPP_WATCHDOG_SECONDS. Raises ProcessError when that is no number of seconds."""
+    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
+    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
+        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
+    return float(seconds)
 
 
 @cache
 def guard() -> Guard:
-    """The transport, and what ends its waits when a peer is gone.
-
-    Raises ProcessError when JAXPP_WATCHDOG_SECONDS is no number of seconds.
-    """
-    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
-    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
-        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
-    made = Transport(jax.process_index(), jax.local_devices()[0], _find, _host())
-    made.meetings.describe = _ask
-    _put(f"jaxpp/transfer/{made.me}", made.address.encode())
-    found = Guard(made, _secret(), float(seconds))
-    _put(f"jaxpp/watchdog/{made.me}", found.watchdog.address.encode())
+    """What ends the waits of this process when another one is gone. Needs no device. Raises as `watchdog_seconds`."""
+    seconds = watchdog_seconds()
+    me, _ = _compat.process_numbers()
+    found = Guard(me, _host(), _secret(), seconds)
+    _put(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
     atexit.register(found.leave)
     return found
 
 
-def watch(processes: Sequence[int]) -> None:
-    """Notice from now on when one of these dies. All of them watch each other. Raises ProcessError for a stranger."""
+def watch_all(seconds: float) -> None:
+    """Notice from now on when any process of the job dies.
+
+    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger.
+    """
+    me, count = _compat.process_numbers()
+    watch([process for process in range(count) if process != me], seconds)
+
+
+def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
+    """Likewise, of these."""
     own = guard()
-    addresses = {process: _get(f"jaxpp/watchdog/{process}", process).decode() for process in processes}
+    addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in processes}
     try:
         own.connect(addresses)
     except ConnectionError as error:
@@ -245,15 +261,15 @@ def _put(key: str, value: bytes, allow_overwrite: bool = False) -> None:
     _compat.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
 
 
-def _get(key: str, process: int) -> bytes:
-    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after PATIENCE."""
+def _get(key: str, process: int, patience: float = PATIENCE) -> bytes:
+    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after so long."""
     store = _compat.key_value_store()
     start = time.monotonic()
-    while (seconds := time.monotonic() - start) < PATIENCE:
-        transport().watch(Waiting(process), seconds)
+    while (seconds := time.monotonic() - start) < patience:
+        guard().look(Waiting(process, is_message=True), seconds)
         try:
             return bytes(store.blocking_key_value_get_bytes(key, 200))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise ProcessError(f"process {process} can't be asked: {error}") from None
-    raise ProcessError(f"process {process} did not compile this step within {PATIENCE:.0f} s")
+    raise ProcessError(f"process {process} did not come within {patience:.0f} s")

@@ -211,9 +211,12 @@ class Transport:
         text = str(error).removeprefix("INTERNAL: ").removeprefix("Error while transferring: ")
         raise TransferError(f"{waiting}: {text}") from None
 
-    def close(self) -> None:
-        """Answer with an error whoever still begins a step with this process. What is offered stays."""
-        text = f"process {self.me} has ended"
+    def close(self, error: str = "") -> None:
+        """Answer with an error whoever still begins a step with this process. What is offered stays.
+
+        error: what ended this process; empty where nothing did.
+        """
+        text = f"process {self.me} failed: {error}" if error else f"process {self.me} has ended"
         for peer in self._connections.keys() | self._wires.keys():
             self._posted[peer] += 1
             number = _message_number(self.me, peer, self._posted[peer])

@@ -19,6 +19,7 @@ class Waiting:
     instruction: what waits there: a Receive, or the last Call of a shared mesh; None likewise.
     task: the call that makes what is received, if one does.
     owners: as of Peers; empty where no program is run.
+    is_message: whether it comes at the beginning of the peer's next call, whatever that is.
     patience: how many seconds it waits at most; None: for as long as the peer lives.
     """
 
@@ -27,6 +28,7 @@ class Waiting:
     instruction: Instruction | None = None
     task: Call | None = None
     owners: Sequence[Sequence[int]] = ()
+    is_message: bool = False
     patience: float | None = None
 
     def __str__(self) -> str:

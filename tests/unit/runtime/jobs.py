@@ -1,9 +1,11 @@
 """What the processes of test_processes.py run: each function is called in all of them at the same time."""
 
+import atexit
 import gc
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -400,6 +402,22 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
     ]
     processes.agree("", (0, 1))  # the next call of the other process would end the waits
     return found
+
+
+def a_forked_child() -> int:
+    """What a child returns that ends as Python ends; -1 where it doesn't."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # JAX's, about threads
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG) == (child, 7 << 8):
+            return 7
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    return -1
 
 
 def one_process_ends() -> tuple[str, str, float] | None:

@@ -25,6 +25,7 @@ JOBS = [
     jobs.a_failing_task,
     jobs.transfers_that_differ,
     jobs.one_that_does_not_send,
+    jobs.a_forked_child,
     jobs.one_process_ends,  # the last: nothing runs after it
 ]
 
@@ -163,6 +164,10 @@ def test_a_process_that_only_sends_stays_close_to_its_receiver(results: dict[str
     sender, _ = results["one_step_ahead"]
     assert sender[1] < 0.9
     assert sender[2] > 0.9
+
+
+def test_a_forked_child_ends(results: dict[str, list[Any]]) -> None:
+    assert results["a_forked_child"] == [7, 7]
 
 
 def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:
