@@ -466,13 +466,32 @@ def skip_farewell() -> None:
     """
     import ctypes
 
-    from jax._src import distributed
-    from jax.extend.backend import backends
+    from jax._src import distributed, xla_bridge
 
     state = distributed.global_state
-    for kept in (state.client, state.service, state.preemption_sync_manager, *backends().values()):
+    # Not `backends()`, which would start those that have not started.
+    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge._backends.values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
     state.client = state.service = state.preemption_sync_manager = None
+
+
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+def is_backend_starting() -> bool:
+    """Whether a thread of this process starts JAX's backends now.
+
+    In several processes each then waits, with this lock, until all of them have told their devices.
+    """
+    from jax._src import xla_bridge
+
+    return xla_bridge._backend_lock.locked() and not xla_bridge._backends
+
+
+@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+def process_numbers() -> tuple[int, int]:
+    """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
+    from jax._src import distributed
+
+    return distributed.global_state.process_id, distributed.global_state.num_processes
 
 
 @seen_in("0.10.2", "0.11.2", "0.12.0.1")

@@ -5,10 +5,11 @@ from typing import Any
 
 import jax
 
+from jaxpp.runtime import processes
 from jaxpp.runtime.faults import PeerError
 from jaxpp.runtime.processes import ProcessError
 from jaxpp.runtime.roll_call import roll_call
-from jaxpp.runtime.transfer import TransferError
+from jaxpp.runtime.waiting import TransferError
 
 __all__ = ["PeerError", "ProcessError", "TransferError", "initialize"]
 
@@ -23,6 +24,8 @@ def initialize(
 ) -> None:
     """`jax.distributed.initialize`, with an error within seconds where JAX waits for minutes and then aborts.
 
+    From then on the processes watch each other: each says at once when another one dies or fails.
+
     All processes of the job call it, before anything else of JAX. Where one of the first three arguments is left to
     JAX, which finds them in the variables of SLURM and others, this is JAX's function and no more.
 
@@ -36,11 +39,13 @@ def initialize(
 
     Raises:
         ProcessError: a process is missing or there twice, was told another number of processes, has another version of
-            JAX; nobody listens at the coordinator's address; its port is in use.
+            JAX; nobody listens at the coordinator's address; its port is in use; one has another secret.
     """
+    processes.watchdog_seconds()
     coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
     if coordinator_address is None or num_processes is None or process_id is None:
         options["initialization_timeout"] = round(initialization_timeout)
     elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
         options.setdefault("coordinator_bind_address", coordinator_address)
     jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    processes.watch_all(initialization_timeout)

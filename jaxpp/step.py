@@ -104,7 +104,7 @@ class LoweredStep:
         executable = Executable(
             loaded,
             submeshes,
-            peers=processes.peers(submeshes, program.as_text),
+            peers=processes.peers(submeshes, program.as_text, self._lowered.described),
             names=self._lowered.in_names,
             mpmd_axis=mesh.mpmd_axis_name,
             compiler_options=self._compiler_options,

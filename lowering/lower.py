@@ -59,6 +59,12 @@ class Lowered:
     stacks: Mapping[int, str]
     feeds: Mapping[int, int]
 
+    def described(self) -> list[str]:
+        """The name of the function, and in a line each the name and the type of its arguments."""
+        name = ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
+        arguments = zip(self.in_names, self.in_avals, strict=True)
+        return [name, *(f"{argument}: {aval.str_short()}" for argument, aval in arguments)]
+
 
 def lower(
     fun: Callable[..., Any],

@@ -62,7 +62,7 @@ class Executable:
         self._shardings = shardings = Shardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._order = [each for each in merged_order(program) if each[0] in here]
-        self._links = Links(program, peers, shardings) if peers else None
+        self._links = Links(program, peers, shardings, self._name) if peers else None
         self.gather = peers.gather if peers else None
         self._executables = compile_program(program, here, compiler_options, host_callbacks)
         self._runs = {
@@ -75,6 +75,9 @@ class Executable:
             for number, argument in program.arguments.items()
             if any(shardings.knows(mesh) for mesh, _ in argument.registers)
         ]
+        if self._links:
+            for door in doors:
+                door.note = self._links.note
         self._doors = [(door, [flat.number(*place) for place in door.places]) for door in doors]
         self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
         self._donated = self._find_donated()
@@ -232,6 +235,8 @@ class Executable:
         if self._donated and len({*map(id, arguments)}) != len(arguments):
             self._check_donated_once(arguments)
         registers = self._template.copy()
+        if self._links:
+            self._links.enter()
         for door, numbers in self._doors:
             value = door.enter(arguments[door.number])
             if door.is_whole:

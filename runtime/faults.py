@@ -1,23 +1,32 @@
 """What a process does when another one that it works with dies, freezes or ends: its waits end, and so can it."""
 
+import contextlib
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 
 from jaxpp import _compat
-from jaxpp.runtime.transfer import TransferError, Transport, Waiting
+from jaxpp.runtime.transfer import Transport
+from jaxpp.runtime.waiting import TransferError, Waiting
 from jaxpp.runtime.watchdog import Loss, Watchdog
 
 SETTLE = 0.5
 """Seconds in which a failed transfer may turn out to be a dead peer's."""
 
-ENDED = 5.0
+ENDED = 60.0
 """Seconds that a wait for a process that has ended goes on: what that offered before may still be on its way."""
+
+ENDED_MESSAGE = 1.0
+"""Likewise, where it waits for nothing but a message."""
 
 FAREWELL = 300.0
 """Seconds that a process which ends waits for the others to end too, as JAX's own barrier does."""
+
+START = 2.0
+"""Seconds after a loss that the start of JAX's backends may go on: it waits for all processes, in C++."""
 
 LAST = 10.0
 """Seconds that process 0 waits for the other survivors to leave, and that leaving takes at most."""
@@ -38,36 +47,48 @@ class PeerError(TransferError):
 
 
 class Guard:
-    """Ends the waits of a transport when one of its peers is gone, and its process as well as that can be done.
+    """Watches the other processes; when one is gone it ends what waits for that, and its own process if need be.
 
     Like the transport and the watchdog, it knows nothing of `jax.distributed`.
 
-    transport: what waits.
+    me: the number of this process; host: the address to listen at.
     secret, seconds: as for Watchdog.
     """
 
-    def __init__(self, transport: Transport, secret: bytes, seconds: float) -> None:
-        self.transport = transport
+    def __init__(self, me: int, host: str, secret: bytes, seconds: float) -> None:
+        self.me, self.host, self._pid = me, host, os.getpid()
         self.patience = min(seconds, 30.0)
         """Seconds that a step which doesn't wait here, but in a program of XLA, may go on after a loss."""
-        self._connected: set[int] = set()
-        self.watchdog = Watchdog(transport.me, secret, transport.host, seconds, self._on_loss)
+        self._transport: Transport | None = None
+        self._leaving = False
+        self._wired: set[int] = set()
+        self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss)
+
+    def attach(self, transport: Transport) -> None:
+        """End the waits of this transport from now on, and send its small values over wires."""
+        self._transport = transport
         transport.watch, transport.failed = self.look, self.settle
+        self._wire()
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Watch these peers, at these addresses of their watchdogs, and send them small values over wires.
+        """Watch these peers, at these addresses of their watchdogs.
 
         All of them call this. Raises ConnectionError as `Watchdog.connect` does.
         """
         self.watchdog.connect(addresses)
-        for peer in addresses.keys() - self._connected:
-            self.transport.connect_wire(peer, *self.watchdog.wires[peer])
-            self._connected.add(peer)
+        self._wire()
+
+    def _wire(self) -> None:
+        if self._transport is not None:
+            for peer in self.watchdog.wires.keys() - self._wired:
+                self._transport.connect_wire(peer, *self.watchdog.wires[peer])
+                self._wired.add(peer)
 
     def look(self, waiting: Waiting, seconds: float) -> None:
         """Called during waits. Raises PeerError when any peer is dead, or the one that is waited for has ended."""
+        ended = ENDED_MESSAGE if waiting.is_message else ENDED
         for loss in self.watchdog.lost:
-            if not loss.ended or (loss.peer == waiting.peer and seconds > ENDED):
+            if not loss.ended or (loss.peer == waiting.peer and seconds > ended):
                 raise PeerError(loss, waiting)
 
     def settle(self, waiting: Waiting) -> None:
@@ -78,19 +99,26 @@ class Guard:
     def leave(self) -> None:
         """At exit: say goodbye, and wait until the others did, so that they get what they still fetch from here.
 
-        Where one is dead or frozen, what JAX does at exit would wait for it, and then abort; it is left out. Process 0
-        then waits a little, as its end aborts the others.
+        Where one is dead, frozen or failed, what JAX does at exit could wait for it, and then abort; it is left out.
+        Process 0 then waits a little, as its end aborts the others. A forked child is none that the others know.
         """
-        self.transport.close()
-        error = getattr(sys, "last_value", None)
-        self.watchdog.goodbye("" if error is None else type(error).__name__)
+        if os.getpid() != self._pid:
+            _compat.skip_farewell()
+            return
+        self._leaving = True
+        error = _error(getattr(sys, "last_value", None))
+        if self._transport is not None:
+            self._transport.close(error)
+        self.watchdog.goodbye(error)
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
-            if not together and self.transport.me == 0:
+            together = together and not error and not any(loss.has_failed for loss in self.watchdog.lost)
+            if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)
         except KeyboardInterrupt:
             together = False
-        self.transport.finish(1.0)
+        if self._transport is not None:
+            self._transport.finish(1.0)
         if not together:
             _compat.skip_farewell()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -98,17 +126,45 @@ class Guard:
 
     def _on_loss(self, loss: Loss) -> None:
         # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
-        _say(str(loss))
-        timer = threading.Timer(self.patience, self._give_up, [loss, set(self.transport.running)])
-        timer.daemon = True
-        timer.start()
+        running = set(self._transport.running) if self._transport is not None else set[object]()
+        if not loss.ended:
+            timer = threading.Timer(self.patience, self._give_up, [loss, running])
+            timer.daemon = True
+            timer.start()
+        if self._transport is None:
+            threading.Thread(target=self._see_jax_start, args=[loss], name="jaxpp-start", daemon=True).start()
+        if not loss.ended or (loss.has_failed and not self._leaving):
+            _say(str(loss))
+
+    def _see_jax_start(self, loss: Loss) -> None:
+        """End the process when it waits for a lost one to list its devices, which nothing can interrupt."""
+        begun: float | None = None
+        while self._transport is None:
+            now = time.monotonic()
+            begun = (begun or now) if _compat.is_backend_starting() else None
+            if begun is not None and now - begun > START:
+                _say(f"{loss}; JAX waits for its devices here, so this process ends")
+                self.watchdog.goodbye(f"PeerError: {loss}")
+                if self.me == 0:
+                    self.watchdog.wait_until_alone(START)
+                os._exit(1)
+            time.sleep(START / 20)
 
     def _give_up(self, loss: Loss, running: set[object]) -> None:
         """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
-        if running & self.transport.running:
+        if self._transport is not None and running & self._transport.running:
             _say(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)
 
 
+def _error(error: BaseException | None) -> str:
+    """What ended this process, in a line; empty where nothing did."""
+    if error is None:
+        return ""
+    text = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _say(message: str) -> None:
-    print(f"jaxpp: {message}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the user may have closed it
+        print(f"jaxpp: {message}", file=sys.stderr, flush=True)

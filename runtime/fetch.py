@@ -1,7 +1,8 @@
 """`fetch`: the numbers of arrays, in every process."""
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,10 +12,12 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
+from jaxpp.runtime.meetings import Kind, Meeting, identity_of
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.remote import fetched
 from jaxpp.runtime.steps import batch_copy
-from jaxpp.runtime.transfer import Waiting, key
+from jaxpp.runtime.transfer import key
+from jaxpp.runtime.waiting import Waiting
 
 _calls = itertools.count()
 
@@ -26,18 +29,36 @@ def fetch(tree: Any) -> Any:
     read it: `float(loss)` fails in the others, `float(jaxpp.fetch(loss))` works in all. All of them call it, with the
     same tree. In one process it is `jax.device_get`, also of what a cluster's actors hold.
 
-    Raises TransferError when a process that holds a part of an array is gone.
+    Raises TransferError when a process that holds a part of an array is gone, or does something else meanwhile.
     """
     if jax.process_count() == 1:
         return jax.device_get(fetched(tree))
     leaves, structure = jax.tree.flatten(tree)
     call = next(_calls)
     arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
+    if arrays:
+        types = ((number, leaf.array.aval, leaf.array.sharding) for number, leaf in arrays.items())
+        processes.begin(_meeting(structure, tuple(types)))
     for array in arrays.values():
         array.send()
     with _compat.OwnTransfers():
         leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
     return jax.tree.unflatten(structure, leaves)
+
+
+@functools.lru_cache(maxsize=64)
+def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Meeting:
+    """What a process tells the others when it fetches these arrays of all processes, leaves of such a tree."""
+    numbers = jax.tree.unflatten(structure, range(structure.num_leaves))
+    names = [jax.tree_util.keystr(path) or "the array" for path, _ in jax.tree_util.tree_leaves_with_path(numbers)]
+    lines = [
+        f"{names[number]}: {aval.str_short()} on processes "
+        f"{', '.join(map(str, sorted({device.process_index for device in sharding.device_set})))}"
+        for number, aval, sharding in arrays
+    ]
+    layouts = [str(sharding.devices_indices_map(aval.shape)) for _, aval, sharding in arrays]
+    count = f"{len(lines)} array{'s' if len(lines) > 1 else ''}"
+    return Meeting(Kind.FETCH, identity_of(*lines, *layouts), text="\n".join([count, *lines]))
 
 
 def move(array: Any, sharding: Sharding) -> jax.Array:
@@ -89,6 +110,7 @@ class _Fetched:
         for shard in self.array.addressable_shards:
             found[shard.index] = shard.data
         for index, sender, part in self.coming:
+            self.transport.meetings.check(sender)
             found[index] = self.transport.wait(part, Waiting(sender))
         return found
 

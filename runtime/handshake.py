@@ -36,6 +36,7 @@ class Line:
     dialled: whether this end asked for it; use: what for, in the words of who dialled.
     heard: when the last message came, of a peer that has proven who it is; before, since when it is there.
     peer: who that is; talk: what follows the connection message by message, and begins with `introduce`.
+    asks: the peer whose life the connection is to prove, because the one before it broke.
     rest: bytes that have come, and are no message yet.
     """
 
@@ -43,6 +44,7 @@ class Line:
         self.socket, self.dialled, self.use = connected, dialled, use
         self.heard = time.monotonic()
         self.peer: int | None = None
+        self.asks: int | None = None
         self.talk: Generator[None, bytes, None]
         self.rest = b""
 
@@ -71,11 +73,12 @@ class Line:
 
 
 def introduce(
-    line: Line, me: int, secret: bytes, admit: Callable[[int, str], None]
+    line: Line, me: int, secret: bytes, admit: Callable[[int, str, str], None]
 ) -> Generator[None, bytes, tuple[int, str]]:
     """Each end sends a greeting, then a proof; is sent the messages of the other end, and returns its number and name.
 
-    admit: called with the number and the use of the connection, before this end proves anything; raises to hang up.
+    admit: called with the number, the name and the use of the connection, before this end proves anything; raises to
+        hang up.
     Raises WrongSecretError when the other end doesn't know the secret, and whatever a message that is none gives.
     """
     own = {"process": me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
@@ -84,11 +87,12 @@ def introduce(
     found = json.loads(theirs)
     peer = int(found["process"])
     line.use = line.use or str(found["use"])
-    admit(peer, line.use)
+    name = f"process {peer} ({found['host']}, pid {found['pid']})"
+    admit(peer, name, line.use)
     line.send({"proof": _proof(secret, mine, theirs)})
     if not hmac.compare_digest(str(json.loads((yield))["proof"]), _proof(secret, theirs, mine)):
         raise WrongSecretError(peer)
-    return peer, f"process {peer} ({found['host']}, pid {found['pid']})"
+    return peer, name
 
 
 def _proof(secret: bytes, first: bytes, second: bytes) -> str:

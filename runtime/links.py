@@ -9,10 +9,12 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
+from jaxpp.runtime.digests import digest, settings
+from jaxpp.runtime.meetings import Kind, Meeting
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.route import Parts, Route, route_of
-from jaxpp.runtime.transfer import NUMBERS, Peers, TransferError, Waiting, key
+from jaxpp.runtime.transfer import NUMBERS, Peers, Waiting, key
 from jaxpp.runtime.values import TensorSpec
 
 Run = Callable[[Sequence[Any]], list[Any]]
@@ -24,21 +26,26 @@ class Links:
 
     The pieces of one channel that go from one process to one other are one transfer. Its number is made of a digest of
     the program, the channel, the type, the numbers of the pieces, and the step: what differs in any of these never
-    meets. At the start of each step every two processes that have to do with each other exchange a message that names
-    program and step, so that those that don't agree find out, instead of waiting. A process is so never more than one
-    step ahead of those that it sends to, which bounds what it has on offer.
+    meets. Each step begins with a meeting of every two processes that have to do with each other. A process is so
+    never more than one step ahead of those that it sends to, which bounds what it has on offer.
+
+    name: the name of an argument, by its number.
     """
 
-    def __init__(self, program: Program, peers: Peers, shardings: Shardings) -> None:
+    def __init__(self, program: Program, peers: Peers, shardings: Shardings, name: Callable[[int], str] = str) -> None:
         self.program, self.shardings = program, shardings
         self.owners, self.positions = peers.owners, peers.positions
         self.transport, self.me = peers.transport, peers.transport.me
         self._digest = peers.program
-        self._words = np.frombuffer(peers.program[:16].ljust(16, b"\0"), np.uint32).tolist()
+        self._identity, self._text, self._name = peers.program[:16].ljust(16, b"\0"), peers.text, name
+        self._meetings = peers.transport.meetings
+        self._settings = settings()
+        self._given: dict[int, int] = {}
+        """The digests of this step's arguments that are arrays of the host, by number."""
+        self._partners = sorted({owner for mesh in self.owners if self.me in mesh for owner in mesh} - {self.me})
+        """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
         self._step = 0
-        self._messages: dict[int, tuple[Any, list[int]]] = {}
-        """The message of each neighbour that nobody looked at yet, and what it should be."""
         self._offers: list[tuple[int, int, Parcel]] = []
         """(peer, key, parcel) of every offer of a step, in order."""
         self._offered = 0
@@ -59,16 +66,25 @@ class Links:
         spec = self.program.registers[mesh][send.operand]
         return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
+    def enter(self) -> None:
+        """Before the arguments of a step are looked at."""
+        self._given = {}
+
+    def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
+        """Called for each argument of a step that is an array of the host."""
+        if self._settings != "none":
+            self._given[argument] = digest(value, dtype, self._step, self._settings == "all")
+
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
         self._offered = 0
         self.transport.running.add(self)
-        for peer in list(self._messages):
-            self._check(peer)
         self._step += 1
-        message = [*self._words, self._step % NUMBERS]
-        self.transport.post(self.neighbours, message)
-        self._messages = {peer: (self.transport.fetch(peer), message) for peer in self.neighbours}
+        names, digests = [self._name(number) for number in self._given], list(self._given.values())
+        meeting = Meeting(Kind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._settings)
+        self._meetings.begin(self.neighbours, meeting, self.owners)
+        for peer in self._partners:  # before a collective that nothing could interrupt
+            self._meetings.check(peer, self.owners)
         return []
 
     def offer(self, mesh: int, send: Send) -> Run:
@@ -125,12 +141,13 @@ class Links:
         waits = [(index, Waiting(far[number], mesh, receive, task, self.owners)) for index, number in enumerate(order)]
         waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
         join = route.join(order, self.positions(mesh), partial(self._type, spec, mesh))
+        unread = self._meetings.unread
 
         def run(values: Sequence[Any]) -> list[Any]:
             values = list(values)
             for index, waiting in waits:
-                if waiting.peer in self._messages:
-                    self._check(waiting.peer)
+                if unread[waiting.peer]:
+                    self._meetings.check(waiting.peer, self.owners)
                 values[index] = self.transport.wait(values[index], waiting)
             return [_compat.join_arrays(placed.aval, placed.sharding, join(values))]
 
@@ -175,20 +192,9 @@ class Links:
         if isinstance(error, jax.errors.JaxRuntimeError):
             self.transport.failed(Waiting(self.me, owners=self.owners))
 
-    def _check(self, peer: int) -> None:
-        """Wait for the peer's message; raises TransferError when it runs something else."""
-        message, expected = self._messages.pop(peer)
-        message = self.transport.wait(message, Waiting(peer, owners=self.owners))
-        found = np.asarray(message).tolist()[: len(expected)]
-        if found == expected:
-            return
-        if found[:-1] != expected[:-1]:
-            raise TransferError(f"process {peer} calls another program than process {self.me}")
-        raise TransferError(f"process {peer} is at step {found[-1]}, process {self.me} at step {expected[-1]}")
-
     def _find_neighbours(self) -> list[int]:
         """The processes that share a mesh with this one, send to it, or receive from it."""
-        found = {owner for mesh in self.owners if self.me in mesh for owner in mesh}
+        found = set(self._partners)
         routes = {
             (hop.source, hop.target, route_of(self.program, channel)) for channel, hop in self.program.hops.items()
         }

@@ -19,7 +19,9 @@ from jax.sharding import Mesh
 
 from jaxpp import _compat
 from jaxpp.runtime.faults import Guard
-from jaxpp.runtime.transfer import Peers, Transport, Waiting
+from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.transfer import Peers, Transport
+from jaxpp.runtime.waiting import Waiting
 
 PATIENCE = 1800.0
 """Seconds that a process waits for another to trace the same step, which may be compiling the one before it. One that
@@ -33,15 +35,18 @@ class ProcessError(RuntimeError):
     """Another process is missing, or runs something else."""
 
 
-def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
+def peers(
+    submeshes: Sequence[Mesh], text: Callable[[], str], described: Callable[[], Sequence[str]] = lambda: ["step"]
+) -> Peers | None:
     """Who runs a program on these submeshes; None where this process does so alone.
 
     Every process that holds a device of them calls this, and they compare what they are about to run.
 
     submeshes: one per mesh of the program.
     text: makes the text of the program.
+    described: what errors say of it: the name of the function, and a line for each argument.
     Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp, and where all
-    devices are another process's.
+    devices are another process's; TransferError when one does not compile a step for these processes now.
     """
     owners = [[device.process_index for device in mesh.devices.flat] for mesh in submeshes]
     together = sorted({owner for mesh in owners for owner in mesh})
@@ -55,15 +60,57 @@ def peers(submeshes: Sequence[Mesh], text: Callable[[], str]) -> Peers | None:
         )
     if me not in together:
         return Peers(transport(), owners, b"", gather)
-    watch([peer for peer in together if peer != me])
+    others = [peer for peer in together if peer != me]
+    watch(others)
+    name, *arguments = described()
+    title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
+    meet(others, Meeting(Kind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
-    found = Peers(transport(), owners, program, gather)
-    for peer in together:
-        if peer != me:
-            found.transport.connection(peer)
+    _tell(program[:16], title)
+    found = Peers(transport(), owners, program, gather, title)
+    for peer in others:
+        found.transport.connection(peer)
     return found
+
+
+def meet(others: Sequence[int], meeting: Meeting) -> None:
+    """Begin a call with these processes, and wait until they begin it too.
+
+    Raises TransferError when one of them makes another call, or none within PATIENCE.
+    """
+    _tell(meeting.identity, meeting.text)
+    transport().meetings.begin(others, meeting)
+    for peer in others:
+        transport().meetings.check(peer, patience=PATIENCE)
+
+
+def begin(meeting: Meeting) -> list[int]:
+    """Begin a call with all other processes of the job; returns these. Raises as `Meetings.begin`."""
+    if meeting.identity not in _told:
+        _tell(meeting.identity, meeting.text)
+        _told.add(meeting.identity)
+    others = [process for process in range(jax.process_count()) if process != jax.process_index()]
+    transport().meetings.begin(others, meeting)
+    return others
+
+
+_told: set[bytes] = set()
+
+
+def _tell(identity: bytes, text: str) -> None:
+    """Let the others find the text of a Meeting of this process."""
+    _put(f"jaxpp/call/{jax.process_index()}/{identity.hex()}", zlib.compress(text.encode()), allow_overwrite=True)
+
+
+def _ask(process: int, identity: bytes) -> str:
+    """The text of a Meeting of that process. Told before its message was sent, it is there, or nowhere."""
+    try:
+        key = f"jaxpp/call/{process}/{identity.hex()}"
+        return zlib.decompress(_compat.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
+    except jax.errors.JaxRuntimeError:
+        return ""
 
 
 _agreements: collections.Counter[tuple[int, ...]] = collections.Counter()
@@ -110,6 +157,7 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
 
 
 _gathered = itertools.count()
+_GATHER = Meeting(Kind.GATHER, identity_of("gather"), text="a step")
 
 
 def gather(text: str) -> list[str]:
@@ -118,36 +166,56 @@ def gather(text: str) -> list[str]:
     Raises ProcessError when one of them doesn't come.
     """
     place = f"jaxpp/gather/{next(_gathered)}"
+    others = begin(_GATHER)
     _put(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
+    for process in others:
+        transport().meetings.check(process, patience=PATIENCE)
     return [zlib.decompress(_get(f"{place}/{process}", process)).decode() for process in range(jax.process_count())]
 
 
+@cache
 def transport() -> Transport:
     """This process's end of all transfers, made when it is first needed. The others find its address."""
-    return guard().transport
+    own = guard()
+    made = Transport(own.me, jax.local_devices()[0], _find, own.host)
+    made.meetings.describe = _ask
+    _put(f"jaxpp/transfer/{made.me}", made.address.encode())
+    own.attach(made)
+    return made
+
+
+def watchdog_seconds() -> float:
+    """JAXPP_WATCHDOG_SECONDS. Raises ProcessError when that is no number of seconds."""
+    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
+    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
+        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
+    return float(seconds)
 
 
 @cache
 def guard() -> Guard:
-    """The transport, and what ends its waits when a peer is gone.
-
-    Raises ProcessError when JAXPP_WATCHDOG_SECONDS is no number of seconds.
-    """
-    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
-    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
-        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
-    made = Transport(jax.process_index(), jax.local_devices()[0], _find, _host())
-    _put(f"jaxpp/transfer/{made.me}", made.address.encode())
-    found = Guard(made, _secret(), float(seconds))
-    _put(f"jaxpp/watchdog/{made.me}", found.watchdog.address.encode())
+    """What ends the waits of this process when another one is gone. Needs no device. Raises as `watchdog_seconds`."""
+    seconds = watchdog_seconds()
+    me, _ = _compat.process_numbers()
+    found = Guard(me, _host(), _secret(), seconds)
+    _put(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
     atexit.register(found.leave)
     return found
 
 
-def watch(processes: Sequence[int]) -> None:
-    """Notice from now on when one of these dies. All of them watch each other. Raises ProcessError for a stranger."""
+def watch_all(seconds: float) -> None:
+    """Notice from now on when any process of the job dies.
+
+    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger.
+    """
+    me, count = _compat.process_numbers()
+    watch([process for process in range(count) if process != me], seconds)
+
+
+def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
+    """Likewise, of these."""
     own = guard()
-    addresses = {process: _get(f"jaxpp/watchdog/{process}", process).decode() for process in processes}
+    addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in processes}
     try:
         own.connect(addresses)
     except ConnectionError as error:
@@ -189,19 +257,19 @@ def _host() -> str:
     return f"[{own}]" if ":" in own else own
 
 
-def _put(key: str, value: bytes) -> None:
-    _compat.key_value_store().key_value_set_bytes(key, value)
+def _put(key: str, value: bytes, allow_overwrite: bool = False) -> None:
+    _compat.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
 
 
-def _get(key: str, process: int) -> bytes:
-    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after PATIENCE."""
+def _get(key: str, process: int, patience: float = PATIENCE) -> bytes:
+    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after so long."""
     store = _compat.key_value_store()
     start = time.monotonic()
-    while (seconds := time.monotonic() - start) < PATIENCE:
-        transport().watch(Waiting(process), seconds)
+    while (seconds := time.monotonic() - start) < patience:
+        guard().look(Waiting(process, is_message=True), seconds)
         try:
             return bytes(store.blocking_key_value_get_bytes(key, 200))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise ProcessError(f"process {process} can't be asked: {error}") from None
-    raise ProcessError(f"process {process} did not compile this step within {PATIENCE:.0f} s")
+    raise ProcessError(f"process {process} did not come within {patience:.0f} s")

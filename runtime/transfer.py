@@ -22,52 +22,14 @@ import numpy as np
 from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
+from jaxpp.runtime.meetings import MESSAGE, Meetings
 from jaxpp.runtime.parcel import Parcel
-from jaxpp.runtime.program import Call, Instruction, Receive
 from jaxpp.runtime.waiter import Waiter, failure
+from jaxpp.runtime.waiting import TransferError, Waiting
 from jaxpp.runtime.wire import TICK, Wire, WireError
-
-MESSAGE = 8
-"""Numbers in a message, each below 2**32."""
 
 NUMBERS = 1 << 24
 """How many numbers follow each key: far more than transfers of one kind are ever under way at once."""
-
-
-class TransferError(RuntimeError):
-    """What another process was to send will not come, or is not what was expected."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Waiting:
-    """What a process waits for.
-
-    peer: the process that it comes from; of a mesh that several processes share, one of the others.
-    mesh: the mesh that waits; None between steps.
-    instruction: what waits there: a Receive, or the last Call of a shared mesh; None likewise.
-    task: the call that makes what is received, if one does.
-    owners: as of Peers; empty where no program is run.
-    """
-
-    peer: int
-    mesh: int | None = None
-    instruction: Instruction | None = None
-    task: Call | None = None
-    owners: Sequence[Sequence[int]] = ()
-
-    def __str__(self) -> str:
-        if self.mesh is None:
-            return f"waiting for process {self.peer}"
-        return f"mesh {self.mesh}: {self.what}"
-
-    @property
-    def what(self) -> str:
-        """What the mesh waits for, and for whom."""
-        if self.instruction is None:
-            return f"process {self.peer}"
-        task = f" ({self.task})" if self.task else ""
-        preposition = "from" if isinstance(self.instruction, Receive) else "with"
-        return f"{self.instruction}{task} {preposition} process {self.peer}"
 
 
 @dataclasses.dataclass(slots=True)
@@ -127,6 +89,7 @@ class Transport:
         self._message = Parcel([jax.ShapeDtypeStruct((MESSAGE,), np.uint32, sharding=SingleDeviceSharding(device))])
         self._posted: collections.Counter[int] = collections.Counter()
         self._fetched: collections.Counter[int] = collections.Counter()
+        self.meetings = Meetings(me, self.post, self.fetch, self.wait)
 
     @property
     def address(self) -> str:
@@ -166,8 +129,8 @@ class Transport:
         return _compat.pull(self.connection(peer), number, self.device, parcel.types)
 
     def post(self, peers: Sequence[int], message: Sequence[int]) -> None:
-        """Send the next message, at most MESSAGE numbers, to each of `peers`."""
-        padded = np.zeros(MESSAGE, np.uint32)
+        """Send the next message to each of `peers`: where no wire leads there, MESSAGE numbers of it at most."""
+        padded = np.zeros(max(len(message), MESSAGE), np.uint32)
         padded[: len(message)] = message
         for peer in peers:
             self._posted[peer] += 1
@@ -175,7 +138,7 @@ class Transport:
             if peer in self._wires:
                 self._wires[peer].send_bytes(number, padded.tobytes())
             else:
-                array = _compat.to_device(padded, self._message.types[0].sharding)
+                array = _compat.to_device(padded[:MESSAGE], self._message.types[0].sharding)
                 _compat.offer(self._server, number, [array])
 
     def fetch(self, peer: int) -> Any:
@@ -190,7 +153,7 @@ class Transport:
         """The array that was pulled, when it has arrived. Every wait for another process goes through here.
 
         Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
-        what was waited for, if it will not come.
+        what was waited for, if it will not come, or not within the patience of `waiting`.
         """
         if isinstance(array, _Part):
             return self._receive(array, waiting)
@@ -198,7 +161,7 @@ class Transport:
             error = failure(array)
         else:
             try:
-                error = self._waiter.wait(array, lambda seconds: self.watch(waiting, seconds))
+                error = self._waiter.wait(array, lambda seconds: self._look(waiting, seconds))
             except BaseException:
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
@@ -207,6 +170,13 @@ class Transport:
             self._fail(error, waiting)
         return array
 
+    def _look(self, waiting: Waiting, seconds: float) -> None:
+        self.watch(waiting, seconds)
+        if waiting.patience is not None and seconds > waiting.patience:
+            raise TransferError(
+                f"process {waiting.peer} made no call with process {self.me} within {waiting.patience:.0f} s"
+            )
+
     def _receive(self, part: _Part, waiting: Waiting) -> Any:
         """`wait` for what comes over a wire."""
         coming, peer = part.coming, waiting.peer
@@ -214,7 +184,7 @@ class Transport:
             end = _message_number(peer, self.me, self._posted[peer] + 1)
             try:
                 data = coming.wire.receive(
-                    coming.number, lambda seconds: self.watch(waiting, seconds), end, first=coming.parcel is None
+                    coming.number, lambda seconds: self._look(waiting, seconds), end, first=coming.parcel is None
                 )
                 coming.arrays = coming.parcel.unpack(data) if coming.parcel else [np.frombuffer(data, np.uint32)]
             except WireError as error:
@@ -241,9 +211,12 @@ class Transport:
         text = str(error).removeprefix("INTERNAL: ").removeprefix("Error while transferring: ")
         raise TransferError(f"{waiting}: {text}") from None
 
-    def close(self) -> None:
-        """Answer with an error whoever still begins a step with this process. What is offered stays."""
-        text = f"process {self.me} has ended"
+    def close(self, error: str = "") -> None:
+        """Answer with an error whoever still begins a step with this process. What is offered stays.
+
+        error: what ended this process; empty where nothing did.
+        """
+        text = f"process {self.me} failed: {error}" if error else f"process {self.me} has ended"
         for peer in self._connections.keys() | self._wires.keys():
             self._posted[peer] += 1
             number = _message_number(self.me, peer, self._posted[peer])
@@ -276,12 +249,14 @@ class Peers:
     program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
         loaded twice: they go into the numbers of its transfers.
     gather: what each process gives, in all of them, by process; None where traces are put together by somebody else.
+    text: what the program is, as of a Meeting.
     """
 
     transport: Transport
     owners: Sequence[Sequence[int]]
     program: bytes
     gather: Callable[[str], list[str]] | None = None
+    text: str = ""
 
     def positions(self, mesh: int) -> list[int]:
         """The positions of this process's devices in the mesh."""

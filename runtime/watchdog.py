@@ -1,12 +1,15 @@
 """Which of the processes that this one works with are alive: a connection to each, and one thread that listens to all.
 
 Over each connection, when both ends have proven who they are (see `handshake`), each says every few seconds that it is
-alive, and at last goodbye. One that breaks without a goodbye is a process that died; one that falls silent is a process
-that froze. A second connection to each peer, for values, begins in the same way, and is then left to others.
+alive, and at last goodbye. One that falls silent is a process that froze. Where one breaks without a goodbye, both ends
+dial the other's address at once: the one that dialled before connects anew, the other one only sees whether somebody
+is there. Where nobody listens any more, the process has died. A second connection to each peer, for values, begins in
+the same way, and is then left to others; that one is not made anew, as what was under way in it is lost.
 """
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
 import selectors
@@ -19,8 +22,8 @@ from typing import Any
 
 from jaxpp.runtime.handshake import LONGEST, Line, RefusedError, WrongSecretError, introduce
 
-LIFE, VALUES = "life", "values"
-"""What a connection is for."""
+LIFE, VALUES, NOTHING = "life", "values", "nothing"
+"""What a connection is for; for nothing: to see whether the other end is there."""
 
 ANSWER_SECONDS = 60.0
 """How long a peer has to connect."""
@@ -29,12 +32,16 @@ PROOF_SECONDS = 10.0
 """How long the other end of a new connection has to prove that it belongs to the job."""
 
 
+RETURN_SECONDS = 10.0
+"""How long a peer whose connection broke has to come back, where its address still answers."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Loss:
     """A peer that is gone.
 
     peer: its number; name: as which process, host and pid it introduced itself.
-    how: "died", "is frozen: ..." or "has ended", with the reason that it gave.
+    how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
     ended: whether it said goodbye.
     """
 
@@ -46,6 +53,11 @@ class Loss:
     def __str__(self) -> str:
         return f"{self.name} {self.how}"
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it said goodbye because of an error."""
+        return self.ended and self.how.startswith("failed")
+
 
 class Watchdog:
     """Tells when a peer dies, freezes or ends. It knows nothing of `jax.distributed`, nor of JAX.
@@ -54,7 +66,7 @@ class Watchdog:
     secret: what only the processes of the job know.
     host: the address to listen at.
     seconds: a peer that says nothing for so long is frozen. It must hold for all its work that keeps Python's lock.
-    on_loss: called with the Loss, in the watchdog's thread, when a peer died or froze; not when it said goodbye.
+    on_loss: called with the Loss, in the watchdog's thread.
     """
 
     def __init__(
@@ -83,7 +95,11 @@ class Watchdog:
         """Why somebody who said that he was this peer was not believed."""
         self._hopeless: set[int] = set()
         """Those of them that were dialled, and so are no strangers."""
+        self._addresses: dict[int, str] = {}
+        self._cut: dict[int, float] = {}
+        """The peers whose connection broke, and until when they may come back."""
         self._lost: dict[int, Loss] = {}
+        self._goodbye: dict[str, str] = {}
         self._open = True
         _watchdogs.add(self)
         self._thread = threading.Thread(target=self._run, name="jaxpp-watchdog", daemon=True)
@@ -104,6 +120,7 @@ class Watchdog:
 
         Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
         """
+        self._addresses.update(addresses)
         for peer, address in addresses.items():
             if peer < self.me and peer not in self._names:  # the higher number dials
                 self._new += [self._dial(peer, address, use) for use in (LIFE, VALUES)]
@@ -133,8 +150,9 @@ class Watchdog:
             return self._changed.wait_for(self._is_one_dead, seconds)
 
     def goodbye(self, reason: str) -> None:
-        """Tell the peers that this process ends, and why. It goes on listening to them."""
-        self._say({"goodbye": reason})
+        """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
+        self._goodbye = {"goodbye": reason}
+        self._say(self._goodbye)
 
     def wait_for_goodbyes(self, seconds: float) -> bool:
         """Wait until every peer has said goodbye, or one is dead or frozen; whether every one did."""
@@ -145,7 +163,7 @@ class Watchdog:
     def wait_until_alone(self, seconds: float) -> bool:
         """Wait until no peer is connected any more; whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines, seconds)
+            return self._changed.wait_for(lambda: not self._lines and not self._cut, seconds)
 
     def close(self) -> None:
         """End the thread and all connections."""
@@ -153,12 +171,13 @@ class Watchdog:
             self._open = False
             self._wake.send(b"!")
             self._thread.join()
-            self._selector.close()
             self.drop()
+            self._selector.close()
 
     def drop(self) -> None:
         """Close all sockets: also in a forked child, which must not keep a dead parent's connections alive."""
-        sockets = [each.socket for each in (*self._lines.values(), *self._new)]
+        lines = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        sockets = [each.socket for each in (*lines, *self._new)]
         for each in (*sockets, *(wire for wire, _ in self.wires.values()), self._listener, self._wake, self._woken):
             each.close()
 
@@ -183,7 +202,9 @@ class Watchdog:
         elif key.fileobj is self._listener:
             with contextlib.suppress(OSError):  # who dialled has hung up already
                 self._add(Line(self._listener.accept()[0]))
-        else:
+        elif key.events == selectors.EVENT_WRITE:
+            self._connected(key.data)
+        elif key.data.socket.fileno() >= 0:  # not closed since the selector saw it
             self._read(key.data)
 
     def _is_one_dead(self) -> bool:
@@ -192,9 +213,15 @@ class Watchdog:
     def _add(self, line: Line) -> None:
         """Begin to talk over a new connection."""
         line.socket.setblocking(False)
-        line.talk = self._talk(line)
-        next(line.talk)
         self._selector.register(line.socket, selectors.EVENT_READ, line)
+        self._begin(line)
+
+    def _begin(self, line: Line) -> None:
+        line.talk = self._talk(line)
+        try:
+            next(line.talk)
+        except OSError:  # the other end has hung up already
+            self._hang_up(line, "died")
 
     def _read(self, line: Line) -> None:
         try:
@@ -219,19 +246,35 @@ class Watchdog:
         line.peer, line.heard = peer, time.monotonic()
         if line.use == VALUES:
             return
-        with self._changed:
-            self._lines[peer] = line
-            self._names[peer] = name
-            self._changed.notify_all()
+        self._welcome(line, peer, name)
         while True:
             message: dict[str, Any] = json.loads((yield))
             if "goodbye" in message:
                 reason = str(message["goodbye"])
-                self._lose(peer, f"has ended{f' ({reason})' if reason else ''}", ended=True)
+                self._lose(peer, f"failed: {reason}" if reason else "has ended", ended=True)
 
-    def _admit(self, peer: int, use: str) -> None:
-        if use not in {LIFE, VALUES} or peer == self.me or peer in (self._names if use == LIFE else self.wires):
+    def _admit(self, peer: int, name: str, use: str) -> None:
+        if use not in {LIFE, VALUES} or peer == self.me or (use == VALUES and peer in self.wires):
             raise RefusedError(f"a second process {peer}")
+        if self._names.get(peer, name) != name or peer in self._lost:
+            raise RefusedError(f"{name} is not the process {peer} that was here, or that one was given up")
+
+    def _welcome(self, line: Line, peer: int, name: str) -> None:
+        """Note a peer that has proven who it is, or that it is still there."""
+        former = [self._lines.get(peer)]
+        former += [key.data for key in self._selector.get_map().values() if key.data and key.data.asks == peer]
+        for each in former:
+            if each is not None and each is not line:
+                self._selector.unregister(each.socket)
+                each.socket.close()
+        with self._changed:
+            self._lines[peer] = line
+            self._names[peer] = name
+            self._cut.pop(peer, None)
+            self._changed.notify_all()
+        line.asks = None
+        if self._goodbye:
+            line.send(self._goodbye)
 
     def _hand_over(self, line: Line) -> None:
         """End the conversation over a connection for values; `wires` has it from now on."""
@@ -248,6 +291,8 @@ class Watchdog:
 
     def _find_silent(self) -> None:
         now = time.monotonic()
+        for peer in [peer for peer, end in self._cut.items() if now > end]:
+            self._lose(peer, "died")
         for key in list(self._selector.get_map().values()):
             line = key.data
             if line is None:
@@ -258,13 +303,51 @@ class Watchdog:
                 self._hang_up(line, f"is frozen: it gave no sign of life for {self.seconds:g} s")
 
     def _hang_up(self, line: Line, how: str) -> None:
+        if line.socket.fileno() < 0:  # done already
+            return
         self._selector.unregister(line.socket)
         line.socket.close()
-        if line.peer is not None:
-            with self._changed:
-                del self._lines[line.peer]
-                self._changed.notify_all()
+        if line.asks is not None:
+            self._lose(line.asks, "died")
+        if line.peer is None:
+            return
+        is_cut = how == "died" and line.peer not in self._lost
+        with self._changed:
+            if is_cut:
+                self._cut[line.peer] = time.monotonic() + RETURN_SECONDS
+            del self._lines[line.peer]
+            self._changed.notify_all()
+        if is_cut:
+            self._call_back(line.peer)
+        else:
             self._lose(line.peer, how)
+
+    def _call_back(self, peer: int) -> None:
+        """The connection to a peer broke: find out whether it lives. Its address is refused when it doesn't."""
+        host, _, port = self._addresses.get(peer, "").rpartition(":")
+        host = host.strip("[]")
+        if not host:  # it was never told to this one
+            self._lose(peer, "died")
+            return
+        dialled = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        dialled.setblocking(False)
+        line = Line(dialled, True, LIFE if peer < self.me else NOTHING)
+        line.asks = peer
+        self._selector.register(dialled, selectors.EVENT_WRITE, line)
+        if dialled.connect_ex((host, int(port))) not in {0, errno.EINPROGRESS}:
+            self._hang_up(line, "died")
+
+    def _connected(self, line: Line) -> None:
+        """What was dialled by `_call_back` is answered, or will never be."""
+        if line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._hang_up(line, "died")
+            return
+        self._selector.modify(line.socket, selectors.EVENT_READ, line)
+        if line.use == LIFE:
+            self._begin(line)
+        else:
+            line.talk = _ignore()
+            next(line.talk)
 
     def _lose(self, peer: int, how: str, ended: bool = False) -> None:
         """Note that a peer is gone; the first reason stands."""
@@ -272,10 +355,17 @@ class Watchdog:
             return
         loss = Loss(peer, self._names[peer], how, ended)
         with self._changed:
+            self._cut.pop(peer, None)
             self._lost[peer] = loss
             self._changed.notify_all()
-        if not ended:
+        with contextlib.suppress(Exception):  # the thread has to go on, whatever becomes of the message
             self._on_loss(loss)
+
+
+def _ignore() -> Generator[None, bytes, None]:
+    """Follow a connection that says nothing to this end."""
+    while True:
+        yield
 
 
 _watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from unit.runtime import jobs
 
-from jaxpp import distributed
+from jaxpp import _compat, distributed
 from jaxpp.runtime import processes
 
 STAGES_OF_TWO = [0, 2, 1, 3]
@@ -90,6 +90,25 @@ def one_of_a_mesh_is_stopped() -> None:
     raised(lambda: step(weights, batch))
 
 
+def one_fails_early() -> None:
+    """Before it has listed its devices, for which the other one waits in C++."""
+    if _compat.process_numbers()[0] == 1:
+        raise FileNotFoundError("no vocabulary\nat /data/vocab.json")
+    jax.devices()
+
+
+def one_is_killed_early() -> None:
+    if _compat.process_numbers()[0] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    jax.devices()
+
+
+def one_fails_before_it_compiles() -> None:
+    if jax.process_index() == 1:
+        raise MemoryError
+    raised(lambda: jobs.compiled(2).compile(*jobs.arguments(2)))
+
+
 def steps_without_end() -> None:
     """Nothing here catches Ctrl-C."""
     weights, batch = jobs.arguments(2)
@@ -141,12 +160,12 @@ def wrong_variables() -> None:
     os.environ["JAXPP_TRANSFER_ADDRESS"] = "127.0.0.1"
     os.environ["JAXPP_JOB_SECRET"] = f"secret {jax.process_index()}"
     raised(compiled)
-    guard = processes.guard()
-    tell(addresses=[guard.transport.address, guard.watchdog.address])
+    tell(addresses=[processes.transport().address, processes.guard().watchdog.address])
 
 
 def main(port: str, count: str, number: str, name: str) -> None:
-    distributed.initialize(f"127.0.0.1:{port}", int(count), int(number))
+    initialize = jax.distributed.initialize if name == "wrong_variables" else distributed.initialize
+    initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())
 

@@ -1,9 +1,11 @@
 """What the processes of test_processes.py run: each function is called in all of them at the same time."""
 
+import atexit
 import gc
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -293,6 +295,29 @@ def another_program_later() -> tuple[str, str, float]:
     return raised(lambda: step(*arguments(2, microbatches)))
 
 
+def steps_in_turns() -> list[tuple[str, str, float]]:
+    """A step and one that only goes forward, in turns; then calls that differ: what they raise."""
+
+    def evaluate(weights: Any, batch: Any) -> Any:
+        value = partial(loss, weights)
+        return jaxpp.treduce(value, batch, schedule=jaxpp.GPipe(2), operation=jaxpp.Concat()).mean()
+
+    weights, (x, y) = arguments(2)
+    step, forward = compiled(2), compiled(2, function=evaluate)
+    found = expected = weights
+    for _ in range(3):
+        found, expected = step(found, (x, y))[0], jax.jit(train_step)(expected, (x, y))[0]
+        value = jaxpp.fetch(forward(jaxpp.fetch(found), (x, y)))
+        np.testing.assert_allclose(value, jax.jit(evaluate)(expected, (x, y)), rtol=1e-5)
+    me = jax.process_index()
+    return [
+        raised(lambda: step(weights, (x, y + me))),
+        raised(lambda: jaxpp.fetch([{"a": found[1 - me], "b": 1}, [found[1 - me]]][me])),
+        raised(lambda: step(weights, (x[:, :4], y[:, :4]) if me else (x, y))),
+        raised(lambda: step(weights, (x, y)) if me else jaxpp.fetch({"a": found[1]})),
+    ]
+
+
 def another_number_of_steps() -> tuple[str, str, float]:
     """Process 1 believes that it has done a step more."""
     step = compiled(2).compile(*arguments(2))
@@ -375,8 +400,24 @@ def transfers_that_differ() -> list[tuple[str, str, float]]:
         waited(asked(key("another test", 7), np.float32, 4), patience),
         waited(asked(key("test", 10), np.float32, 8), interrupt),
     ]
-    processes.gather("")  # a step of the other process would end the waits
+    processes.agree("", (0, 1))  # the next call of the other process would end the waits
     return found
+
+
+def a_forked_child() -> int:
+    """What a child returns that ends as Python ends; -1 where it doesn't."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # JAX's, about threads
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG) == (child, 7 << 8):
+            return 7
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    return -1
 
 
 def one_process_ends() -> tuple[str, str, float] | None:

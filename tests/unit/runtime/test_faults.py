@@ -111,13 +111,38 @@ def test_process_0_takes_the_others_with_it_but_says_so() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("job", "how"),
+    [
+        ("one_fails_early", r"failed: FileNotFoundError: no vocabulary at /data/vocab\.json"),
+        ("one_is_killed_early", "died"),
+    ],
+)
+def test_a_process_that_is_lost_before_all_have_listed_their_devices(job: str, how: str) -> None:
+    begin = time.monotonic()
+    found = run(job, 2, survivors=[0])
+    assert time.monotonic() - begin < 60, "JAX alone takes minutes"
+    assert found.codes[0] == 1, found.shown
+    lost = rf"jaxpp: process 1 \(\S+, pid \d+\) {how}"
+    ends = "; JAX waits for its devices here, so this process ends"
+    assert re.search(rf"^{lost}\n{lost}{ends}$", found.texts[0], re.MULTILINE), found.shown
+
+
+def test_a_process_that_fails_before_its_first_step() -> None:
+    found = run("one_fails_before_it_compiles", 2, survivors=[0, 1])
+    assert found.codes == [0, 1], found.shown
+    assert found.find(0, "type") == ["PeerError"]
+    message = r"process 1 \(\S+, pid \d+\) failed: MemoryError; this process waited for process 1"
+    assert re.fullmatch(message, found.find(0, "message")[0])
+
+
 LAST_RESORT = """
 import threading, types
 from jaxpp.runtime.faults import Guard
 from jaxpp.runtime.watchdog import Watchdog
 
-transport = types.SimpleNamespace(me=0, host="127.0.0.1", running={"a step"})
-guard = Guard(transport, b"secret", seconds=0.5)
+guard = Guard(0, "127.0.0.1", b"secret", seconds=0.5)
+guard.attach(types.SimpleNamespace(running={"a step"}))
 peer = Watchdog(1, b"secret")
 peer.connect({0: guard.watchdog.address})
 peer.close()
@@ -131,6 +156,8 @@ def test_a_step_that_cannot_be_interrupted_ends_with_its_process() -> None:
     died = r"jaxpp: process 1 \(\S+, pid \d+\) died"
     ends = r"; this process is in a program of XLA that waits for it, and ends"
     assert re.fullmatch(rf"{died}\n{died}{ends}\n", found.stderr)
+    silent = [sys.executable, "-c", f"import sys\nsys.stderr.close()\n{LAST_RESORT}"]
+    assert subprocess.run(silent, timeout=60, check=False).returncode == 1
 
 
 def test_processes_that_disagree() -> None:

@@ -20,10 +20,12 @@ JOBS = [
     jobs.one_step_ahead,
     jobs.another_program,
     jobs.another_program_later,
+    jobs.steps_in_turns,
     jobs.another_number_of_steps,
     jobs.a_failing_task,
     jobs.transfers_that_differ,
     jobs.one_that_does_not_send,
+    jobs.a_forked_child,
     jobs.one_process_ends,  # the last: nothing runs after it
 ]
 
@@ -87,14 +89,38 @@ def test_processes_with_different_programs_stop_at_once(results: dict[str, list[
 
 def test_processes_that_call_different_programs_or_steps_stop_at_once(results: dict[str, list[Any]]) -> None:
     found = {name: results[name] for name in ("another_program_later", "another_number_of_steps")}
+    lines = ":\n  process 0: batch[0]: float32[4,8,32]\n  process 1: batch[0]: float32[6,8,32]"
     assert {each[0] for both in found.values() for each in both} == {"TransferError"}
     assert [each[1] for both in found.values() for each in both] == [
-        "process 1 calls another program than process 0",
-        "process 0 calls another program than process 1",
+        f"process 1 calls another program than process 0{lines}",
+        f"process 0 calls another program than process 1{lines}",
         "process 1 is at step 3, process 0 at step 2",
         "process 0 is at step 2, process 1 at step 3",
     ]
     assert all(each[2] < 10 for both in found.values() for each in both)
+
+
+def test_calls_that_differ_stop_at_once(results: dict[str, list[Any]]) -> None:
+    for me, found in enumerate(results["steps_in_turns"]):
+        other = 1 - me
+        assert {each[0] for each in found} == {"TransferError"}
+        assert all(each[2] < 10 for each in found)
+        numbers, tree, shape, another_call = [each[1] for each in found]
+        assert numbers == (
+            f"argument `batch[1]` has other numbers in process {other} than in process {me}: "
+            "give the whole array, with the same numbers, in every process"
+        )
+        assert tree == (
+            f"process {other} fetches another tree than process {me}:\n"
+            "  process 0: ['a']: float32[32,32] on processes 1\n  process 1: [0]: float32[32,32] on processes 0"
+        )
+        calls = [["calls", "compiles"][each] + " the step `train_step`" for each in (me, other)]
+        assert shape == (
+            f"process {other} {calls[1]}, process {me} {calls[0]}:\n"
+            "  process 0: batch[0]: float32[4,8,32]\n  process 1: batch[0]: float32[4,4,32]"
+        )
+        calls = [["fetches 1 array", "calls the step `train_step`"][each] for each in (me, other)]
+        assert another_call == f"process {other} {calls[1]}, process {me} {calls[0]}"
 
 
 def test_a_failing_task_fails_everywhere_and_the_next_step_works(results: dict[str, list[Any]]) -> None:
@@ -138,6 +164,10 @@ def test_a_process_that_only_sends_stays_close_to_its_receiver(results: dict[str
     sender, _ = results["one_step_ahead"]
     assert sender[1] < 0.9
     assert sender[2] > 0.9
+
+
+def test_a_forked_child_ends(results: dict[str, list[Any]]) -> None:
+    assert results["a_forked_child"] == [7, 7]
 
 
 def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:

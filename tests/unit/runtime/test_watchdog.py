@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,8 +78,9 @@ def test_a_goodbye_is_no_loss(make: Make) -> None:
     second.close()
     assert until(lambda: bool(first.lost) and bool(third.lost))
     where = f"process 1 ({socket.gethostname()}, pid {os.getpid()})"
-    assert [str(each) for each in first.lost] == [f"{where} has ended (KeyboardInterrupt)"]
-    assert losses == []
+    assert [str(each) for each in first.lost] == [f"{where} failed: KeyboardInterrupt"]
+    assert until(lambda: losses == first.lost)
+    assert not first.wait_for_loss(0)
     third.goodbye("")
     assert first.wait_for_goodbyes(20)
 
@@ -103,6 +105,57 @@ def test_a_connection_that_breaks_is_a_death(make: Make) -> None:
     assert first.wait_for_loss(20)
     assert until(lambda: [each.how for each in losses] == ["died"])
     assert not first.wait_for_goodbyes(20)
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_connection_that_is_cut_is_made_anew(make: Make, at: int) -> None:
+    """At either end, and twice. A goodbye is heard after that too, and nobody else can come back as the peer."""
+    both = make(0), make(1)
+    connected(*both)
+    for _ in range(2):
+        lines = [line for watchdog in both for line in watchdog._lines.values()]
+        lines[at].socket.shutdown(socket.SHUT_RDWR)
+        assert until(partial(are_connected_anew, both, lines))
+    assert [each.lost for each in both] == [[], []]
+    both[0]._names[1] = "another process 1"
+    both[at]._lines[1 - at].socket.shutdown(socket.SHUT_RDWR)
+    assert until(lambda: [each.how for each in both[1].lost] == ["died"])
+
+
+def are_connected_anew(watchdogs: Sequence[Watchdog], former: Sequence[Any]) -> bool:
+    return all(watchdog._lines and not {*former} & {*watchdog._lines.values()} for watchdog in watchdogs)
+
+
+def test_a_goodbye_while_the_connection_is_cut(make: Make) -> None:
+    both = make(0), make(1)
+    connected(*both)
+    line = both[1]._lines[0]
+    line.socket.shutdown(socket.SHUT_RDWR)
+    both[1].goodbye("")
+    assert both[0].wait_for_goodbyes(20)
+
+
+@pytest.mark.parametrize("error", [OSError, BlockingIOError])
+def test_the_thread_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
+    """Whatever fails: who dialled has hung up before he is greeted; whoever hears of a loss raises."""
+    first, second, third = make(0), make(1), make(2)
+    failures: list[int] = []
+
+    def fail(*_: Any) -> Any:
+        failures.append(1)
+        raise error("closed")
+
+    connected(first, second)
+    first._on_loss = fail
+    with monkeypatch.context() as patch:
+        patch.setattr("jaxpp.runtime.handshake.Line.send", fail)
+        with dial(first) as stranger:
+            assert until(lambda: bool(failures))
+            assert _rest(stranger) == b""
+    second.close()
+    assert until(lambda: len(failures) > 1 and bool(first.lost))
+    connected(first, third)
+    assert [each.peer for each in first.lost] == [1]
 
 
 def test_silence_is_a_freeze(make: Make) -> None:

@@ -1,0 +1,43 @@
+"""Digests of the arrays that a step is given in the memory of the host: other processes should be given the same."""
+
+import os
+import zlib
+from typing import Any
+
+import numpy as np
+
+SAMPLES = 512
+"""Elements of a large array that its digest is made of: others at each step."""
+
+LARGE = 4096
+"""From so many elements on an array is large."""
+
+PRIME = 0x9E3779B1
+"""Larger than the stride of any array, so that its multiples reach every start."""
+
+CHOICES = ("sample", "all", "none")
+
+
+def settings() -> str:
+    """Which of CHOICES the variable JAXPP_CHECK_ARGUMENTS says. Raises ValueError for another one."""
+    found = os.environ.get("JAXPP_CHECK_ARGUMENTS", CHOICES[0])
+    if found not in CHOICES:
+        raise ValueError(f"JAXPP_CHECK_ARGUMENTS is {found!r}; give one of {', '.join(CHOICES)}")
+    return found
+
+
+def digest(value: np.ndarray[Any, Any], dtype: np.dtype[Any], step: int, whole: bool = False) -> int:
+    """32 bits that depend on the numbers of an array, and not on how they lie in memory.
+
+    dtype: what the array will be converted to.
+    step: of a large array it chooses the elements.
+    whole: take all elements of a large array, too.
+    """
+    if value.size > LARGE and not whole:
+        stride = value.size // SAMPLES
+        start = step * PRIME % stride  # after `stride` steps each element has had its turn
+        if value.flags.c_contiguous:
+            value = value.reshape(-1)[start::stride]
+        else:
+            value = value[np.unravel_index(np.arange(start, value.size, stride), value.shape)]
+    return zlib.crc32(value.astype(dtype, copy=False).tobytes())

@@ -1,0 +1,169 @@
+"""The calls that processes make together: each begins with a message to the others that tells which call it is.
+
+Every two processes exchange their messages in the order of their calls. So those that don't make the same calls find
+out, instead of waiting for each other. A process reads a message when it first needs something from the other one, and
+at the latest when its next call with it begins: it is never more than one call ahead.
+"""
+
+import collections
+import dataclasses
+import enum
+import hashlib
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from jaxpp.runtime.waiting import TransferError, Waiting
+
+MESSAGE = 8
+"""Numbers at the beginning of a message, each below 2**32: identity, count, kind, and of what the digests are."""
+
+DIGESTS = 8000
+"""Digests of arguments in a message at most."""
+
+WIDTH = 100
+"""How much of a line an error shows."""
+
+
+class Kind(enum.IntEnum):
+    """What processes do together."""
+
+    STEP = 1
+    COMPILE = 2
+    FETCH = 3
+    GATHER = 4
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Meeting:
+    """A call that several processes make together.
+
+    kind: what it is.
+    identity: 16 bytes that are the same in all of them, and different for another step, tree, ....
+    count: which one of its kind and identity it is.
+    text: what an error says: a title, as "the step `train_step`", and a line for each array in it.
+    names: of the arguments that were given as host arrays, where these are compared.
+    digests: theirs.
+    settings: how the digests were made; only those that were made alike are compared.
+    """
+
+    kind: Kind
+    identity: bytes
+    count: int = 0
+    text: str = ""
+    names: Sequence[str] = ()
+    digests: Sequence[int] = ()
+    settings: str = ""
+
+    def message(self) -> list[int]:
+        """The numbers that the others get."""
+        given = 0
+        if self.names:
+            given = zlib.crc32("\0".join((self.settings, *self.names)).encode())
+        identity = np.frombuffer(self.identity[:16], np.uint32).tolist()
+        return [*identity, self.count % (1 << 32), int(self.kind), given, 0, *self.digests[:DIGESTS]]
+
+
+def identity_of(*parts: object) -> bytes:
+    """16 bytes that tell calls apart."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16]
+
+
+Describe = Callable[[int, bytes], str]
+"""Called as (process, identity): the text of a Meeting of that process, empty where it is not known."""
+
+
+class Meetings:
+    """The messages between this process and the others.
+
+    me: the number of this process.
+    post: sends a message to each of these processes.
+    fetch: the next message of a process, on its way: something that `wait` takes, and returns as an array.
+    unread: by process, the messages that nobody has waited for yet, each with the Meeting that it should tell of.
+
+    `describe` is asked about a message that is not the expected one; whoever knows what others do puts it there.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        post: Callable[[Sequence[int], Sequence[int]], None],
+        fetch: Callable[[int], Any],
+        wait: Callable[[Any, Waiting], Any],
+    ) -> None:
+        self.me, self._post, self._fetch, self._wait = me, post, fetch, wait
+        self.describe: Describe = lambda process, identity: ""
+        self.unread: dict[int, collections.deque[tuple[Any, Meeting, list[int]]]] = collections.defaultdict(
+            collections.deque
+        )
+
+    def begin(self, peers: Sequence[int], meeting: Meeting, owners: Sequence[Sequence[int]] = ()) -> None:
+        """Tell the peers of a call, and hear of those that have not begun the last one. Raises as `check`."""
+        message = meeting.message()
+        self._post(peers, message)
+        for peer in peers:
+            self.unread[peer].append((self._fetch(peer), meeting, message))
+        for peer in peers:
+            while len(self.unread[peer]) > 1:
+                self._read(Waiting(peer, owners=owners, is_message=True))
+
+    def check(self, peer: int, owners: Sequence[Sequence[int]] = (), patience: float | None = None) -> None:
+        """Wait for the peer's message; raises TransferError when it does something else."""
+        while self.unread[peer]:
+            self._read(Waiting(peer, owners=owners, is_message=True, patience=patience))
+
+    def _read(self, waiting: Waiting) -> None:
+        message, meeting, expected = self.unread[waiting.peer].popleft()
+        found = np.asarray(self._wait(message, waiting)).tolist()
+        if found != expected:
+            self._compare(waiting.peer, meeting, expected, found)
+
+    def _compare(self, peer: int, meeting: Meeting, expected: Sequence[int], found: Sequence[int]) -> None:
+        """Raise TransferError for two messages that tell of different calls."""
+        if found[:4] != expected[:4] or found[5] != expected[5]:
+            identity = np.array(found[:4], np.uint32).tobytes()
+            texts = meeting.text, self.describe(peer, identity)
+            raise TransferError(_difference((self.me, peer), (meeting.kind, found[5]), texts))
+        if found[4] != expected[4]:
+            raise TransferError(f"process {peer} is at step {found[4]}, process {self.me} at step {expected[4]}")
+        if found[6] != expected[6]:
+            return  # arrays of the host in one process, of a device in the other: nothing to compare
+        pairs = zip(meeting.names, expected[MESSAGE:], found[MESSAGE:], strict=False)
+        different = [name for name, own, other in pairs if own != other]
+        if different:
+            more = f" (and {len(different) - 1} more)" if len(different) > 1 else ""
+            raise TransferError(
+                f"argument `{different[0]}`{more} has other numbers in process {peer} than in process {self.me}: "
+                "give the whole array, with the same numbers, in every process"
+            )
+
+
+_VERBS: dict[int, str] = {Kind.STEP: "calls", Kind.COMPILE: "compiles", Kind.FETCH: "fetches", Kind.GATHER: "traces"}
+
+_OTHERS = {
+    Kind.STEP: "calls another program",
+    Kind.COMPILE: "compiles another step",
+    Kind.FETCH: "fetches another tree",
+    Kind.GATHER: "traces another step",
+}
+
+
+def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple[str, str]) -> str:
+    """The error of the first of two processes that make different calls."""
+    me, peer = processes
+    own, other = (text.split("\n") if text else ["something else"] for text in texts)
+    pairs = list(itertools.zip_longest(own, other, fillvalue="(nothing)"))
+    if kinds[0] == kinds[1]:
+        error = f"process {peer} {_OTHERS[Kind(kinds[0])]} than process {me}"
+    else:
+        does = [f"{_VERBS.get(kind, 'does')} {text[0]}" for kind, text in zip(kinds, (own, other), strict=True)]
+        error = f"process {peer} {does[1]}, process {me} {does[0]}"
+        pairs = pairs[1:] if {*kinds} == {Kind.STEP, Kind.COMPILE} else []
+    different = next((pair for pair in pairs if pair[0] != pair[1]), None)
+    if not texts[1] or different is None:
+        return error
+    lines = sorted(zip(processes, different, strict=True))
+    return f"{error}:" + "".join(f"\n  process {process}: {line[:WIDTH]}" for process, line in lines)
