@@ -6,12 +6,16 @@ JOBS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+# A file's tests stay together: they share what starts processes, and what JAX has traced.
+PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder
+QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
+  runtime/test_execute.py end_to_end/test_calls.py))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install train test lint types unit lit coverage docs format clean
+.PHONY: help install train test quick lint types unit lit coverage docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -29,6 +33,9 @@ train: $(STAMP) ## Train the example and compare it with plain jax.jit on one de
 
 test: lint types unit ## Everything below: lint, types, unit and lit tests
 
+quick: lint ## A minute's worth: lint, lit tests, and the unit tests that start few processes and compile little
+	$(PYTEST) $(QUICK)
+
 lint: $(STAMP) ## ruff (the rules of our own, CHECK directives and layers, are unit tests)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,13 +44,13 @@ types: $(STAMP) ## pyright, strict
 	$(BIN)/basedpyright
 
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
-	$(BIN)/python -m pytest -n$(JOBS)
+	$(PYTEST)
 
 lit: $(STAMP) ## The lit tests once more, by stock lit
 	$(BIN)/lit -sv -j$(JOBS) tests/lit
 
 coverage: $(STAMP) ## Unit and lit tests with branch coverage
-	$(BIN)/python -m pytest -n$(JOBS) --cov --cov-report=term-missing:skip-covered
+	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
 docs: $(STAMP) ## Write docs/passes.md from the passes' docstrings
 	$(BIN)/python -m jaxpp.tools.docs
