@@ -35,7 +35,7 @@ _CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where"
 
 # What may make both gradients and can't be divided: its name, and what to write in its place.
 _CONSTRUCTS = {
-    "stablehlo.while": ("loop of unknown length", "loop with lax.scan, or fori_loop with constant bounds"),
+    "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
     "stablehlo.if": _CONDITIONAL,
     "sdy.manual_computation": ("shard_map", "write it without, on whole arrays"),
