@@ -98,10 +98,14 @@ def _program(model: Any, batch: int, form: Form, schedule: str) -> Program:
 def _scanned_loss(form: Form, model: Any, parameters: Any, text: Any) -> Any:
     """The loss of `gpt_model` with a scan over the stacked blocks of each stage."""
     block = jax.checkpoint(gpt_model.block) if form is Form.CHECKPOINTED else gpt_model.block
+
+    def apply(x: Any, weights: Any) -> Any:
+        return block(weights, x), None
+
     x = gpt_model.embed(model, parameters, text[:, :-1])
     for stage, stack in enumerate(parameters["blocks"]):
         x = jaxpp.mark_stage_end(x) if stage else x
-        x, _ = jax.lax.scan(lambda x, weights: (block(weights, x), None), x, stack)
+        x, _ = jax.lax.scan(apply, x, stack)
     return jaxpp.mark_stage_end(gpt_model.cross_entropy(parameters, x, text[:, 1:]))
 
 
