@@ -1,11 +1,12 @@
 """What splitting the backward costs: FLOPs and bytes of each stage of a GPT, whole and in two.
 
     python benchmarks/split.py [--layers 4] [--width 256] [--sequence 128] [--batch 4] [--dtype float32]
+    python benchmarks/split.py --layers 8 --scan    # or --checkpoint: each stage scans over its two blocks
 
 Compiles the same step under 1F1B and under ZB-H1, one device per stage, and asks XLA what each stage program does. A
 row per stage: GFLOPs of the forward, the whole backward, the input gradient and the weight gradient, and the latter two
-over the whole. Then what is alive between these two for each microbatch, in KiB, beside what the products of the weight
-gradient read: their inputs and the gradients of their outputs.
+over the whole; XLA counts one trip of a loop. Then what is alive between these two for each microbatch, in KiB, beside
+what the products of the weight gradient read: their inputs and the gradients of their outputs.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +29,22 @@ from jaxlib.mlir import ir
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import compile_program, make_context
+from jaxpp.hlo_passes.ir.functions import body_of, functions, operations
 from jaxpp.hlo_passes.ir.values import byte_size
+from jaxpp.hlo_passes.loop.counted import trips
 from jaxpp.runtime import Call, Program, Receive, load
 from jaxpp.runtime.trace import byte_size as spec_size
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
+
+
+class Form(Enum):
+    """How the blocks of a stage are written: one after the other, as a scan, as a scan of checkpointed blocks."""
+
+    WRITTEN_OUT = "written out"
+    SCANNED = "scanned"
+    CHECKPOINTED = "checkpointed"
 
 
 class Stage(NamedTuple):
@@ -59,23 +71,42 @@ class Stage(NamedTuple):
         return (self.input_grad + self.weight_grad) / self.whole
 
 
-def measure(model: Any, batch: int) -> list[Stage]:
+def measure(model: Any, batch: int, form: Form = Form.WRITTEN_OUT) -> list[Stage]:
     """Compile the gradient of `model` both ways, for microbatches of `batch` sequences."""
-    whole, split = (_program(model, batch, name) for name in ("1f1b", "zb-h1"))
+    whole, split = (_program(model, batch, form, name) for name in ("1f1b", "zb-h1"))
     return [_stage(stage, whole, split) for stage in range(model.stages)]
 
 
-def _program(model: Any, batch: int, schedule: str) -> Program:
+def _program(model: Any, batch: int, form: Form, schedule: str) -> Program:
     plan = schedules.make(schedule, meshes=model.stages, microbatches=2 * model.stages)
 
     def gradients(parameters: Any, text: Any) -> Any:
-        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
+        one = partial(jax.value_and_grad(partial(loss, model)), parameters)
         return jaxpp.treduce(one, text, schedule=plan)
 
+    loss, parameters = gpt_model.loss, gpt_model.init(model, 0)
+    if form is not Form.WRITTEN_OUT:
+        loss, blocks = partial(_scanned_loss, form), parameters["blocks"]
+        stages = [blocks[first :: model.stages] for first in range(model.stages)]
+        parameters["blocks"] = [jax.tree.map(lambda *rows: np.stack(rows), *stage) for stage in stages]
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
     step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=mesh)
     text = np.zeros((2 * model.stages, batch, model.sequence + 1), np.int32)
-    return load(step.lower(gpt_model.init(model, 0), text).program().module)
+    return load(step.lower(parameters, text).program().module)
+
+
+def _scanned_loss(form: Form, model: Any, parameters: Any, text: Any) -> Any:
+    """The loss of `gpt_model` with a scan over the stacked blocks of each stage."""
+    block = jax.checkpoint(gpt_model.block) if form is Form.CHECKPOINTED else gpt_model.block
+
+    def apply(x: Any, weights: Any) -> Any:
+        return block(weights, x), None
+
+    x = gpt_model.embed(model, parameters, text[:, :-1])
+    for stage, stack in enumerate(parameters["blocks"]):
+        x = jaxpp.mark_stage_end(x) if stage else x
+        x, _ = jax.lax.scan(apply, x, stack)
+    return jaxpp.mark_stage_end(gpt_model.cross_entropy(parameters, x, text[:, 1:]))
 
 
 def _stage(stage: int, whole: Program, split: Program) -> Stage:
@@ -116,19 +147,17 @@ def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
     ready = [register for register in set(call.operands) & own if len(registers[register].shape) == 1]
     with make_context():
         module = ir.Module.parse(program.functions[call.function].bytecode)
-        return kept, _product_bytes(module), sum(spec_size(registers[register]) for register in ready)
+        products = sum(_product_bytes(body_of(function)) for function in functions(module).values())
+        return kept, products, sum(spec_size(registers[register]) for register in ready)
 
 
-def _product_bytes(module: ir.Module) -> int:
-    operands = {
-        operand
-        for function in module.body.operations
-        if function.operation.name == "func.func"
-        for op in function.operation.regions[0].blocks[0].operations
-        if op.operation.name in ("stablehlo.dot_general", "stablehlo.scatter")
-        for operand in op.operation.operands
-    }
-    return sum(byte_size(operand.type) for operand in operands)
+def _product_bytes(block: ir.Block) -> int:
+    """Bytes of the operands of all products, those in a loop once for each trip."""
+    ops = operations(block)
+    products = [op for op in ops if op.name in ("stablehlo.dot_general", "stablehlo.scatter")]
+    own = sum(byte_size(operand.type) for operand in {operand for op in products for operand in op.operands})
+    loops = [op for op in ops if op.name == "stablehlo.while"]
+    return own + sum((trips(loop) or 0) * _product_bytes(loop.regions[1].blocks[0]) for loop in loops)
 
 
 def main() -> None:
@@ -137,11 +166,14 @@ def main() -> None:
     for name, default in (("stages", 4), ("layers", 4), ("width", 256), ("heads", 4), ("sequence", 128), ("batch", 4)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--scan", action="store_true", help="scan over the blocks of each stage")
+    parser.add_argument("--checkpoint", action="store_true", help="scan, with jax.checkpoint around each block")
     options = parser.parse_args()
+    form = Form.CHECKPOINTED if options.checkpoint else Form.SCANNED if options.scan else Form.WRITTEN_OUT
     sizes = (options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype)
     print("| stage | F | B | I | W | (I + W) / B | kept KiB | products KiB | sums KiB |")
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for number, each in enumerate(measure(gpt_model.Config(*sizes), options.batch)):
+    for number, each in enumerate(measure(gpt_model.Config(*sizes), options.batch, form)):
         flops = " | ".join(f"{value / 1e9:.3f}" for value in each[:4])
         sizes = " | ".join(f"{value / 1024:.1f}" for value in each[4:])
         print(f"| {number} | {flops} | {each.ratio:.4f} | {sizes} |")

@@ -68,7 +68,7 @@ def init(config: Config, seed: int) -> Parameters:
     def norm() -> Parameters:
         return {"scale": np.ones(width, np.float32), "bias": np.zeros(width, np.float32)}
 
-    def block() -> Parameters:
+    def block_weights() -> Parameters:
         return {
             "attention_norm": norm(),
             "qkv": normal(width, 3, heads, width // heads, fan_in=width),
@@ -81,7 +81,7 @@ def init(config: Config, seed: int) -> Parameters:
     return {
         "tokens": normal(VOCABULARY, width, fan_in=width),
         "positions": normal(config.sequence, width, fan_in=width),
-        "blocks": [block() for _ in range(config.layers)],
+        "blocks": [block_weights() for _ in range(config.layers)],
         "norm": norm(),
         "head": normal(width, VOCABULARY, fan_in=width),
     }
@@ -92,18 +92,32 @@ def loss(config: Config, parameters: Parameters, text: jax.Array) -> jax.Array:
 
     One mark per stage: after the last block of a stage, and for the last stage on the loss.
     """
-    inputs, targets = text[:, :-1], text[:, 1:]
-    x = parameters["tokens"][inputs] + parameters["positions"][: inputs.shape[1]]
-    x = x.astype(config.dtype)
+    x = embed(config, parameters, text[:, :-1])
     per_stage = config.layers // config.stages
-    for layer, block in enumerate(parameters["blocks"]):
+    for layer, weights in enumerate(parameters["blocks"]):
         if layer and layer % per_stage == 0:
             x = jaxpp.mark_stage_end(x)
-        x = x + _attention(block, _norm(block["attention_norm"], x))
-        x = x + _mlp(block, _norm(block["mlp_norm"], x))
+        x = block(weights, x)
+    return jaxpp.mark_stage_end(cross_entropy(parameters, x, text[:, 1:]))
+
+
+def embed(config: Config, parameters: Parameters, inputs: jax.Array) -> jax.Array:
+    """What enters the first block, [sequences, length, width], of tokens [sequences, length]."""
+    x = parameters["tokens"][inputs] + parameters["positions"][: inputs.shape[1]]
+    return x.astype(config.dtype)
+
+
+def block(weights: Parameters, x: jax.Array) -> jax.Array:
+    """One block of the transformer on x [sequences, length, width]."""
+    x = x + _attention(weights, _norm(weights["attention_norm"], x))
+    return x + _mlp(weights, _norm(weights["mlp_norm"], x))
+
+
+def cross_entropy(parameters: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
+    """The mean over all tokens, in nats, of what the last block made."""
     logits = _norm(parameters["norm"], x) @ parameters["head"].astype(x.dtype)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
-    return jaxpp.mark_stage_end(-jnp.mean(jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1)))
+    return -jnp.mean(jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1))
 
 
 def _norm(weights: Parameters, x: jax.Array) -> jax.Array:

@@ -48,7 +48,7 @@ def divide(
     halves: Halves,
     late: Sequence[ir.Operation],
     wanted: Iterable[ir.Value] = (),
-    size: Callable[[ir.Value], int] = lambda value: byte_size(value.type),
+    size: Callable[[ir.Value], int] | None = None,
 ) -> Division:
     """Choose so that the fewest bytes stay alive from the early half to the late one.
 
@@ -62,9 +62,13 @@ def divide(
         halves: what may be where.
         late: the operations of the late half, in program order.
         wanted: values that the late half has to have, besides what its operations use.
-        size: what keeping a value costs.
+        size: what keeping a value costs; its bytes if not given.
     """
-    return _Cut(halves, size).solve(late, wanted)
+    return _Cut(halves, size or _bytes).solve(late, wanted)
+
+
+def _bytes(value: ir.Value) -> int:
+    return byte_size(value.type)
 
 
 class _Cut:

@@ -35,7 +35,7 @@ _CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where"
 
 # What may make both gradients and can't be divided: its name, and what to write in its place.
 _CONSTRUCTS = {
-    "stablehlo.while": ("loop of unknown length", "loop with lax.scan, or fori_loop with constant bounds"),
+    "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
     "stablehlo.if": _CONDITIONAL,
     "sdy.manual_computation": ("shard_map", "write it without, on whole arrays"),
@@ -68,7 +68,7 @@ class Backward:
         self._effects = {value for op in every if has_side_effect(op) for value in (*op.results, *self._operands[op])}
         live = self.live(Dependences(every))
         self.ops = [op for op in every if has_side_effect(op) or any(result in live for result in op.results)]
-        self.arguments = list(body_of(function).arguments)
+        self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
         for argument, value in zip(self.arguments, call.operands, strict=True):

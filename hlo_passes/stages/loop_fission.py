@@ -25,7 +25,8 @@ def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
     """
     loops = counted_loops(backward.ops)
     needs = Dependences(backward.ops, loops)
-    known = _Known(backward.early(needs), set(backward.free), set(backward.arguments).difference(backward.carried))
+    arguments = set(backward.arguments).difference(backward.carried)
+    known = _Known(backward.early(needs), set(backward.free), arguments)
     plans = _plans(backward.ops, loops, needs, known.early, backward.live(needs))
     if plans:
         known.add_free(backward.ops, loops)
@@ -115,9 +116,10 @@ class _LoopHalves:
         self._next = dict(zip(body.arguments, terminator(body).operands, strict=True))
         self._before_barriers = _before_barriers(self._ops)
         self._operands = {op: list(map(self._past, operands_with_captures(op))) for op in self._ops}
-        self._producers = {result: op for op in self._ops for result in op.results}
+        self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self._ops for result in op.results}
+        self._tested = _tested(loop)
         roots = [value for value in (*self._next, *self._producers) if value in known.early]
-        self._values = Dependences(self._ops, instead=self._next).behind(roots)
+        self._values = Dependences(self._ops, instead=self._next).behind([*roots, *self._tested])
         self._early = {op for op in self._ops if any(result in self._values for result in op.results)}
         self._late_arguments, self.late = self._find_late()
 
@@ -147,17 +149,16 @@ class _LoopHalves:
         behind = Dependences(self._ops).behind(self._next[argument] for argument in counting)
         second = [op for op in self._ops if op in rest or any(result in behind for result in op.results)]
         made = {result for op in second for result in op.results}
-        counters_too = [argument for argument in self._next if argument in self._values]
-        here = [argument for argument in counters_too if argument not in counting]
+        carried = [argument for argument in self._next if argument in self._values]
+        here = [argument for argument in carried if argument not in counting]
         here += [result for op in first for result in op.results]
         kept = [value for value in here if value in used and value not in made]
+        late = [*counting, *self._late_arguments]
         position = {argument: number for number, argument in enumerate(self._next)}
         return TwoLoops(
             self._loop,
-            Half([position[argument] for argument in counters_too], first, self._late_barriers()),
-            Half(
-                [position[argument] for argument in (*counting, *self._late_arguments)], second, self._before_barriers
-            ),
+            Half([position[argument] for argument in carried], first, self._late_barriers()),
+            Half([position[argument] for argument in late], second, self._before_barriers),
             kept,
         )
 
@@ -167,14 +168,9 @@ class _LoopHalves:
 
     def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
         """The counters that the second half reads or that its test reads."""
-        test = self._loop.regions[0].blocks[0]
-        tested = Dependences(operations(test)).behind(terminator(test).operands)
         arguments = list(self._next)
-        return [
-            arguments[position]
-            for position, *_ in counters(self._loop)
-            if arguments[position] in used or test.arguments[position] in tested
-        ]
+        counting = [arguments[position] for position, *_ in counters(self._loop)]
+        return [argument for argument in counting if argument in used or argument in self._tested]
 
     def _size(self, value: ir.Value) -> int:
         """What keeping `value` costs: a row for each trip, and the writing of these; all of what is outside anyway."""
@@ -202,6 +198,14 @@ class _LoopHalves:
 
     def may_repeat(self, op: ir.Operation) -> bool:
         return op in self._early and is_cheap(op)
+
+
+def _tested(loop: ir.Operation) -> list[ir.Value]:
+    """The arguments of the body that stand for what the test reads."""
+    test, body = (region.blocks[0] for region in loop.regions)
+    needed = Dependences(operations(test)[:-1]).behind(terminator(test).operands)
+    pairs = zip(test.arguments, body.arguments, strict=True)
+    return [argument for tested, argument in pairs if tested in needed]
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:

@@ -74,7 +74,7 @@ class _Writer:
         self._values: dict[ir.Value, ir.Value] = {}
 
     @property
-    def stacks(self) -> list[ir.Value]:
+    def stacks(self) -> Sequence[ir.Value]:
         """The stacks that the loop made."""
         return list(self.op.results)[len(self._half.positions) :]
 
