@@ -277,10 +277,17 @@ def test_the_loop_inside_a_conditional() -> None:
 
         return lax.cond(batch["x"][0, 0, 0] > 0, run, lambda: (params, jnp.zeros(4)))
 
-    assert at(message(step), sgd_step, "jaxpp.treduce(") == (
-        "the microbatch loop stands inside another loop or conditional\n"
-        "  call treduce at the top level of the training step"
-    )
+    def several_steps(params: Any, batch: Any) -> Any:
+        return lax.scan(lambda params, _: sgd_step(params, batch, schedule=SCHEDULE), params, None, 2)
+
+    def nested(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(lambda one: sgd_step(params, {"x": one, "y": one}, schedule=SCHEDULE), batch["x"])
+
+    for each in (step, several_steps, nested):
+        assert at(message(each), sgd_step, "jaxpp.treduce(") == (
+            "the microbatch loop stands inside another loop or conditional\n"
+            "  call treduce at the top level of the training step"
+        )
 
 
 def test_a_schedule_that_does_not_run_yet() -> None:
