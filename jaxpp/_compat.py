@@ -37,10 +37,11 @@ def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
 
 
 def hide_frames(path: str) -> None:
-    """Leave the frames of a file (or of the files whose path begins so) out of MLIR locations (0.10.2)."""
-    from jax._src import source_info_util
+    """Leave the frames of a folder out of MLIR locations, and of tracebacks as JAX's own are (0.10.2, 0.12.0.1)."""
+    from jax._src import source_info_util, traceback_util
 
     source_info_util.register_exclusion(path)
+    traceback_util.register_exclusion(path)
 
 
 def own_copy(module: ir.Module) -> ir.Module:

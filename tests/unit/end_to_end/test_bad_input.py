@@ -4,8 +4,10 @@
 
 import inspect
 import re
+import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -258,6 +260,17 @@ def test_a_schedule_whose_order_cannot_run() -> None:
         "  mesh 2: 2B0 2B1 2B2 2B3 2F0 2F1 2F2 2F3\n"
         "          ^^^"
     )
+
+
+def test_the_traceback_of_an_error_in_the_model_is_the_users() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        raise RuntimeError("in the model")
+
+    with pytest.raises(RuntimeError, match="in the model") as caught:
+        jaxpp.mpmd_jit_with_loop(with_loss(of_one), mpmd_mesh=make_mesh(3))(weights(3), batch(4))
+    files = [Path(frame.filename).name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    mine = files.index(Path(__file__).name, 1)  # where tracing enters the step
+    assert set(files[mine:]) == {Path(__file__).name}
 
 
 def test_a_step_inside_a_transformation() -> None:
