@@ -111,10 +111,12 @@ def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
 
 @seen_in("0.10.2", "0.11.2", "0.12.0.1")
 def hide_frames(path: str) -> None:
-    """Leave the frames of a file (or of the files whose path begins so) out of MLIR locations."""
+    """Leave the frames of a folder out of MLIR locations, and of tracebacks as JAX's own are."""
+    from jax._src import traceback_util
     from jax.extend import source_info_util
 
     source_info_util.register_exclusion(path)
+    traceback_util.register_exclusion(path)
 
 
 def own_copy(module: ir.Module) -> ir.Module:

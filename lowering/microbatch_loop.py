@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from jaxpp._compat import closed_over_as_arguments
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.reductions import Add, Concat, Max, Op
+from jaxpp.schedules import Schedule
 from jaxpp.schedules.errors import ScheduleError
 
 MICROBATCH_LOOP = "jaxpp.microbatch_loop"
@@ -51,6 +52,7 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     """
     length = _batch_length(batch, axis)
 
+    @wraps(fn)
     def on_slice(index: jax.Array) -> Any:
         return fn(jax.tree.map(partial(_take, index=index, axis=axis), batch))
 
@@ -162,6 +164,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
 def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array], Any]:
     """`fn`, with an error for a result that is not an array."""
 
+    @wraps(fn)  # JAX's messages name the function that is traced
     def checked(index: jax.Array) -> Any:
         returned = fn(index)
         for path, leaf in jax.tree_util.tree_leaves_with_path(returned):
@@ -216,10 +219,20 @@ def schedule_text(schedule: Any, length: int) -> str:
     if isinstance(schedule, type):
         name = schedule.__name__
         raise TypeError(f"{here()}schedule={name} is a class; give an instance: schedule={name}(number of stages)")
+    if not hasattr(schedule, "build") and not isinstance(schedule, (str, Schedule)):
+        kind = type(schedule).__name__
+        raise TypeError(f"{here()}schedule: expected one such as jaxpp.Std1F1B(4), or its name or text, found {kind}")
     return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
 
 
-loop_p = Primitive("jaxpp_microbatch_loop")
+class _Loop(Primitive):
+    """The loop, of which no rule asks that its body is made of JAX's low primitives only: `_lower` traces it again."""
+
+    def is_high(self, *avals: Any, **params: Any) -> bool:
+        return False
+
+
+loop_p = _Loop("jaxpp_microbatch_loop")
 loop_p.multiple_results = True
 
 

@@ -150,6 +150,18 @@ def location_of_the_loop(module: ir.Module) -> ir.Location:
     return _find(main_of(module)).location
 
 
+def _has_marks(op: ir.Operation) -> bool:
+    return any(boundary.is_mark(inner) for inner in nested(op))
+
+
+def _inside_another(loop: ir.Operation) -> PassError:
+    return PassError(
+        "the microbatch loop stands inside another loop or conditional",
+        location=loop.location,
+        hint="call treduce at the top level of the training step",
+    )
+
+
 def _find(main: ir.Operation) -> ir.Operation:
     named: list[ir.Operation] = []
     marked: list[ir.Operation] = []
@@ -157,9 +169,12 @@ def _find(main: ir.Operation) -> ir.Operation:
         if op.name == "stablehlo.while":
             if at.LOOP in op.attributes:
                 named.append(op)
-            elif any(boundary.is_mark(inner) for inner in nested(op)):
+            elif _has_marks(op):
                 marked.append(op)
     found = named + marked
+    inside = (inner for loop in found for inner in nested(loop) if at.LOOP in inner.attributes and inner != loop)
+    if (inner := next(filter(_has_marks, inside), None)) is not None:
+        raise _inside_another(inner)
     if len(found) == 1:
         return found[0]
     if any(_is_backward(loop) for loop in found):
@@ -176,11 +191,7 @@ def _find(main: ir.Operation) -> ir.Operation:
         )
     inner = next((op for op in nested(main) if at.LOOP in op.attributes), None)
     if inner is not None:
-        raise PassError(
-            "the microbatch loop stands inside another loop or conditional",
-            location=inner.location,
-            hint="call treduce at the top level of the training step",
-        )
+        raise _inside_another(inner)
     mark = next((op for op in nested(main) if boundary.is_mark(op)), None)
     raise PassError(
         "no microbatch loop" + (": the stage marks stand outside of any loop" if mark is not None else ""),

@@ -88,9 +88,11 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
     again = _computed_again(marks, stages)
     if again is not None:
         return PassError(
-            "a stage mark stands twice: inside jax.checkpoint, or under forward-mode differentiation",
+            "a stage mark stands twice: "
+            "inside jax.checkpoint, under forward-mode differentiation, or in a second derivative",
             location=again.location,
-            hint="put jax.checkpoint around what stands between two marks; differentiate with jax.grad or jax.vjp",
+            hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
+            "with jax.grad or jax.vjp",
         )
     count = len(marked_stages(marks))
     if any(at.LAYER in op.attributes for op, _ in marks):
@@ -105,8 +107,9 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
         return PassError(
             f"found {count} stage marks, {times} times as many as the schedule {schedule} of {stages} stages has",
             location=marks[stages][0].location,
-            hint=f"a model that is applied {times} times to a microbatch goes through each stage once, with all its "
-            "inputs: mark them together, mark_stage_end((x, y)), or make them one batch",
+            hint=f"take a schedule of {count} stages; or, where the model is applied {times} times to a microbatch, "
+            "let it go through each stage once, with all its inputs: mark them together, mark_stage_end((x, y)), "
+            "or make them one batch",
         )
     return PassError(
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {schedule} has {stages} stages",
@@ -116,14 +119,14 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
 
 
 def _computed_again(marks: Marks, stages: int) -> ir.Operation | None:
-    """A forward mark that stands in the backward, or the second of its number where each number once would do."""
+    """A forward mark that stands in the backward again, or the second of its number where each number once would do."""
     seen: set[int] = set()
     repeated: ir.Operation | None = None
     backward = False
     for op, mark in marks:
         if mark.phase == "backward":
             backward = True
-        elif backward:
+        elif backward and mark.stage in seen:
             return op
         elif mark.stage in seen and at.LAYER not in op.attributes:
             repeated = repeated or op

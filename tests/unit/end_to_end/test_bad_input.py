@@ -4,8 +4,10 @@
 
 import inspect
 import re
+import traceback
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -261,6 +263,17 @@ def test_a_schedule_whose_order_cannot_run() -> None:
     )
 
 
+def test_the_traceback_of_an_error_in_the_model_is_the_users() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        raise RuntimeError("in the model")
+
+    with pytest.raises(RuntimeError, match="in the model") as caught:
+        jaxpp.mpmd_jit_with_loop(with_loss(of_one), mpmd_mesh=make_mesh(3))(weights(3), batch(4))
+    files = [Path(frame.filename).name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    mine = files.index(Path(__file__).name, 1)  # where tracing enters the step
+    assert set(files[mine:]) == {Path(__file__).name}
+
+
 def test_a_step_inside_a_transformation() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), mpmd_mesh=make_mesh(3))
     with pytest.raises(TypeError) as caught:
@@ -278,10 +291,17 @@ def test_the_loop_inside_a_conditional() -> None:
 
         return lax.cond(batch["x"][0, 0, 0] > 0, run, lambda: (params, jnp.zeros(4)))
 
-    assert at(message(step), sgd_step, "jaxpp.treduce(") == (
-        "the microbatch loop stands inside another loop or conditional\n"
-        "  call treduce at the top level of the training step"
-    )
+    def several_steps(params: Any, batch: Any) -> Any:
+        return lax.scan(lambda params, _: sgd_step(params, batch, schedule=SCHEDULE), params, None, 2)
+
+    def nested(params: Any, batch: Any) -> Any:
+        return jaxpp.treduce(lambda one: sgd_step(params, {"x": one, "y": one}, schedule=SCHEDULE), batch["x"])
+
+    for each in (step, several_steps, nested):
+        assert at(message(each), sgd_step, "jaxpp.treduce(") == (
+            "the microbatch loop stands inside another loop or conditional\n"
+            "  call treduce at the top level of the training step"
+        )
 
 
 def test_a_schedule_that_does_not_run_yet() -> None:

@@ -20,6 +20,11 @@ from jaxpp.schedules import ScheduleError
 
 mark = jaxpp.mark_stage_end
 
+TWICE = (
+    "a stage mark stands twice: inside jax.checkpoint, under forward-mode differentiation, or in a second derivative\n"
+    "  put jax.checkpoint around what stands between two marks; differentiate over marks once, with jax.grad or jax.vjp"
+)
+
 
 def squared_error(x: jax.Array, microbatch: Any) -> jax.Array:
     return jnp.mean((x - microbatch["y"]) ** 2)
@@ -32,8 +37,8 @@ def test_a_model_applied_twice() -> None:
     text = message(with_loss(of_one))
     assert at(text, layers, "mark_stage_end") == (
         "found 6 stage marks, 2 times as many as the schedule 1f1b of 3 stages has\n"
-        "  a model that is applied 2 times to a microbatch goes through each stage once, with all its inputs: "
-        "mark them together, mark_stage_end((x, y)), or make them one batch"
+        "  take a schedule of 6 stages; or, where the model is applied 2 times to a microbatch, let it go through each "
+        "stage once, with all its inputs: mark them together, mark_stage_end((x, y)), or make them one batch"
     )
 
 
@@ -67,9 +72,33 @@ def test_forward_mode() -> None:
 
         return jaxpp.treduce(of_one, batch, schedule=jaxpp.GPipe(3), operation=jaxpp.Add)
 
-    assert at(message(step), layers, "mark_stage_end") == (
-        "a stage mark stands twice: inside jax.checkpoint, or under forward-mode differentiation\n  put jax.checkpoint "
-        "around what stands between two marks; differentiate with jax.grad or jax.vjp"
+    assert at(message(step), layers, "mark_stage_end") == TWICE
+
+
+def test_second_derivative() -> None:
+    def of_one(params: Any, microbatch: Any) -> Any:
+        value, slope = jax.value_and_grad(lambda x: loss(params, {**microbatch, "x": x}))(microbatch["x"])
+        return value + jnp.sum(slope**2)
+
+    assert at(message(with_loss(of_one)), layers, "mark_stage_end") == TWICE
+
+
+def test_two_models_one_after_the_other() -> None:
+    """Each with its own gradient: the forward of the second stands behind the backward of the first."""
+
+    def step(params: Any, batch: Any, schedule: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            one, other = (jax.value_and_grad(loss)(each, microbatch) for each in params)
+            return (one[0], other[0]), (one[1], other[1])
+
+        return jaxpp.treduce(of_one, batch, schedule=schedule)
+
+    both = weights(2), weights(2)
+    check(partial(step, schedule=jaxpp.GPipe(4)), (both, batch(4)), make_mesh(4))
+    text = message(partial(step, schedule=SCHEDULE), both, batch(4))
+    assert at(text, step, "jaxpp.treduce(") == (
+        "found 4 stage marks, the schedule 1f1b has 3 stages\n"
+        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
     )
 
 

@@ -221,3 +221,20 @@ def test_dropout_with_a_key_of_each_microbatch(kind: str, plan: str) -> None:
         return *found, jax.random.fold_in(key, 1)
 
     check_step(step, (weights(4), batch(4), KEYS[kind]()), plan)
+
+
+@pytest.mark.parametrize("plan", ["1f1b", "sharded"])
+def test_functions_that_jax_lowers_in_two_steps(plan: str) -> None:
+    """JAX 0.12 has primitives that stand for a whole function until the step is lowered."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = layers(params, microbatch["x"])
+        found = jnp.histogram(x, 4)[0], jnp.searchsorted(jnp.arange(3.0), x.ravel())
+        return jnp.mean((x - microbatch["y"]) ** 2), found
+
+    def step(params: Any, batch: Any, *, schedule: Any) -> Any:
+        of_params = jax.value_and_grad(of_one, has_aux=True)
+        operation = (jaxpp.Concat(), jaxpp.Add())
+        return jaxpp.treduce(partial(of_params, params), batch, schedule=schedule, operation=operation)
+
+    check_step(step, (weights(4), batch(4)), plan)

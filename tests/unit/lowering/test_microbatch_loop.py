@@ -289,9 +289,24 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         TypeError,
         "Concat: result is key<fry>; reduce jax.random.key_data of it",
     ),
+    "no schedule": (
+        lambda: treduce(lambda mb: mb, np.ones(4), schedule=4),
+        TypeError,
+        "schedule: expected one such as jaxpp.Std1F1B(4), or its name or text, found int",
+    ),
     "result": (lambda: treduce(lambda mb: "loss", np.ones(4)), TypeError, "treduce: result is of type str"),
     "incomplete": (lambda: type("Half", (Op,), {"state": Add.state})(), TypeError, "instantiate abstract class Half"),
 }
+
+
+def test_messages_of_jax_name_the_function_of_the_user() -> None:
+    def of_one(row: jax.Array) -> jax.Array:
+        return row if row > 0 else -row
+
+    with pytest.raises(jax.errors.TracerBoolConversionError) as caught:
+        treduce(of_one, np.ones(4))
+    assert "tracing the function of_one at" in str(caught.value)
+    assert "microbatch_loop.py" not in str(caught.value).replace(__file__, "")
 
 
 @pytest.mark.parametrize("name", ERRORS)
