@@ -1,5 +1,7 @@
 """What a step says of itself: its reprs, its summary, its memory and its costs."""
 
+# pyright: reportUnknownLambdaType=false
+
 from typing import Any
 
 import jax
