@@ -235,23 +235,28 @@ def to_host(array: Any) -> Any:
 class OwnTransfers:
     """`with OwnTransfers():` lets this thread copy whatever `jax.transfer_guard` says (0.10.2, 0.12.0.1).
 
-    The guard is for what the user's code does. It takes 0.8 us: enter it once for many copies.
+    The guard is for what the user's code does. Enter it once for many copies.
     """
 
     __slots__ = ("_kept",)
 
     def __enter__(self) -> None:
-        from jax._src.lib import guard_lib
-
-        guard, allow = guard_lib.thread_local_state(), guard_lib.TransferGuardLevel.ALLOW
+        state, allow = _transfer_guards()
+        guard = state()
         self._kept = guard.host_to_device, guard.device_to_device, guard.device_to_host
         guard.host_to_device = guard.device_to_device = guard.device_to_host = allow
 
     def __exit__(self, *_: object) -> None:
-        from jax._src.lib import guard_lib
-
-        guard = guard_lib.thread_local_state()
+        guard = _transfer_guards()[0]()
         guard.host_to_device, guard.device_to_device, guard.device_to_host = self._kept
+
+
+@cache
+def _transfer_guards() -> tuple[Callable[[], Any], Any]:
+    """What gives the guards of this thread, and the level that allows all (0.10.2, 0.12.0.1)."""
+    from jax._src.lib import guard_lib
+
+    return guard_lib.thread_local_state, guard_lib.TransferGuardLevel.ALLOW
 
 
 def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
