@@ -3,6 +3,8 @@
 Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
+import atexit
+import contextlib
 import inspect
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -262,21 +264,37 @@ def _transfer_guards() -> tuple[Callable[[], Any], Any]:
 def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
     """`executable.execute_sharded` of a program with host callbacks, as `jax.jit` calls it (0.10.2, 0.12.0.1).
 
-    `jax.effects_barrier()` and the end of Python then wait for the callbacks. A callback that runs while Python ends
-    aborts the process.
+    `jax.effects_barrier()` then waits for the callbacks, and so does the end of Python: a callback that runs meanwhile
+    aborts the process. JAX waits for those of its own thread only.
     """
     from jax._src import dispatch
 
     devices = executable.local_devices()
+    latest = _latest_tokens()
 
     def execute(operands: Sequence[Any]) -> Any:
         results = executable.execute_sharded(operands, with_tokens=True)
-        token = results.consume_token()
+        tokens = results.consume_token()
         for number, device in enumerate(devices):
-            dispatch.runtime_tokens.set_output_runtime_token(device, token.get_token(number))
+            latest[device] = token = tokens.get_token(number)
+            dispatch.runtime_tokens.set_output_runtime_token(device, token)
         return results
 
     return execute
+
+
+@cache
+def _latest_tokens() -> dict[Any, Any]:
+    """The token of the last program with callbacks on each device; they are waited for at the end of Python."""
+    latest: dict[Any, Any] = {}
+
+    def wait() -> None:
+        for token in latest.values():
+            with contextlib.suppress(Exception):  # what a callback raises is an error of its program's results
+                token.block_until_ready()
+
+    atexit.register(wait)
+    return latest
 
 
 def start_transfer_server(device: Any, host: str) -> Any:
