@@ -1,83 +1,24 @@
-"""Every private name of JAX and jaxlib that jaxpp uses, with the versions it was seen in.
+"""Every private name of JAX and jaxlib that jaxpp uses, seen in each of `_versions.TRIED`.
 
 Nothing here imports `jax` at module level: `jaxpp-opt` starts without it.
 """
 
-import functools
+import atexit
+import contextlib
 import inspect
 import io
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from functools import cache
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
-# The whole suite passes under these. A new version is added here and to each `seen_in` below.
-TRIED = ("0.10.2", "0.11.2", "0.12.0.1")
-
-_Arguments = ParamSpec("_Arguments")
-_Result = TypeVar("_Result")
+from jaxpp._versions import private
+from jaxpp._xla import module_for_xla
 
 
-class UnsupportedJaxError(RuntimeError):
-    """The JAX that is installed lacks a private name that jaxpp uses, or has another thing under that name."""
-
-
-def _version() -> str:
-    import jax
-
-    return str(jax.__version__)
-
-
-def seen_in(
-    *versions: str,
-) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """The private names that a function uses were seen in these versions of JAX.
-
-    A name that another version lacks, or that means another thing there, becomes an `UnsupportedJaxError`.
-    """
-
-    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-        @functools.wraps(function)
-        def checked(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
-            try:
-                return function(*args, **kwargs)
-            except (AttributeError, ImportError, TypeError) as error:
-                found = _version()
-                if found in versions or not _raised_here(error):
-                    raise
-                raise UnsupportedJaxError(
-                    f"jaxpp does not work with jax {found}: {error}; "
-                    f"it was tried with {', '.join(versions)}: pip install 'jax<={versions[-1]}'"
-                ) from error
-
-        vars(checked)["seen_in"] = versions
-        return checked
-
-    return decorate
-
-
-def _raised_here(error: BaseException) -> bool:
-    """Whether a line of this file raised `error`, not one of JAX or of the user that it called."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code.co_filename == __file__
-
-
-@functools.cache
-def warn_of_newer_jax() -> None:
-    """Warn, once per process, of a JAX that is newer than all that were tried."""
-    import jax
-
-    newest = tuple(int(part) for part in TRIED[-1].split("."))
-    if jax.__version_info__ > newest:
-        message = f"jax {jax.__version__} is newer than those that jaxpp was tried with ({', '.join(TRIED)})"
-        warnings.warn(message, stacklevel=100)  # no line of the user's has a part in it: the warning names none
-
-
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def make_context() -> ir.Context:
     """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -93,7 +34,7 @@ def make_context() -> ir.Context:
     return context
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.Value]:
     """Clone the body of `callee` (a func.func) at the current insertion point; returns its results."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -101,7 +42,7 @@ def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.V
     return list(_jax_mlir_ext.inlined_func_call(callee, list(operands)))
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
     """The results of `@main`, which has no arguments, by StableHLO's reference interpreter."""
     from jaxlib.mlir._mlir_libs import _stablehlo
@@ -109,7 +50,7 @@ def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
     return list(_stablehlo.eval_module(module, []))
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def hide_frames(path: str) -> None:
     """Leave the frames of a folder out of MLIR locations, and of tracebacks as JAX's own are."""
     from jax._src import traceback_util
@@ -127,7 +68,7 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
     """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none."""
     from jax._src import effects
@@ -142,7 +83,7 @@ def source_of_ordered_effect(jaxpr: Any) -> str | None:
     return None
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     """Turn the values a closed jaxpr closes over into its first arguments; returns both."""
     from jax._src.interpreters import partial_eval
@@ -158,7 +99,7 @@ def _jaxlib() -> Any:
     return _jax
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def compile_program(
     bytecode: bytes,
     devices: Sequence[Any],
@@ -174,7 +115,7 @@ def compile_program(
     from jax.interpreters import mlir
 
     with mlir.make_ir_context():
-        module = _parse(bytecode)
+        module = module_for_xla(bytecode)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
         message = "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec"
         with dispatch.log_elapsed_time(message, fun_name=name, event=dispatch.BACKEND_COMPILE_EVENT):
@@ -188,44 +129,7 @@ def compile_program(
             )
 
 
-_SEVERAL = ("stablehlo.case", "stablehlo.if", "stablehlo.optimization_barrier", "stablehlo.while")
-
-
-def _parse(bytecode: bytes) -> ir.Module:
-    """A module for XLA. The shardings of an operation of several results become constraints on these.
-
-    XLA (0.10.2, 0.12.0.1) does not keep such a list right. Where it puts a loop's result in place of an operation that
-    does nothing (a slice of all, a sum with zero), it gives that operation's one sharding to the loop. Where it merges
-    two equal operands of a loop, it leaves the list as long as it was. Both end in an error. A constraint is an
-    operation of its own, and none is left in the compiled program.
-    """
-    module = ir.Module.parse(bytecode)
-    found: list[ir.Operation] = []
-    module.operation.walk(lambda op: found.append(op) or ir.WalkResult.ADVANCE)
-    for op in found:
-        if op.name in _SEVERAL and len(op.results) > 1 and "sdy.sharding" in op.attributes:
-            shardings = sdy.TensorShardingPerValueAttr(op.attributes["sdy.sharding"]).shardings
-            del op.attributes["sdy.sharding"]
-            for value, sharding in zip(list(op.results), list(shardings), strict=True):
-                if isinstance(value.type, ir.RankedTensorType) and value.type.rank:
-                    _constrain(value, sharding, op)
-    return module
-
-
-def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> None:
-    """Put a constraint between `value`, a result of `op`, and its users."""
-    constraint = ir.Operation.create(
-        "sdy.sharding_constraint",
-        results=[value.type],
-        operands=[value],
-        attributes={"sharding": sharding},
-        ip=ir.InsertionPoint.after(op),
-        loc=op.location,
-    )
-    value.replace_all_uses_except(constraint.results[0], constraint)
-
-
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """XLA's options for one program over `devices`, shardings by Shardy."""
     import numpy as np
@@ -242,14 +146,14 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
     return options
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def load_from_cache(
     bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
 ) -> Any | None:
@@ -267,7 +171,7 @@ def load_from_cache(
     if not compilation_cache.is_cache_used(client):
         return None
     with mlir.make_ir_context():
-        module = _parse(bytecode)
+        module = module_for_xla(bytecode)
         options = compile_options(compiled_for, compiler_options)
         key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
@@ -277,7 +181,7 @@ def load_from_cache(
     return compiler._cache_read(*arguments, *[()] * new)[0]
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
     """The type of an array with this sharding, which explicit mesh axes make a part of it."""
     from jax._src import core
@@ -285,7 +189,7 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
     return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def result_handler(aval: Any, sharding: Any) -> Any:
     """Makes a committed `jax.Array` of one output of `execute_sharded`."""
     from jax._src.interpreters import pxla
@@ -293,7 +197,7 @@ def result_handler(aval: Any, sharding: Any) -> Any:
     return pxla.global_aval_to_result_handler(aval, sharding, True)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
     """One `jax.Array` around single-device arrays, in the order of the sharding's devices.
 
@@ -304,7 +208,7 @@ def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
     return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def shards(array: Any) -> Sequence[Any]:
     """The single-device arrays of a `jax.Array`, in the order of its sharding's devices.
 
@@ -313,7 +217,7 @@ def shards(array: Any) -> Sequence[Any]:
     return array._arrays
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
     semantics = _jaxlib().ArrayCopySemantics
@@ -321,19 +225,19 @@ def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def to_device(array: Any, sharding: Any) -> Any:
     """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30."""
     return placer(array, sharding)(array)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     """`to_device` for numpy arrays of the shape and dtype of `like`."""
     from jax._src.interpreters import pxla
@@ -353,7 +257,7 @@ def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     return place
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def to_host(array: Any) -> Any:
     """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says."""
     import numpy as np
@@ -370,49 +274,69 @@ def to_host(array: Any) -> Any:
 class OwnTransfers:
     """`with OwnTransfers():` lets this thread copy whatever `jax.transfer_guard` says.
 
-    The guard is for what the user's code does. It takes 0.8 us: enter it once for many copies.
+    The guard is for what the user's code does. Enter it once for many copies.
     """
 
     __slots__ = ("_kept",)
 
-    @seen_in("0.10.2", "0.11.2", "0.12.0.1")
     def __enter__(self) -> None:
-        from jax._src.lib import guard_lib
-
-        guard, allow = guard_lib.thread_local_state(), guard_lib.TransferGuardLevel.ALLOW
+        state, allow = _transfer_guards()
+        guard = state()
         self._kept = guard.host_to_device, guard.device_to_device, guard.device_to_host
         guard.host_to_device = guard.device_to_device = guard.device_to_host = allow
 
-    @seen_in("0.10.2", "0.11.2", "0.12.0.1")
     def __exit__(self, *_: object) -> None:
-        from jax._src.lib import guard_lib
-
-        guard = guard_lib.thread_local_state()
+        guard = _transfer_guards()[0]()
         guard.host_to_device, guard.device_to_device, guard.device_to_host = self._kept
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@cache
+@private
+def _transfer_guards() -> tuple[Callable[[], Any], Any]:
+    """What gives the guards of this thread, and the level that allows all."""
+    from jax._src.lib import guard_lib
+
+    return guard_lib.thread_local_state, guard_lib.TransferGuardLevel.ALLOW
+
+
+@private
 def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
     """`executable.execute_sharded` of a program with host callbacks, as `jax.jit` calls it.
 
-    `jax.effects_barrier()` and the end of Python then wait for the callbacks. A callback that runs while Python ends
-    aborts the process.
+    `jax.effects_barrier()` then waits for the callbacks, and so does the end of Python: a callback that runs meanwhile
+    aborts the process. JAX waits for those of its own thread only.
     """
     from jax._src import dispatch
 
     devices = executable.local_devices()
+    latest = _latest_tokens()
 
     def execute(operands: Sequence[Any]) -> Any:
         results = executable.execute_sharded(operands, with_tokens=True)
-        token = results.consume_token()
+        tokens = results.consume_token()
         for number, device in enumerate(devices):
-            dispatch.runtime_tokens.set_output_runtime_token(device, token.get_token(number))
+            latest[device] = token = tokens.get_token(number)
+            dispatch.runtime_tokens.set_output_runtime_token(device, token)
         return results
 
     return execute
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@cache
+def _latest_tokens() -> dict[Any, Any]:
+    """The token of the last program with callbacks on each device; they are waited for at the end of Python."""
+    latest: dict[Any, Any] = {}
+
+    def wait() -> None:
+        for token in latest.values():
+            with contextlib.suppress(Exception):  # what a callback raises is an error of its program's results
+                token.block_until_ready()
+
+    atexit.register(wait)
+    return latest
+
+
+@private
 def start_transfer_server(device: Any, host: str) -> Any:
     """A server that offers arrays of the device's client to other processes, on ports of its own.
 
@@ -425,25 +349,25 @@ def start_transfer_server(device: Any, host: str) -> Any:
     return transfer.start_transfer_server(device.client, f"{host}:0", addresses, **options)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
     """`server.await_pull` without its walk over a tree."""
     server._await_pull_flat(number, arrays)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
     """`connection.pull` without its walk over a tree."""
     return connection._pull_flat(number, device.client, types)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def poison(connection: Any) -> None:
     """Let all pulls of a connection fail that have not come to an end, and all later ones."""
     connection._poison_connection()
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def error_array(type_: Any, message: str) -> Any:
     """An array that raises `message` when it is waited for, also in the process that pulls it."""
     from jax.experimental import transfer
@@ -451,7 +375,7 @@ def error_array(type_: Any, message: str) -> Any:
     return transfer.make_error_array(type_, message)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def key_value_store() -> Any:
     """The client of the store that the processes of `jax.distributed` share."""
     from jax._src import distributed
@@ -459,7 +383,7 @@ def key_value_store() -> Any:
     return distributed.global_state.client
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def skip_farewell() -> None:
     """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
 
@@ -477,7 +401,7 @@ def skip_farewell() -> None:
     state.client = state.service = state.preemption_sync_manager = None
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def is_backend_starting() -> bool:
     """Whether a thread of this process starts JAX's backends now.
 
@@ -488,7 +412,7 @@ def is_backend_starting() -> bool:
     return xla_bridge._backend_lock.locked() and not xla_bridge._backends
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def process_numbers() -> tuple[int, int]:
     """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
     from jax._src import distributed
@@ -496,7 +420,7 @@ def process_numbers() -> tuple[int, int]:
     return distributed.global_state.process_id, distributed.global_state.num_processes
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def coordinator_address() -> str:
     """host:port of process 0 of `jax.distributed`."""
     from jax._src import distributed
@@ -513,8 +437,8 @@ def cpu_devices(count: int) -> tuple[Any, ...]:
     return _cpu_client(max(8, 1 << (count - 1).bit_length()))[:count]
 
 
-@functools.cache
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@cache
+@private
 def _cpu_client(count: int) -> tuple[Any, ...]:
     """All devices of a client that is kept; it stands in every version at `jaxlib.xla_client`, without a stub."""
     from jaxlib import xla_client
@@ -522,19 +446,19 @@ def _cpu_client(count: int) -> tuple[Any, ...]:
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def key_implementation(dtype: Any) -> str:
     """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
     return str(dtype._impl.name)
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def trace_context() -> Any:
     """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh...."""
     from jax._src import config
@@ -542,7 +466,7 @@ def trace_context() -> Any:
     return config.trace_context()
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
     """Give every concrete `jax.Array` a read-only property that it does not have."""
     from jax._src.array import ArrayImpl
@@ -551,7 +475,7 @@ def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
         setattr(ArrayImpl, name, property(get))
 
 
-@seen_in("0.10.2", "0.11.2", "0.12.0.1")
+@private
 def weakly_typed(array: Any) -> Any:
     """`array` with the weak type that the result of a Python scalar has."""
     from jax._src.array import ArrayImpl

@@ -5,7 +5,8 @@
 
 import os
 
-from jaxpp._compat import hide_frames, warn_of_newer_jax
+from jaxpp._compat import hide_frames
+from jaxpp._versions import warn_of_newer_jax
 
 warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(__file__), ""))

@@ -49,7 +49,8 @@ class MpmdMesh:
         if len(shapes) > 1:
             shapes = [f"[{', '.join(_sizes_of(mesh, axis) for mesh in self.unstack)}]"]
         platform = first.platform if self.cluster is None else f"{self.cluster.platform} of a cluster"
-        return f"MpmdMesh({axis}={self.mpmd_dim} of {shapes[0]}, {platform})"
+        of = "" if shapes == ["()"] else f" of {shapes[0]}"
+        return f"MpmdMesh({axis}={self.mpmd_dim}{of}, {platform})"
 
     @staticmethod
     def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", cluster: Any = None) -> "MpmdMesh":

@@ -1,6 +1,6 @@
 """Program module -> compiled -> executed: `Executable(load(module), submeshes)(arguments)`."""
 
-from jaxpp._compat import warn_of_newer_jax
+from jaxpp._versions import warn_of_newer_jax
 from jaxpp.runtime.costs import measured_costs
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.load import load

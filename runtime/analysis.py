@@ -131,8 +131,9 @@ def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int,
     readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
     for mesh, sequence in enumerate(program.sequences):
         for each in sequence:
-            for operand in each.operands if isinstance(each, Call) else ():
-                readers.setdefault((mesh, operand), []).append((mesh, each))
+            if isinstance(each, Call):
+                for operand in each.operands:
+                    readers.setdefault((mesh, operand), []).append((mesh, each))
     hops: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for hop in program.hops.values():
         hops.setdefault((hop.source, hop.operand), []).append((hop.target, hop.result))

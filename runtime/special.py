@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp import _compat
-from jaxpp.runtime.program import Program, Receive
+from jaxpp.runtime.program import Call, Instruction, Program, Receive
 from jaxpp.runtime.steps import NOTHING, Label, Step
 
 _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
@@ -49,7 +49,7 @@ class SpecialValues:
 
     def look(self, arrays: Iterable[Any], label: Label) -> None:
         """Look at what an instruction made."""
-        self._note(arrays, lambda: "; ".join(f"{self._what(each, mesh)} on mesh {mesh}" for mesh, each in label))
+        self._note(arrays, lambda: "; ".join(self._where(each, mesh) for mesh, each in label))
 
     def look_at_argument(self, array: Any, name: str) -> None:
         """Look at an argument of the step."""
@@ -72,7 +72,10 @@ class SpecialValues:
         shards = [_compat.to_host(shard) for shard in _compat.shards(array)]
         return [kind for kind in kinds if any(_FINDERS[kind](shard).any() for shard in shards)]
 
-    def _what(self, instruction: Any, mesh: int) -> str:
+    def _where(self, instruction: Instruction, mesh: int) -> str:
         if not isinstance(instruction, Receive):
-            return str(instruction)
-        return f"{instruction} from mesh {instruction.source}"
+            return f"{instruction} on mesh {mesh}"
+        source, sent, _, _ = self._program.hops[instruction.channel]
+        calls = (each for each in self._program.sequences[source] if isinstance(each, Call))
+        maker = next((str(each) for each in calls if sent in each.results), "an argument")
+        return f"{maker} on mesh {source}, received by mesh {mesh}"

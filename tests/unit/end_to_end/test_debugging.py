@@ -2,6 +2,9 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import subprocess
+import sys
+import textwrap
 import time
 from functools import partial
 from typing import Any
@@ -111,3 +114,26 @@ def test_a_step_is_compiled_under_a_transfer_guard() -> None:
     arguments = weights(2), batch(2)
     with jax.transfer_guard("disallow_explicit"):
         step.lower(*arguments).compile()
+
+
+def test_python_ends_when_the_callbacks_have_run() -> None:
+    """Also of a step that another thread has called, which JAX itself forgets."""
+    script = """
+        import threading, time
+        import jax, jax.numpy as jnp, numpy as np
+        from jax.sharding import Mesh
+        import jaxpp
+
+        def function(x):
+            x = jaxpp.mark_stage_end(x @ x)
+            jax.debug.callback(lambda value: time.sleep(0.2) or print("called", value.shape), x)
+            return x @ x
+
+        mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("mpmd", "data")), "mpmd")
+        step = jaxpp.mpmd_jit_by_yield(function, mesh)
+        thread = threading.Thread(target=step, args=[jnp.ones((4, 4))])
+        thread.start()
+        thread.join()
+    """
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "called (4, 4)\n", "")

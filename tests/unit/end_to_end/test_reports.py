@@ -1,5 +1,7 @@
 """What a step says of itself: its reprs, its summary, its memory and its costs."""
 
+# pyright: reportUnknownLambdaType=false
+
 from typing import Any
 
 import jax
@@ -34,6 +36,7 @@ def test_reprs_of_meshes_and_schedules() -> None:
     devices = np.array(jax.devices())
     meshes = [Mesh(devices[:2], ("data",)), Mesh(devices[2:6], ("data",))]
     assert repr(jaxpp.MpmdMesh.of(meshes)) == "MpmdMesh(mpmd=2 of [(data=2), (data=4)], cpu)"
+    assert repr(jaxpp.MpmdMesh(Mesh(devices[:2], ("stages",)), "stages")) == "MpmdMesh(stages=2, cpu)"
     schedule = schedules.make("1f1b", meshes=2, microbatches=4)
     assert repr(schedule) == "<Schedule '1f1b': stages=2, meshes=2, microbatches=4, tasks=16>"
     assert repr(jaxpp.Std1F1B(2)) == "Std1F1B(num_stages=2)"

@@ -130,6 +130,13 @@ def test_a_step_is_traced_on_all_actors(step: Any) -> None:
     assert compiled.costs(events)
 
 
+def test_the_actors_tell_what_their_tasks_take(step: Any) -> None:
+    compiled = step.compile(steps.init(2), steps.batch(0))
+    assert all(each is not None and each.peak_memory_in_bytes > 0 for each in compiled.memory_analysis())
+    assert len(compiled.cost_analysis()) == 2
+    assert compiled.summary().splitlines()[-4].split()[0] == "all"
+
+
 def test_stacked_layers_are_split_over_the_actors(cluster: Any) -> None:
     def loss(stack: Any, batch: Any) -> Any:
         def layer(hidden: Any, weight: Any) -> tuple[Any, None]:

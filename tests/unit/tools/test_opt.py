@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from jaxlib.mlir import ir
 
-from jaxpp._compat import UnsupportedJaxError
+from jaxpp._versions import UnsupportedJaxError
 from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.tools import opt
 
