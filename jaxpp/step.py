@@ -1,5 +1,6 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +22,13 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.runtime import Event, Executable, load, measured_costs, processes, trace_step
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Argument, Result
 from jaxpp.times import current_times, record
 
-Schedule = schedules.BaseSchedule | schedules.Schedule | str
+Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
+"""What `jaxpp.schedules.resolve` takes."""
 
 
 class LoweredStep:
@@ -77,11 +78,9 @@ class LoweredStep:
         length = microbatches_without_schedule(module)
         if length is None:
             return ""
-        schedule = self._schedule
         try:
-            if isinstance(schedule, str) and "\n" not in schedule:
-                schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
-            return schedule_text(schedule, length)
+            meshes = self._lowered.mpmd_mesh.mpmd_dim
+            return str(schedules.resolve(self._schedule, meshes=meshes, microbatches=length))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=location_of_the_loop(module)) from error
 

@@ -16,6 +16,7 @@ from jaxpp.hlo_passes.loop.counted import counters, trip_count
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
+from jaxpp.schedules.given import library_name
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class FindMicrobatchLoop(Pass):
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.
 
     Options:
-        schedule: a schedule's name (`1f1b`) or text form, instead of the loop's own.
+        schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
         meshes: the number of meshes for a schedule given by name.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
@@ -82,16 +83,14 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            if "\n" in text:
-                schedule = schedules.parse(text)
-            elif not self.meshes and text in schedules.names():
+            if not self.meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",
                     location=loop.location,
                     hint="give meshes=N to the pass, or --meshes N with --pipeline",
                 )
-            else:
-                schedule = schedules.make(text, meshes=self.meshes, microbatches=length)
+            schedule = schedules.resolve(text, meshes=self.meshes, microbatches=length)
+            if "\n" not in text:
                 text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
