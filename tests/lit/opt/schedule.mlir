@@ -1,5 +1,4 @@
-// RUN: jaxpp-schedule convert 1f1b --to text --meshes 2 --microbatches 3 -o %t.grid
-// RUN: jaxpp-opt %s --pipeline mpmd --schedule %t.grid | filecheck %s
+// RUN: jaxpp-opt %s --pipeline mpmd --schedule %S/../Inputs/1f1b.grid | filecheck %s
 // RUN: jaxpp-opt %s --pipeline mpmd --schedule "kimi-k2{chunks=1}" --meshes 2 | filecheck %s
 // RUN: jaxpp-opt %s -p 'find-microbatch-loop{schedule="gpipe{chunks=1}" meshes=2}' | filecheck %s --check-prefix=PASS
 // RUN: not jaxpp-opt %s --pipeline mpmd --schedule none.txt 2>&1 | filecheck %s --check-prefix=ERROR
