@@ -67,7 +67,7 @@ class FindMicrobatchLoop(Pass):
         schedule, text = self._schedule(loop, length)
         marks = find_marks(loop)
         if len(marked_stages(marks)) not in (schedule.stages - 1, schedule.stages):
-            raise wrong_number(marks, schedule.stages, schedule.name, loop)
+            raise wrong_number(marks, schedule, loop)
         number_marks(marks)
         indices = counters(loop)
         positions, starts, steps = ([each[i] for each in indices] for i in range(3))
@@ -167,9 +167,28 @@ def _find(main: ir.Operation) -> ir.Operation:
             location=inner.location,
             hint="call treduce at the top level of the training step",
         )
+    raise _no_loop(main)
+
+
+def _no_loop(main: ir.Operation) -> PassError:
+    """The error for a step without a loop over microbatches, or with one that nothing tells from other loops."""
     mark = next((op for op in nested(main) if boundary.is_mark(op)), None)
-    raise PassError(
-        "no microbatch loop" + (": the stage marks stand outside of any loop" if mark is not None else ""),
-        location=(mark or main).location,
-        hint="wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan",
+    loop = next((op for op in operations(body_of(main)) if op.name == "stablehlo.while"), None)
+    treduce = "wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan"
+    if mark is not None:
+        return PassError(
+            "no microbatch loop: the stage marks stand outside of any loop",
+            location=mark.location,
+            hint=f"{treduce}; jaxpp.mpmd_jit_by_yield compiles a function without microbatches",
+        )
+    if loop is not None:
+        return PassError(
+            "no microbatch loop: there is no stage mark in any loop",
+            location=loop.location,
+            hint="mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes",
+        )
+    return PassError(
+        "no microbatch loop, and no stage mark",
+        location=main.location,
+        hint=f"{treduce}, and mark the end of each stage in it (jaxpp.mark_stage_end)",
     )
