@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, weakly_typed
 from jaxpp.array import plain
+from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.ir.attributes import ROWS_SENT, integer
 from jaxpp.hlo_passes.ir.program import stacked_arguments
@@ -56,10 +57,13 @@ class LoweredStep:
             PassError: the marks, the loop or the schedule don't fit together.
         """
         if self._program is None:
+            dump = dump_of(self._lowered.module)
+            if dump:
+                dump.lowered(self._lowered.module)
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             mesh = self._lowered.mpmd_mesh
-            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes))
+            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes), [dump] if dump else ())
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:
@@ -68,6 +72,8 @@ class LoweredStep:
                     hint="give a larger mesh, or a schedule that places several stages on one mesh",
                 )
             _check_stacks(self._lowered.stacks, module)
+            if dump:
+                dump.program(module)
             self._program = ProgramModule(module)
         return self._program
 

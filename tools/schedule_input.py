@@ -3,7 +3,7 @@
 import argparse
 import dataclasses
 import inspect
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from jaxpp import schedules as S
 from jaxpp.schedules.given import FileError, WordsError, library_name, library_options, parse_file
@@ -48,8 +48,8 @@ def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Sc
         if text == "-":
             schedule = parse_file(streams.read(text, stdin, "a schedule: a grid or a table"), text)
         else:
-            sizes = {"meshes": options.meshes, "microbatches": options.microbatches}
-            schedule = S.resolve(text, **sizes, **_flags_for(name, options))
+            flags: dict[str, Any] = _flags_for(name, options)
+            schedule = S.resolve(text, meshes=options.meshes, microbatches=options.microbatches, **flags)
     except WordsError as error:
         raise UsageError(str(error)) from None
     except FileError as error:

@@ -145,7 +145,8 @@ def test_a_loop_over_layers_alone() -> None:
     assert at(message(step, schedule="1f1b"), step, "lax.scan") == (
         "found 1 stage mark, the schedule 1f1b has 3 stages\n  "
         "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
-        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
+        "mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
     )
 
 

@@ -179,8 +179,8 @@ def test_input_shardings_must_divide_by_the_largest_sizes() -> None:
 @pytest.mark.parametrize("file", [__file__, "<ipython-input-3-a1b2>"])
 def test_shard_map_over_an_axis_of_two_sizes(file: str) -> None:
     mesh = uneven((1, 1), (2, 1))
-    options = {"mesh": mesh.jax_mesh, "in_specs": (P("data"), P()), "out_specs": P("data")}
-    names: dict[str, Any] = {"sharded": jax.shard_map(jnp.matmul, **options)}
+    sharded = jax.shard_map(jnp.matmul, mesh=mesh.jax_mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+    names: dict[str, Any] = {"sharded": sharded}
     exec(compile("def over(x, w):\n    return sharded(x, w)\n", file, "exec"), names)  # a cell of a notebook
 
     def loss(params: Any, microbatch: Any) -> Any:
