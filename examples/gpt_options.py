@@ -5,7 +5,7 @@ import importlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,21 @@ class Options:
     @cached_property
     def plan(self) -> schedules.Schedule:
         """What each mesh does. Raises ValueError when the schedule doesn't exist for these numbers."""
-        chunks = {} if self.chunks is None else {"chunks": self.chunks}
-        per_mesh = schedules.make(self.schedule, meshes=2, microbatches=4, **chunks).stages // 2
+        made = partial(schedules.resolve, self.schedule, **({} if self.chunks is None else {"chunks": self.chunks}))
+        small = made(meshes=2, microbatches=4)
+        per_mesh = small.stages // small.meshes
+        if small.slices > 1:
+            raise ValueError(f"--schedule {small.name} cuts sequences into slices, which this model can't")
         if self.stages % per_mesh:
             raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
-        return schedules.make(self.schedule, meshes=self.stages // per_mesh, microbatches=self.microbatches, **chunks)
+        plan = made(meshes=self.stages // per_mesh, microbatches=self.microbatches)
+        for what, wanted, found in (
+            ("stages", self.stages, plan.stages),
+            ("microbatches", self.microbatches, plan.microbatches),
+        ):
+            if found != wanted:  # in a file
+                raise ValueError(f"--{what} ({wanted}) must be {found}, as in {self.schedule}")
+        return plan
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
@@ -155,7 +165,12 @@ def _parser() -> argparse.ArgumentParser:
     pipeline = parser.add_argument_group("the pipeline")
     _number(pipeline, "--stages", 4, "pipeline stages")
     _number(pipeline, "--microbatches", 8, "pieces of the batch that flow through the stages")
-    pipeline.add_argument("--schedule", choices=_runnable(), default="1f1b", help="(default: 1f1b)")
+    pipeline.add_argument(
+        "--schedule",
+        metavar="NAME|FILE",
+        default="1f1b",
+        help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file (default: 1f1b)",
+    )
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
     _number(pipeline, "--data", 2, "data parallelism inside each stage")
     _number(pipeline, "--model", 1, "tensor parallelism inside each stage")
@@ -201,12 +216,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     output.add_argument("--dump", type=Path, metavar="FILE", help="write the lowered step, for jaxpp-opt")
     return parser
-
-
-def _runnable() -> list[str]:
-    """All but those that cut the sequence, which need a model that hands keys and values from slice to slice."""
-    made = (schedules.make(name, meshes=2, microbatches=4) for name in schedules.names())
-    return [plan.name for plan in made if plan.slices == 1]
 
 
 def _number(group: Any, flag: str, default: int | None, text: str, least: int = 1) -> None:

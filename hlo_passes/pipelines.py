@@ -32,7 +32,7 @@ def mpmd(
     """From a lowered training step to the program of its meshes.
 
     Args:
-        schedule: a schedule's name or text, instead of the one that the loop carries.
+        schedule: a schedule's name, file or text, instead of the one that the loop carries.
         meshes: the number of meshes of a schedule given by name.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.

@@ -44,7 +44,7 @@ def mpmd_jit_with_loop(
     Args:
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
-        schedule: for a loop that names none (a `lax.scan`): a schedule, or the name of one.
+        schedule: for a loop that names none (a `lax.scan`): as for `treduce`.
         in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
             PartitionSpecs, MpmdShardings, or None where the present sharding, or else propagation, decides.
         out_shardings: likewise, of the results.

@@ -1,5 +1,6 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, weakly_typed
 from jaxpp.array import plain
+from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import PassError, run_passes
 from jaxpp.hlo_passes.ir.attributes import ROWS_SENT, integer
 from jaxpp.hlo_passes.ir.program import stacked_arguments
@@ -21,7 +23,6 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.runtime import Event, Executable, load, measured_costs, processes, trace_step
 from jaxpp.runtime.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.arrays import Shardings
@@ -29,7 +30,8 @@ from jaxpp.runtime.program import Argument, Result
 from jaxpp.runtime.summary import summary, title
 from jaxpp.times import current_times, record
 
-Schedule = schedules.BaseSchedule | schedules.Schedule | str
+Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
+"""What `jaxpp.schedules.resolve` takes."""
 
 
 class LoweredStep:
@@ -63,10 +65,13 @@ class LoweredStep:
             PassError: the marks, the loop or the schedule don't fit together.
         """
         if self._program is None:
+            dump = dump_of(self._lowered.module)
+            if dump:
+                dump.lowered(self._lowered.module)
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             mesh = self._lowered.mpmd_mesh
-            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes))
+            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes), [dump] if dump else ())
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:
@@ -75,6 +80,8 @@ class LoweredStep:
                     hint="give a larger mesh, or a schedule that places several stages on one mesh",
                 )
             _check_stacks(self._lowered.stacks, module)
+            if dump:
+                dump.program(module)
             self._program = ProgramModule(module)
         return self._program
 
@@ -85,11 +92,9 @@ class LoweredStep:
         length = microbatches_without_schedule(module)
         if length is None:
             return ""
-        schedule = self._schedule
         try:
-            if isinstance(schedule, str) and "\n" not in schedule:
-                schedule = schedules.make(schedule, meshes=self._lowered.mpmd_mesh.mpmd_dim, microbatches=length)
-            return schedule_text(schedule, length)
+            meshes = self._lowered.mpmd_mesh.mpmd_dim
+            return str(schedules.resolve(self._schedule, meshes=meshes, microbatches=length))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=location_of_the_loop(module)) from error
 

@@ -16,8 +16,8 @@ from jaxpp._compat import closed_over_as_arguments
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.reductions import Add, Concat, Max, Op
-from jaxpp.schedules import Schedule
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.given import library_name, resolve
 
 MICROBATCH_LOOP = "jaxpp.microbatch_loop"
 
@@ -36,8 +36,9 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     Args:
         fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
         batch: a pytree of arrays, all of the same size M along `axis`.
-        schedule: in which order the stages run the microbatches, e.g. `jaxpp.Std1F1B(4)`. None: the one of the
-            surrounding `mpmd_jit_with_loop`.
+        schedule: in which order the stages run the microbatches: `jaxpp.Std1F1B(4)`, the name of a schedule with or
+            without options, "1f1b" or "gis{chunks=4}", the path of a file, or a text. None: the one of the surrounding
+            `mpmd_jit_with_loop`.
         axis: the microbatch axis of every leaf of `batch`.
         operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that
             is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair, as
@@ -210,19 +211,20 @@ def _is_operation(x: Any) -> bool:
 def schedule_text(schedule: Any, length: int) -> str:
     """The schedule for `length` microbatches in its text form; empty for None.
 
+    A name of the library stays a name: how many meshes there are is known later.
+
     Args:
-        schedule: None, a text, a `Schedule`, or what has `build(microbatches) -> Schedule`.
+        schedule: None, or what `jaxpp.schedules.resolve` takes.
         length: the number of microbatches.
     """
     if schedule is None:
         return ""
-    if isinstance(schedule, type):
-        name = schedule.__name__
-        raise TypeError(f"{here()}schedule={name} is a class; give an instance: schedule={name}(number of stages)")
-    if not hasattr(schedule, "build") and not isinstance(schedule, (str, Schedule)):
-        kind = type(schedule).__name__
-        raise TypeError(f"{here()}schedule: expected one such as jaxpp.Std1F1B(4), or its name or text, found {kind}")
-    return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
+    if isinstance(schedule, str) and ("\n" in schedule or library_name(schedule)):
+        return schedule
+    try:
+        return str(resolve(schedule, microbatches=length))
+    except TypeError as error:
+        raise TypeError(f"{here()}{error}") from None
 
 
 class _Loop(Primitive):

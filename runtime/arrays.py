@@ -123,9 +123,10 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
     """
     is_here = not isinstance(value, jax.Array) or value.is_fully_addressable
     if is_here and sharding.is_fully_addressable:
-        if isinstance(value, jax.Array) and value.sharding.memory_kind != sharding.memory_kind:
+        kind = sharding.memory_kind
+        if isinstance(value, jax.Array) and kind is not None and value.sharding.memory_kind != kind:
             # Where the sharding has fewer devices than the array, JAX forgets to change the memory, too (0.12).
-            value = jax.device_put(value, value.sharding.with_memory_kind(sharding.memory_kind))
+            value = jax.device_put(value, value.sharding.with_memory_kind(kind))
         return jax.device_put(value, sharding)
     whole = np.asarray(value) if is_here else None
     indices = sharding.addressable_devices_indices_map(value.shape)

@@ -151,7 +151,7 @@ def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes:
     op.walk(lambda each: collectives.append(each.name) or ir.WalkResult.ADVANCE)
     if not over and _COLLECTIVES.isdisjoint(collectives):
         return
-    source = re.search(r'"([^"]+\.py)":(\d+)', str(op.location))
+    source = re.search(r'"([^"]+)":(\d+):\d', str(op.location))  # a file, or a cell of a notebook
     where = f"{source[1]}:{source[2]}: error: " if source else ""
     what = f"over {over[0]!r}" if over else "with collectives"
     axes = over or [axis for axis, size in sizes.items() if traced[axis] != size]

@@ -15,6 +15,7 @@ The grid is the schedule: `S.parse` reads it back, exactly. `0F2` is the forward
 full backward, I and W its two halves, the gradients of inputs and of weights.
 
     names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
+    resolve(...)       the schedule that a user named, wrote in a file, or gave as text or object
     check(s)           is it valid, and if not, why
     rows_of_layers(...) where stacked layers stand, so that each mesh has one block of them
     merged_order(s)    one order over all meshes, for a process that dispatches them all
@@ -39,6 +40,7 @@ from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture import draw
+from jaxpp.schedules.given import resolve
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.layers import rows_of_layers
@@ -143,6 +145,7 @@ __all__ = [
     "one_f_one_b",
     "parse",
     "recompute",
+    "resolve",
     "rows_of_layers",
     "search",
     "simulate",

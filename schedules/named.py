@@ -34,7 +34,7 @@ class LibrarySchedule(BaseSchedule):
 
     def tasks(self, n_mubatches: int) -> ScheduleTasks:
         """The cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
-        return [[cell if len(cell) > 1 else cell[0] for cell in row] for row in self._make(n_mubatches).cells]
+        return [[cell[0] if len(cell) == 1 else cell for cell in row] for row in self._make(n_mubatches).cells]
 
     def get_mpmd_idx(self, stage_id: int) -> int:
         """The mesh where the weights of a stage are at home."""

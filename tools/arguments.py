@@ -50,7 +50,9 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
         "-p", "--passes", default=None, metavar="PASSES", help="name,name{option=value option2=value}, in order"
     )
     group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
-    group.add_argument("--schedule", metavar="TEXT", help="for --pipeline: a name such as 1f1b, or a schedule's text")
+    group.add_argument(
+        "--schedule", metavar="NAME|FILE", help="for --pipeline: a schedule such as 1f1b, gis{chunks=4} or mine.txt"
+    )
     group.add_argument("--meshes", type=int, metavar="N", help="for --pipeline: the number of meshes")
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")

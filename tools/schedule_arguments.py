@@ -4,7 +4,8 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from jaxpp.tools.schedule_input import COSTS, Option, UsageError, library_options
+from jaxpp.schedules.given import Option, WordsError, library_options
+from jaxpp.tools.schedule_input import COSTS
 
 _NAME: Final = (
     "a schedule of the library (jaxpp-schedule list), with options of its own as in gis{chunks=4}; "
@@ -67,7 +68,7 @@ def _converter(option: Option) -> Callable[[str], object]:
     def convert(text: str) -> object:
         try:
             return option.convert(text)
-        except UsageError as error:
+        except WordsError as error:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return convert

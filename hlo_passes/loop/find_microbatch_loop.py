@@ -16,8 +16,10 @@ from jaxpp.hlo_passes.loop.counted import counters, trip_count
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
+from jaxpp.schedules.given import library_name
 
-_MOST_CELLS = 1 << 20
+_LARGE = 1 << 20
+"""Cells of a schedule that takes long to write down."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class FindMicrobatchLoop(Pass):
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.
 
     Options:
-        schedule: a schedule's name (`1f1b`) or text form, instead of the loop's own.
+        schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
         meshes: the number of meshes for a schedule given by name.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
@@ -68,7 +70,7 @@ class FindMicrobatchLoop(Pass):
         schedule, text = self._schedule(loop, length)
         marks = find_marks(loop)
         if len(marked_stages(marks)) not in (schedule.stages - 1, schedule.stages):
-            raise wrong_number(marks, schedule.stages, schedule.name, loop)
+            raise wrong_number(marks, schedule, loop)
         number_marks(marks)
         indices = counters(loop)
         positions, starts, steps = ([each[i] for each in indices] for i in range(3))
@@ -84,17 +86,16 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            if "\n" in text:
-                schedule = schedules.parse(text)
-            elif not self.meshes and text in schedules.names():
+            if not self.meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",
                     location=loop.location,
                     hint="give meshes=N to the pass, or --meshes N with --pipeline",
                 )
-            else:
-                _check_size(self.meshes, length, loop)
-                schedule = schedules.make(text, meshes=self.meshes, microbatches=length)
+            if library_name(text):
+                self._check_meshes(loop, length)
+            schedule = schedules.resolve(text, meshes=self.meshes, microbatches=length)
+            if "\n" not in text:
                 text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
@@ -105,15 +106,16 @@ class FindMicrobatchLoop(Pass):
             )
         return schedule, text
 
-
-def _check_size(meshes: int, length: int, loop: ir.Operation) -> None:
-    """Raise PassError for a schedule that would take minutes to write down."""
-    if meshes > 0 and meshes * (meshes + length) > _MOST_CELLS:
-        raise PassError(
-            f"a schedule for {meshes} meshes and {length} microbatches has more than {_MOST_CELLS} cells",
-            location=loop.location,
-            hint="give fewer meshes or microbatches",
-        )
+    def _check_meshes(self, loop: ir.Operation, length: int) -> None:
+        """Raise PassError for a large schedule by name that has more stages than the loop, before it is written down."""
+        count = len(marked_stages(find_marks(loop)))
+        if self.meshes > count + 1 and self.meshes * (self.meshes + length) > _LARGE:
+            raise PassError(
+                f"found {count} stage mark{'s' * (count != 1)}, a schedule for {self.meshes} meshes has at least as "
+                "many stages",
+                location=loop.location,
+                hint="give fewer meshes",
+            )
 
 
 def loop_schedule(loop: ir.Operation) -> str:
@@ -192,9 +194,28 @@ def _find(main: ir.Operation) -> ir.Operation:
     inner = next((op for op in nested(main) if at.LOOP in op.attributes), None)
     if inner is not None:
         raise _inside_another(inner)
+    raise _no_loop(main)
+
+
+def _no_loop(main: ir.Operation) -> PassError:
+    """The error for a step without a loop over microbatches, or with one that nothing tells from other loops."""
     mark = next((op for op in nested(main) if boundary.is_mark(op)), None)
-    raise PassError(
-        "no microbatch loop" + (": the stage marks stand outside of any loop" if mark is not None else ""),
-        location=(mark or main).location,
-        hint="wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan",
+    loop = next((op for op in operations(body_of(main)) if op.name == "stablehlo.while"), None)
+    treduce = "wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan"
+    if mark is not None:
+        return PassError(
+            "no microbatch loop: the stage marks stand outside of any loop",
+            location=mark.location,
+            hint=f"{treduce}; jaxpp.mpmd_jit_by_yield compiles a function without microbatches",
+        )
+    if loop is not None:
+        return PassError(
+            "no microbatch loop: there is no stage mark in any loop",
+            location=loop.location,
+            hint="mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes",
+        )
+    return PassError(
+        "no microbatch loop, and no stage mark",
+        location=main.location,
+        hint=f"{treduce}, and mark the end of each stage in it (jaxpp.mark_stage_end)",
     )

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.boundary import Boundary
 from jaxpp.hlo_passes.ir.functions import nested, operations
+from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
 
@@ -83,8 +86,9 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 
 
-def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -> PassError:
-    """The error for marks that don't fit a schedule of `stages` stages."""
+def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> PassError:
+    """The error for marks that don't fit the stages of a schedule."""
+    stages, name = schedule.stages, schedule.name
     again = _computed_again(marks, stages)
     if again is not None:
         return PassError(
@@ -97,25 +101,61 @@ def wrong_number(marks: Marks, stages: int, schedule: str, loop: ir.Operation) -
     count = len(marked_stages(marks))
     if any(at.LAYER in op.attributes for op, _ in marks):
         return PassError(
-            f"found {count} stage marks, one for each layer of a scan; the schedule {schedule} has {stages} stages",
+            f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {stages} stages",
             location=marks[0][0].location,
             hint=f"scan over the {stages} stages, and over the layers of each inside: "
             f"reshape the stacked parameters to ({stages}, layers per stage, ...)",
         )
     times = count // stages
-    if times > 1 and count == times * stages and stages > 1:
+    if times > 1 and count == times * stages and stages > 1 and not _follows(marks[stages][0], marks[stages - 1][0]):
         return PassError(
-            f"found {count} stage marks, {times} times as many as the schedule {schedule} of {stages} stages has",
+            f"found {count} stage marks, {times} times as many as the schedule {name} of {stages} stages has",
             location=marks[stages][0].location,
             hint=f"take a schedule of {count} stages; or, where the model is applied {times} times to a microbatch, "
             "let it go through each stage once, with all its inputs: mark them together, mark_stage_end((x, y)), "
             "or make them one batch",
         )
+    fewer = f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one"
     return PassError(
-        f"found {count} stage mark{'s' * (count != 1)}, the schedule {schedule} has {stages} stages",
+        f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {stages} stages",
         location=loop.location,
-        hint=f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one",
+        hint=fewer + _another_schedule(schedule, count) if count > stages else _another_loop(loop) + fewer,
     )
+
+
+def _another_schedule(schedule: schedules.Schedule, count: int) -> str:
+    """What schedule to take for more marks."""
+    chunks, rest = divmod(count, schedule.meshes)
+    fits = not rest and schedule.name in library_options()["chunks"].schedules
+    example = f", such as {schedule.name}{{chunks={chunks}}} on {schedule.meshes} meshes" if fits else ""
+    return f"; or take a schedule of {count} stages{example}"
+
+
+def _another_loop(loop: ir.Operation) -> str:
+    """What to do where the user's own loop, which has too few marks, is not the one over microbatches."""
+    if at.LOOP in loop.attributes:
+        return ""
+    return (
+        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
+        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
+    )
+
+
+def _follows(op: ir.Operation, earlier: ir.Operation) -> bool:
+    """Whether `op` uses what `earlier` makes, itself or through other operations of their block."""
+    numbers = {each: number for number, each in enumerate(operations(op.block))}
+    first, reached, open_ = numbers[earlier], set[int](), [numbers[op]]
+    inside = list(numbers)
+    while open_:
+        current = inside[open_.pop()]
+        for owner in (defining_op(operand) for each in (current, *nested(current)) for operand in each.operands):
+            number = numbers.get(owner, -1) if owner is not None else -1
+            if number == first:
+                return True
+            if number > first and number not in reached:
+                reached.add(number)
+                open_.append(number)
+    return False
 
 
 def _computed_again(marks: Marks, stages: int) -> ir.Operation | None:

@@ -1,10 +1,20 @@
 """What one process of `jax.distributed` does with the private names around processes: see `unit.runtime.together`."""
 
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 from jaxpp import _compat
+
+
+def before_a_backend_starts() -> list[Any]:
+    """Whether the backends were starting, before and after; and the numbers of the processes."""
+    before = _compat.is_backend_starting()
+    numbers = _compat.process_numbers()
+    jax.devices()
+    return [before, _compat.is_backend_starting(), *numbers]
 
 
 def through_the_store() -> str:

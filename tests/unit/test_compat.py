@@ -183,6 +183,18 @@ def test_host_callbacks() -> None:
     assert _compat.host_callbacks(jax.jit(jnp.sin).lower(1.0)) == ()
 
 
+def test_execute_noting_effects() -> None:
+    said: list[int] = []
+    lowered = jax.jit(lambda x: jax.debug.callback(lambda y: said.append(int(y)), x) or x).lower(np.int32(0))
+    bytecode, callbacks = str(lowered.compiler_ir()).encode(), _compat.host_callbacks(lowered)
+    executable = _compat.compile_program(bytecode, jax.devices()[:1], {}, callbacks)
+    execute = _compat.execute_noting_effects(executable)
+    for number in (1, 2):
+        execute([jax.device_put(np.int32(number), jax.devices()[0])])
+    jax.effects_barrier()
+    assert said == [1, 2]
+
+
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 def test_key_implementation(implementation: str) -> None:
     assert _compat.key_implementation(jax.random.key(0, impl=implementation).dtype) == implementation
@@ -212,5 +224,6 @@ def test_weakly_typed() -> None:
 
 
 def test_what_processes_share() -> None:
-    jobs = [compat_jobs.through_the_store, compat_jobs.through_a_transfer, compat_jobs.without_farewell]
-    assert together.run(jobs, processes=1) == [["there", 4, True]]
+    before, farewell = compat_jobs.before_a_backend_starts, compat_jobs.without_farewell
+    jobs = [before, compat_jobs.through_the_store, compat_jobs.through_a_transfer, farewell]
+    assert together.run(jobs, processes=1) == [[[False, False, 0, 1], "there", 4, True]]

@@ -117,6 +117,23 @@ def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyP
     assert str(known.plan.placement) == "0 0 0 0"
 
 
+def test_gpt_takes_a_schedule_with_options_and_one_from_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = example("gpt_options", monkeypatch)
+    monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
+    known, _ = options.parse(["--schedule", "gis{chunks=4 group=1}"])
+    assert (known.plan.stages, known.plan.meshes) == (4, 1)
+    mine = schedules.make("zb-v", meshes=2, microbatches=8)
+    (tmp_path / "mine").write_text(str(mine).replace("zb-v", "mine"))
+    known, _ = options.parse(["--schedule", str(tmp_path / "mine")])
+    assert (known.plan.name, known.plan.orders, known.devices) == ("mine", mine.orders, 4)
+    for flag, value, found in (("--stages", 2, 4), ("--microbatches", 4, 8)):
+        with pytest.raises(SystemExit):
+            options.parse(["--schedule", str(tmp_path / "mine"), flag, str(value)])
+        assert f"{flag} ({value}) must be {found}, as in {tmp_path / 'mine'}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -128,6 +145,9 @@ def test_gpt_knows_every_schedule_of_whole_sequences(monkeypatch: pytest.MonkeyP
         ("--layers 6 --stages 3 --schedule kimi-k2", "--stages (3) must be a multiple of --chunks (2)"),
         ("--schedule hanayo --chunks 3", "hanayo: chunks must be a multiple of 2, found 3: a wave goes down and up"),
         ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes none"),
+        ("--schedule seq1f1b", "--schedule seq1f1b cuts sequences into slices, which this model can't"),
+        ("--schedule gis{group=x}", "group must be a whole number, found 'x'"),
+        ("--schedule none.txt", "none.txt: cannot read: No such file or directory"),
         ("--sequence 100000", "--sequence (100000) must be shorter than the text, 35839 bytes"),
         ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),
         ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),

@@ -2,8 +2,8 @@
 
 // A step without a loop, and without marks.
 
-// CHECK: loop_invalid.mlir:[[# @LINE + 2]]:1: error: no microbatch loop
-// CHECK-NEXT: wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan
+// CHECK: loop_invalid.mlir:[[# @LINE + 2]]:1: error: no microbatch loop, and no stage mark
+// CHECK-NEXT: wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan, and mark the end of each stage in it (jaxpp.mark_stage_end)
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %0 = stablehlo.sine %x : tensor<f32>
   return %0 : tensor<f32>
@@ -11,10 +11,32 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
+// A loop without marks: nothing tells it from any other.
+
+// CHECK: loop_invalid.mlir:[[# @LINE + 4]]:10: error: no microbatch loop: there is no stage mark in any loop
+// CHECK-NEXT: mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %y = stablehlo.sine %h : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+
+// -----
+
 // A step with a loop that has nothing to do with stages: the marks stand outside.
 
 // CHECK: loop_invalid.mlir:[[# @LINE + 15]]:8: error: no microbatch loop: the stage marks stand outside of any loop
-// CHECK-NEXT: wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan
+// CHECK-NEXT: wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan; jaxpp.mpmd_jit_by_yield compiles a function without microbatches
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

@@ -26,7 +26,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // One mark too many.
 
 // CHECK: marks_invalid.mlir:[[# @LINE + 4]]:10: error: found 3 stage marks, the schedule gpipe has 2 stages
-// CHECK-NEXT: mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one
+// CHECK-NEXT: mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one; or take a schedule of 3 stages
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

@@ -55,6 +55,8 @@ def test_wrong_number_of_marks(marks: int) -> None:
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         f"found {marks} stage mark{'s' * (marks != 1)}, the schedule 1f1b has 3 stages\n"
         "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+        + "; or take a schedule of 4 stages"
+        * (marks == 4)
     )
 
 
@@ -109,13 +111,65 @@ def test_no_treduce() -> None:
 
     text = message(step)
     assert at(text, layers, "mark_stage_end") == (
-        f"no microbatch loop: the stage marks stand outside of any loop\n  {WRAP}"
+        f"no microbatch loop: the stage marks stand outside of any loop\n  {WRAP}; "
+        "jaxpp.mpmd_jit_by_yield compiles a function without microbatches"
     )
     assert message(step, schedule="1f1b") == text
 
 
 def test_neither_loop_nor_mark() -> None:
-    assert message(lambda params, _: params, schedule=SCHEDULE) == f"error: no microbatch loop\n  {WRAP}"
+    assert message(lambda params, _: params, schedule=SCHEDULE) == (
+        f"error: no microbatch loop, and no stage mark\n  {WRAP}, and mark the end of each stage in it "
+        "(jaxpp.mark_stage_end)"
+    )
+
+
+def test_a_loop_without_marks() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def one(total: Any, microbatch: Any) -> Any:
+            return total + loss(params, microbatch, marks=0), None
+
+        return lax.scan(one, 0.0, batch)[0]
+
+    assert at(message(step, schedule="1f1b"), step, "lax.scan") == (
+        "no microbatch loop: there is no stage mark in any loop\n  "
+        "mark the end of each stage (jaxpp.mark_stage_end) in what the loop over microbatches computes"
+    )
+
+
+def test_a_loop_over_layers_alone() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def layer(x: jax.Array, w: jax.Array) -> Any:
+            return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+        return lax.scan(layer, batch["x"][0], jnp.stack(params))[0]
+
+    assert at(message(step, schedule="1f1b"), step, "lax.scan") == (
+        "found 1 stage mark, the schedule 1f1b has 3 stages\n  "
+        "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
+        "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
+        "mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+    )
+
+
+def test_more_marks_than_stages() -> None:
+    text = message(partial(sgd_step, schedule=jaxpp.GPipe(2)), weights(4), batch(4))
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "found 4 stage marks, the schedule gpipe has 2 stages\n  "
+        "mark the end of every stage (mark_stage_end): 2 marks, or 1 without the last one; "
+        "or take a schedule of 4 stages, such as gpipe{chunks=2} on 2 meshes"
+    )
+
+
+@pytest.mark.parametrize("file", ["/tmp/ipykernel_12/3456.py", "<ipython-input-3-a1b2>", "<stdin>", "<string>"])
+def test_code_that_is_in_no_file(file: str) -> None:
+    """Cells of notebooks, and what is typed, have lines too."""
+    names: dict[str, Any] = {"__name__": "__main__", "mark": jaxpp.mark_stage_end, "treduce": jaxpp.treduce}
+    exec(compile("def step(w, b):\n    x = b['x'][0]\n    return mark(x @ w[0])\n", file, "exec"), names)
+    assert message(names["step"]).startswith(f"{file}:3:11: error: no microbatch loop")
+    exec(compile("def step(w, b):\n    return treduce(lambda mb: 'x', b)\n", file, "exec"), names)
+    with pytest.raises(TypeError, match=f"^{re.escape(file)}:2: treduce: result is of type str"):
+        names["step"](weights(3), batch(4))
 
 
 ONE = (

@@ -1,6 +1,8 @@
 """Schedules, placements, numbers of stages, microbatches and marks: always the results of plain `jax.jit`."""
 
+import re
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -51,6 +53,33 @@ def test_library(name: str, meshes: int, options: dict[str, Any]) -> None:
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(schedule.stages), transformer.batch(schedule.microbatches))
     check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state, reference=PLAIN)
+
+
+def test_a_schedule_is_given_in_the_same_ways_everywhere(tmp_path: Path) -> None:
+    """By name with options, in a file, as text, as an object; to `treduce` and to the compiled function."""
+    schedule = schedules.make("kimi-k2", meshes=2, microbatches=3, chunks=1)
+    (tmp_path / "mine").write_text(str(schedule))
+    programs: set[str] = set()
+    for given in ("kimi-k2{chunks=1}", str(tmp_path / "mine"), tmp_path / "mine", str(schedule), jaxpp.KimiK2(2, 2)):
+        for inside in (True, False):
+            step = partial(sgd_step, schedule=given if inside else None)
+            outside = None if inside else given
+            lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), schedule=outside).lower(weights(2), batch(3))
+            programs.add(lowered.program().as_text())
+    assert len(programs) == 1
+
+
+def test_a_schedule_that_is_none() -> None:
+    for given, error, text in (
+        ("none.txt", schedules.ScheduleError, "none.txt: cannot read: No such file or directory"),
+        ("1f2b", schedules.ScheduleError, "no schedule is named '1f2b': there are gpipe, "),
+        ("gis{group=x}", jaxpp.PassError, "group must be a whole number, found 'x'"),
+        (3, schedules.ScheduleError, "expected a schedule: a name, a file, a text, a Schedule, or an object such as "),
+        (jaxpp.KimiK2, TypeError, "schedule=KimiK2 is a class; give an instance: schedule=KimiK2(number of stages)"),
+    ):
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=given), make_mesh(2))
+        with pytest.raises(error, match=rf"compare\.py:\d+:.* {re.escape(text)}"):
+            step(weights(2), batch(2))
 
 
 def test_every_schedule_is_tested() -> None:

@@ -176,20 +176,23 @@ def test_input_shardings_must_divide_by_the_largest_sizes() -> None:
         step(weights(2), batch(4))
 
 
-def test_shard_map_over_an_axis_of_two_sizes() -> None:
+@pytest.mark.parametrize("file", [__file__, "<ipython-input-3-a1b2>"])
+def test_shard_map_over_an_axis_of_two_sizes(file: str) -> None:
     mesh = uneven((1, 1), (2, 1))
+    sharded = jax.shard_map(jnp.matmul, mesh=mesh.jax_mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+    names: dict[str, Any] = {"sharded": sharded}
+    exec(compile("def over(x, w):\n    return sharded(x, w)\n", file, "exec"), names)  # a cell of a notebook
 
     def loss(params: Any, microbatch: Any) -> Any:
         x = microbatch["x"]
         for w in params:
-            over = jax.shard_map(jnp.matmul, mesh=mesh.jax_mesh, in_specs=(P("data"), P()), out_specs=P("data"))
-            x = jaxpp.mark_stage_end(over(x, w))
+            x = jaxpp.mark_stage_end(names["over"](x, w))
         return jnp.mean((x - microbatch["y"]) ** 2)
 
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, loss=loss, schedule=jaxpp.Std1F1B(2)), mpmd_mesh=mesh)
     with pytest.raises(
         ValueError,
-        match=r"^[^ ]*test_uneven_meshes\.py:\d+: error: a shard_map over 'data' was traced for a mesh where 'data' "
+        match=rf"^{re.escape(file)}:2: error: a shard_map over 'data' was traced for a mesh where 'data' "
         r"has 2 devices; @\w+ is to run on one where it has 1; give the meshes of a shard_map one size$",
     ):
         step(weights(2), batch(4))

@@ -286,7 +286,7 @@ def test_a_bug_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> None:
         raise KeyError("oops")
 
-    monkeypatch.setattr(S, "make", broken)
+    monkeypatch.setattr(S, "resolve", broken)
     assert failure("show", "1f1b", *SIZES, code=70) == "jaxpp-schedule: error: internal error: KeyError: 'oops'\n"
 
 

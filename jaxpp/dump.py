@@ -1,0 +1,60 @@
+"""`JAXPP_DUMP_DIR=DIR`: what becomes of every step on its way to a program, as files for `jaxpp-opt` and the eye.
+
+    DIR/jit_train_step.0.lowered.mlir     what the user wrote, with its lines
+    DIR/jit_train_step.0.schedule.txt     its schedule: a grid
+    DIR/jit_train_step.0.program.mlir     the program: one function per mesh
+
+The number counts the steps of this process; where there are several processes, `.process1` goes before it.
+"""
+
+import itertools
+import os
+
+import jax
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.schedules.files import write_file
+
+_numbers = itertools.count()
+
+
+class Dump:
+    """Writes what becomes of one step; watches the passes, so that what a failed one was given is there too.
+
+    Raises (when it writes):
+        OSError: the folder can't be written.
+    """
+
+    def __init__(self, folder: str, name: str) -> None:
+        process = f".process{jax.process_index()}" if jax.process_count() > 1 else ""
+        self._stem = os.path.join(folder, f"{name}{process}.{next(_numbers)}")
+        os.makedirs(folder, exist_ok=True)
+
+    def lowered(self, module: ir.Module) -> None:
+        """Write what the passes begin with."""
+        text: str = module.operation.get_asm(enable_debug_info=True)
+        self._write("lowered.mlir", text)
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Nothing: an observer of passes has it."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Write the schedule, which is known from then on."""
+        if isinstance(step, FindMicrobatchLoop):
+            self._write("schedule.txt", MicrobatchLoop.of(module).schedule)
+
+    def program(self, module: ir.Module) -> None:
+        """Write what the passes have made."""
+        self._write("program.mlir", str(module))
+
+    def _write(self, kind: str, text: str) -> None:
+        write_file(f"{self._stem}.{kind}", f"{text.rstrip()}\n".encode())
+
+
+def dump_of(module: ir.Module) -> Dump | None:
+    """Where to write what becomes of a step; None without the environment variable."""
+    folder = os.environ.get("JAXPP_DUMP_DIR")
+    return Dump(folder, ir.StringAttr(module.operation.attributes["sym_name"]).value) if folder else None

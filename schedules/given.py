@@ -1,0 +1,179 @@
+"""What may be given as a schedule, the same in Python and on every command line.
+
+1f1b                       a schedule of the library, for so many meshes and microbatches
+gis{chunks=4 group=2}      with options of its own
+mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); of two a library's name wins
+schedule: mine ...         the text of a grid
+Std1F1B(4)                 an object with `build(microbatches)`, or a Schedule, as it is
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement
+
+Value = int | bool | Placement
+
+_NAME: Final = re.compile(r"(?P<name>[^{}\n]+)(?:\{(?P<options>[^{}\n]*)\})?")
+_TYPES: Final[dict[str, type[Value]]] = {"int": int, "bool": bool, "Placement": Placement}
+_WANTED: Final = {int: "a whole number", bool: "true or false", Placement: "the mesh of each stage, such as 0,1,1,0"}
+
+
+class WordsError(ScheduleError):
+    """The words for a schedule can't be read, or an option of it has no such value."""
+
+
+class FileError(ScheduleError):
+    """A file can't be read, or holds no schedule.
+
+    Attributes:
+        path: of the file.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = path, reason
+
+
+@dataclass(frozen=True)
+class Option:
+    """What schedules of the library take beside the numbers of meshes and microbatches.
+
+    Attributes:
+        name: of the parameter.
+        type: int, bool or Placement.
+        about: what it means.
+        schedules: the names of those that take it.
+    """
+
+    name: str
+    type: type[Value]
+    about: str
+    schedules: list[str] = field(default_factory=list[str])
+
+    def convert(self, text: str) -> Value:
+        """The value that `text` stands for.
+
+        Raises:
+            WordsError: it is none.
+        """
+        try:
+            if self.type is Placement:
+                return Placement.of(*(tuple(map(int, word.split("+"))) for word in re.split("[, ]+", text.strip())))
+            return {"true": True, "false": False}[text] if self.type is bool else int(text)
+        except (ValueError, KeyError):
+            raise WordsError(f"{self.name} must be {_WANTED[self.type]}, found {text!r}") from None
+
+
+@cache
+def library_options() -> Mapping[str, Option]:
+    """The options of the whole library by name, from the signatures and docstrings of its functions."""
+    found: dict[str, Option] = {}
+    for name, function in LIBRARY.items():
+        for parameter in list(inspect.signature(function).parameters.values())[2:]:
+            kind = _TYPES.get(parameter.annotation.partition(" ")[0])
+            about = re.search(rf"\n *{parameter.name}: ([^,;.]*)", inspect.getdoc(function) or "")
+            if kind is not None and about is not None:
+                option = Option(parameter.name, kind, about[1])
+                found.setdefault(parameter.name, option).schedules.append(name)
+    return found
+
+
+def library_name(given: object) -> str | None:
+    """The name in `gis{chunks=4}`; None for what is no name of the library, with or without options."""
+    match = _NAME.fullmatch(given) if isinstance(given, str) else None
+    return match["name"] if match and match["name"] in LIBRARY else None
+
+
+def resolve(
+    given: object, *, meshes: int | None = None, microbatches: int | None = None, **options: object
+) -> Schedule:
+    """The schedule that was given: by name, in a file, as text, or as an object (see above).
+
+    Args:
+        given: a text, a path, a Schedule, or what has `build(microbatches)`.
+        meshes: of a schedule by name.
+        microbatches: of a schedule by name, or of an object that builds one.
+        options: of a schedule by name; its own words go first.
+
+    Raises:
+        FileError: the file can't be read, or holds no schedule.
+        WordsError: an option has no such value.
+        ScheduleError: there is no such schedule, or not for these numbers; `given` is of another kind.
+        TypeError: it is a class.
+    """
+    if isinstance(given, type):
+        raise TypeError(
+            f"schedule={given.__name__} is a class; give an instance: schedule={given.__name__}(number of stages)"
+        )
+    if isinstance(given, Schedule):
+        return given
+    if isinstance(given, os.PathLike):
+        return _read(os.fspath(given))
+    if isinstance(given, str):
+        return Schedule.parse(given) if "\n" in given else _from_words(given, meshes, microbatches, options)
+    build: Any = getattr(given, "build", None)
+    if build is None or microbatches is None:
+        expected = "a schedule: a name, a file, a text, a Schedule, or an object such as jaxpp.Std1F1B(4)"
+        raise ScheduleError(f"expected {expected}, found {str(given)[:80]!r}")
+    return build(microbatches)
+
+
+def _from_words(words: str, meshes: int | None, microbatches: int | None, options: Mapping[str, object]) -> Schedule:
+    match = _NAME.fullmatch(words)
+    name = library_name(words)
+    if name is None and (os.path.exists(words) or "." in words or os.sep in words):
+        return _read(words)
+    if match is None:
+        raise WordsError(f"expected a schedule such as gis or gis{{chunks=4 group=2}}, found {words[:80]!r}")
+    values = dict(options)
+    for word in (match["options"] or "").split():
+        key, _, value = word.partition("=")
+        option = library_options().get(key)
+        values[key] = option.convert(value) if option else value
+    if name is not None and (meshes is None or microbatches is None):
+        raise WordsError(f"{name} is a schedule of the library: it needs the numbers of meshes and microbatches")
+    return make(match["name"], meshes=meshes or 0, microbatches=microbatches or 0, **values)
+
+
+def _read(path: str) -> Schedule:
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FileError(path, f"cannot read: {reason}") from None
+    return parse_file(data, path)
+
+
+def parse_file(data: bytes, path: str) -> Schedule:
+    """The schedule in a file: a grid, or a table where its name ends in `.csv`; that of standard input is `-`.
+
+    Raises:
+        FileError: it holds neither.
+    """
+    try:
+        text = data.decode()
+        if not text.strip():
+            raise ScheduleError("the file is empty; expected a schedule: a grid or a table")
+        # Standard input has no name to go by; but every line of a grid has a colon, and no cell of a table has one.
+        if not (path.endswith(".csv") or (path == "-" and ":" not in text)):
+            return Schedule.parse(text)
+        # A table has no name in it.
+        title = re.sub("[^!-~]+", "_", os.path.basename(path).removesuffix(".csv")) if path != "-" else "csv"
+        return Schedule.from_csv(text, title or "csv")
+    except UnicodeDecodeError:
+        raise FileError(path, "neither a grid nor a table: not text in UTF-8") from None
+    except ScheduleError as error:
+        raise FileError(path, str(error)) from None

@@ -1,0 +1,1 @@
+../../jaxpp/dump.py
