@@ -107,7 +107,7 @@ class FindMicrobatchLoop(Pass):
         return schedule, text
 
     def _check_meshes(self, loop: ir.Operation, length: int) -> None:
-        """Raise PassError for a large schedule by name that has more stages than the loop, before it is written down."""
+        """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""
         count = len(marked_stages(find_marks(loop)))
         if self.meshes > count + 1 and self.meshes * (self.meshes + length) > _LARGE:
             raise PassError(

@@ -12,6 +12,7 @@ import pytest
 from jaxlib.mlir import ir
 
 from jaxpp.lowering import Add, Concat, Max, MpmdMesh, Op, treduce, treduce_i
+from jaxpp.schedules import ScheduleError
 
 M = 5
 BATCH = {"x": np.arange(M * 6, dtype=np.float32).reshape(M, 2, 3), "y": np.arange(M, dtype=np.int32)}
@@ -291,8 +292,8 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "no schedule": (
         lambda: treduce(lambda mb: mb, np.ones(4), schedule=4),
-        TypeError,
-        "schedule: expected one such as jaxpp.Std1F1B(4), or its name or text, found int",
+        ScheduleError,
+        "expected a schedule: a name, a file, a text, a Schedule, or an object such as jaxpp.Std1F1B(4), found '4'",
     ),
     "result": (lambda: treduce(lambda mb: "loss", np.ones(4)), TypeError, "treduce: result is of type str"),
     "incomplete": (lambda: type("Half", (Op,), {"state": Add.state})(), TypeError, "instantiate abstract class Half"),
