@@ -3,7 +3,7 @@
 from jaxpp.runtime.costs import measured_costs
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.load import load
-from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.trace import Event, trace_step, write_chrome_trace
 from jaxpp.runtime.values import ProgramError
 
@@ -15,6 +15,7 @@ __all__ = [
     "ProgramError",
     "Receive",
     "Send",
+    "TaskName",
     "load",
     "measured_costs",
     "trace_step",

@@ -146,10 +146,12 @@ class _Fused:
         types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
         function = by_name[name] = create(module, name, arguments, types, attributes)
         tables = [(at.argument_attributes(part), at.result_attributes(part)) for part in parts]
+        of_task = _numbers(self.groups[0].calls, by_name)
+        marks: list[dict[str, ir.Attribute]] = [{at.PART: at.i64(n)} if len(tasks) > 1 else {} for n in of_task]
         at.set_tables(
             function,
-            [tables[i][0][n] for i, n in self.groups[0].arguments],
-            [tables[i][1][n] for i, n in results],
+            [tables[i][0][n] | marks[i] for i, n in self.groups[0].arguments],
+            [tables[i][1][n] | marks[i] for i, n in results],
         )
         self._fill(body_of(function), parts, results)
         for group in self.groups:
@@ -182,6 +184,11 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> l
             tasks.pop()
         tasks.append((kind, stage, microbatch))
     return tasks
+
+
+def _numbers(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> list[int]:
+    """For each of `calls` the number of its task among `_tasks`."""
+    return [len(_tasks(calls[: number + 1], by_name)) - 1 for number in range(len(calls))]
 
 
 def _replace(
