@@ -25,6 +25,9 @@ def check_form(module: ir.Module) -> None:
     said = at.integer(module.operation, at.MESHES)
     if said != len(meshes):
         raise PassError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    for op in module.body.operations:
+        if op.operation.name not in ("func.func", "sdy.mesh"):
+            raise PassError(f"a {op.operation.name} outside of the functions", location=op.location)
     _check_sizes(module, len(meshes))
     for function in functions(module).values():
         _check_function(function)

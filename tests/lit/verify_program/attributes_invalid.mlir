@@ -435,3 +435,15 @@ module attributes {jaxpp.meshes = 1 : i64} {
     return %a : tensor<f32>
   }
 }
+
+// -----
+
+// What is in no function.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:8: error: a stablehlo.constant outside of the functions
+module attributes {jaxpp.meshes = 1 : i64} {
+  %0 = stablehlo.constant dense<0> : tensor<i32>
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    return %x : tensor<f32>
+  }
+}
