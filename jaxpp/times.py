@@ -47,5 +47,6 @@ def record(times: Times, events: Sequence[Event]) -> None:
     """Add the tasks among the events of a step."""
     for event in events:
         if event.target is None:
-            name = f"{event.kind} on mesh {event.mesh}" if event.stage is None else f"{event.kind} {event.stage}"
+            tasks = " + ".join(f"{each.kind} {each.stage}" for each in event.labels if each.stage is not None)
+            name = tasks or f"{event.kind} on mesh {event.mesh}"
             times.setdefault(name, []).append(1e3 * event.seconds)

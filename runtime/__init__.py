@@ -4,7 +4,7 @@ from jaxpp._versions import warn_of_newer_jax
 from jaxpp.runtime.costs import measured_costs
 from jaxpp.runtime.execute import Executable
 from jaxpp.runtime.load import load
-from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.trace import Event, trace_step, write_chrome_trace
 from jaxpp.runtime.values import ProgramError
 
@@ -18,6 +18,7 @@ __all__ = [
     "ProgramError",
     "Receive",
     "Send",
+    "TaskName",
     "load",
     "measured_costs",
     "trace_step",

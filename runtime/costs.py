@@ -1,5 +1,6 @@
 """What a measured step costs, as the simulator and the search of schedules read it."""
 
+import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,8 +24,10 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
 
     Times are medians over microbatches and steps. Of each step the first run of each task on a mesh is left out, as it
     may be slower than the rest, unless it is the only one. A full backward counts as input and weight gradient in equal
-    parts, unless that stage has them as tasks of their own. `hop` is one number for all pairs of meshes: the time of
-    the largest of the copies that a task sends to a mesh.
+    parts, unless that stage has them as tasks of their own: then it is in `kinds`. A task that is fused everywhere has
+    what the others leave of the time of the call. `fused` is the time of a call of several tasks as a share of what
+    they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the largest of
+    the copies that a task sends to a mesh.
 
     Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
     what a forward has or makes that its backward reads (`activation_bytes`); where the backward is split, what the
@@ -42,6 +45,7 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     """
     scale = 1 / UNITS[Costs(unit=unit).unit]
     times = _task_times(steps)
+    share = _add_fused(times, steps)
     if not times:
         raise ValueError("measured_costs: the events have no task of a stage")
     activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
@@ -55,6 +59,8 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
         message_bytes=message_bytes,
         activation_bytes=activation_bytes,
         weight_grad_bytes=weight_grad_bytes,
+        kinds=_full_backwards(times, table, scale),
+        fused=_rounded(share),
         unit=unit,
     )
 
@@ -77,6 +83,32 @@ def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float
     return {key: statistics.median(seconds) for key, seconds in found.items()}
 
 
+def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Event]]) -> float:
+    """Add what is never alone to `times`; returns the share of the sum of its tasks that a fused call takes."""
+    calls: list[Event] = []
+    for events in steps:
+        runs: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
+        for each in events:
+            if each.fused:
+                runs[each.mesh, *((kind, stage) for kind, stage, _ in each.fused)].append(each)
+        calls += [each for group in runs.values() for each in group[1:] or group]
+    rests: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for each in calls:
+        keys = [(kind, stage) for kind, stage, _ in each.fused]
+        unknown = [key for key in keys if key not in times]
+        rest = each.seconds - sum(times.get(key, 0.0) for key in keys)
+        for key in unknown:
+            rests[key].append(max(rest / len(unknown), _NOTHING))
+    alone = set(times)
+    times.update({key: statistics.median(seconds) for key, seconds in rests.items()})
+    shares = [
+        each.seconds / sum(times[kind, stage] for kind, stage, _ in each.fused)
+        for each in calls
+        if all((kind, stage) in alone for kind, stage, _ in each.fused)
+    ]
+    return statistics.median(shares) if shares else 1.0
+
+
 def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[float, float, float]:
     """Forward, input gradient and weight gradient of a stage, in seconds."""
     halves = [times.get((kind, stage)) for kind in ("input_grad", "weight_grad")]
@@ -84,6 +116,17 @@ def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[fl
         halves = [times["backward", stage] / 2] * 2
     forward, input_grad, weight_grad = (time or _NOTHING for time in (times.get(("forward", stage)), *halves))
     return forward, input_grad, weight_grad
+
+
+def _full_backwards(
+    times: Mapping[tuple[str, int], float], table: Sequence[tuple[float, float, float]], scale: float
+) -> dict[str, list[float]]:
+    """The time of a full backward of each stage, if one is measured beside its halves: it need not be their sum."""
+    halved = {stage for kind, stage in times if kind in ("input_grad", "weight_grad")}
+    if not any(("backward", stage) in times for stage in halved):
+        return {}
+    full = (times.get(("backward", stage), row[1] + row[2]) for stage, row in enumerate(table))
+    return {"backward": [_rounded(scale * time) for time in full]}
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:
@@ -123,6 +166,25 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     return activations, messages, kept if any(kind == "weight_grad" for kind, *_ in values.tasks) else None
 
 
+def _apart(program: Program, call: Call) -> list[Call]:
+    """A call as one of each of its tasks, where it is several: each with its own operands and results."""
+    if not call.fused:
+        return [call]
+    function = program.functions[call.function]
+    return [
+        dataclasses.replace(
+            call,
+            operands=tuple(r for r, of in zip(call.operands, function.argument_parts, strict=True) if of == number),
+            results=tuple(r for r, of in zip(call.results, function.result_parts, strict=True) if of == number),
+            kind=task.kind,
+            stage=task.stage,
+            microbatch=task.microbatch,
+            fused=(),
+        )
+        for number, task in enumerate(call.fused)
+    ]
+
+
 class _Values:
     """The tasks of a program, and which call made each value, wherever it was sent since.
 
@@ -142,9 +204,10 @@ class _Values:
                 elif isinstance(each, Receive):
                     self._channels[mesh, each.result] = each.channel
                 elif isinstance(each, Call):
-                    self._makers.update(((mesh, register), each) for register in each.results)
-                    if each.stage is not None and each.microbatch is not None:
-                        self.tasks[each.kind, each.stage, each.microbatch].append((mesh, each))
+                    for part in _apart(program, each):
+                        self._makers.update(((mesh, register), part) for register in part.results)
+                        if part.stage is not None and part.microbatch is not None:
+                            self.tasks[part.kind, part.stage, part.microbatch].append((mesh, part))
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
         """What the calls read of their own microbatch; only what tasks of `made_by`, a (kind, stage), made."""

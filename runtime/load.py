@@ -9,7 +9,18 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.runtime.check import check_channels, check_lifetimes
-from jaxpp.runtime.program import Argument, Call, Constant, Function, Instruction, Program, Receive, Result, Send
+from jaxpp.runtime.program import (
+    Argument,
+    Call,
+    Constant,
+    Function,
+    Instruction,
+    Program,
+    Receive,
+    Result,
+    Send,
+    TaskName,
+)
 from jaxpp.runtime.sizes import Sizes
 from jaxpp.runtime.stage_function import read_function, reshard_function
 from jaxpp.runtime.values import ProgramError, TensorSpec, integer, integers, read_constant, read_spec
@@ -217,9 +228,25 @@ class _MeshReader:
         stage, microbatch = (
             integer(op.attributes[key]) if key in op.attributes else None for key in ("jaxpp.stage", "jaxpp.microbatch")
         )
-        self.sequence.append(
-            Call(name, tuple(operands), tuple(results), function.kind, stage, microbatch, tuple(sorted(frees)))
+        ends = tuple(results), function.kind, stage, microbatch, tuple(sorted(frees)), self.fused(op, function)
+        self.sequence.append(Call(name, tuple(operands), *ends))
+
+    def fused(self, op: ir.Operation, function: Function) -> tuple[TaskName, ...]:
+        """The tasks of a call that is several: its function's kind has that of each, and says what is whose."""
+        stages, microbatches = (
+            integers(op.attributes[key]) if key in op.attributes else []
+            for key in ("jaxpp.stages", "jaxpp.microbatches")
         )
+        kinds = function.kind.split("+") if stages or microbatches else []
+        if not len(kinds) == len(stages) == len(microbatches):
+            found = f"{len(stages)} stages and {len(microbatches)} microbatches"
+            raise self.fail(op, f"a task of the kind {function.kind!r} with {found}")
+        parts = (*function.argument_parts, *function.result_parts)
+        if kinds and (
+            len(parts) != len(function.arguments) + len(function.results) or max(parts, default=0) >= len(kinds)
+        ):
+            raise self.fail(op, f"@{function.name} is several tasks: each argument and result needs its jaxpp.part")
+        return tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, strict=True))
 
     def channel(self, op: ir.Operation) -> tuple[int, int, int]:
         """(channel, sending mesh, receiving mesh)."""

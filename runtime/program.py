@@ -16,6 +16,8 @@ class Function:
 
     bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
     donates: the arguments whose buffer becomes a result's.
+    argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
+    result_parts: likewise.
     """
 
     name: str
@@ -25,6 +27,8 @@ class Function:
     results: tuple[TensorSpec, ...]
     donates: tuple[int, ...]
     bytecode: bytes
+    argument_parts: tuple[int, ...] = ()
+    result_parts: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,11 +40,21 @@ class Constant:
     spec: TensorSpec
 
 
+class TaskName(NamedTuple):
+    """A task of the microbatch loop."""
+
+    kind: str
+    stage: int
+    microbatch: int
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
     """Run `function` on the registers `operands`; what it returns goes to the registers `results`.
 
     frees: the registers that nobody on this mesh reads afterwards.
+    fused: the tasks that the call is, if it is several (a forward and a backward, say); then it has no `stage` and no
+        `microbatch`, and its `kind` is theirs, joined by "+".
     """
 
     function: str
@@ -50,8 +64,23 @@ class Call:
     stage: int | None
     microbatch: int | None
     frees: tuple[int, ...]
+    fused: tuple[TaskName, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[TaskName, ...]:
+        """The tasks of the microbatch loop that it is: one, several that are fused, or none."""
+        if self.stage is None or self.microbatch is None:
+            return self.fused
+        return (TaskName(self.kind, self.stage, self.microbatch),)
+
+    def maker(self, result: int, function: Function) -> TaskName | None:
+        """Which of its tasks makes the result of this number; None for a call that is no task."""
+        tasks = self.tasks
+        return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 
     def __str__(self) -> str:
+        if self.fused:
+            return " + ".join(f"{kind} of stage {stage}, microbatch {number}" for kind, stage, number in self.fused)
         stage = "" if self.stage is None else f" of stage {self.stage}"
         microbatch = "" if self.microbatch is None else f", microbatch {self.microbatch}"
         return f"{self.kind or self.function}{stage}{microbatch}"

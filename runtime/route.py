@@ -167,7 +167,7 @@ def _is_part(part: Bounds, whole: Bounds) -> bool:
     return all(a < b or c == d for (a, b), (c, d) in zip(part, whole, strict=True))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
     def cut(shard: jax.Array) -> list[jax.Array]:
         return [lax.slice(shard, *zip(*bounds, strict=True)) for bounds in cuts]
@@ -175,7 +175,7 @@ def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
     return _compiled(cut, type_)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
     """Puts parts, in row-major order, together: so many along each dimension."""
 

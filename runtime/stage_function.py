@@ -10,7 +10,7 @@ from jaxlib.mlir.dialects import sdy
 
 from jaxpp.runtime.program import Function
 from jaxpp.runtime.sizes import Sizes
-from jaxpp.runtime.values import ELEMENTS, ProgramError, TensorSpec, read_spec, sharding_text
+from jaxpp.runtime.values import ELEMENTS, ProgramError, TensorSpec, integer, read_spec, sharding_text
 
 _COLLECTIVES = frozenset(
     f"stablehlo.{name}"
@@ -45,7 +45,15 @@ def read_function(module: ir.Module, op: ir.Operation, sizes: Sizes) -> Function
         results=results,
         donates=tuple(i for i, attrs in enumerate(arg_attrs) if any(name in attrs for name in donating)),
         bytecode=_compile_unit(module, op, name, arguments, results, sizes),
+        argument_parts=_parts(arg_attrs),
+        result_parts=_parts(res_attrs),
     )
+
+
+def _parts(attributes: list[dict[str, ir.Attribute]]) -> tuple[int, ...]:
+    """What `jaxpp.part` says of each argument or result; empty for a function of one task."""
+    parts = [attrs["jaxpp.part"] for attrs in attributes if "jaxpp.part" in attrs]
+    return tuple(map(integer, parts)) if len(parts) == len(attributes) else ()
 
 
 def reshard_function(found: TensorSpec, wanted: TensorSpec, sizes: Sizes) -> Function:

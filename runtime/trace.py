@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from jaxpp.runtime.execute import Executable
-from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.values import TensorSpec
 from jaxpp.schedules.files import write_file
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
@@ -34,6 +34,8 @@ class Event:
         made: bytes that come to be on its mesh (of a send: on `target`) at its start. Whole values, as all devices of
             the mesh together hold them once; a result that takes the buffer of an operand is none.
         freed: bytes on its mesh that nobody needs any more at its end, of what the step made.
+        fused: the (kind, stage, microbatch) of each task, where it is several that run as one; then it has no stage and
+            no microbatch of its own.
     """
 
     mesh: int
@@ -46,15 +48,21 @@ class Event:
     target: int | None = None
     made: int = 0
     freed: int = 0
+    fused: tuple[TaskName, ...] = ()
 
     @property
     def label(self) -> Label:
         """What it is called in a trace."""
         return Label(self.kind, self.stage, self.microbatch)
 
+    @property
+    def labels(self) -> list[Label]:
+        """What its tasks are called in a trace, where it may be several."""
+        return [Label(*task) for task in self.fused] or [self.label]
+
     def __str__(self) -> str:
-        """`forward 0, 3`: stage 0, microbatch 3."""
-        return str(self.label)
+        """`forward 0, 3`: stage 0, microbatch 3; `forward 0, 3 + backward 1, 2` for two that are fused."""
+        return " + ".join(map(str, self.labels))
 
 
 def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
@@ -80,7 +88,7 @@ def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
 
     The counter of live bytes leaves out the arguments of the step.
     """
-    bars = (Bar(each.mesh, COMPUTE, [each.label], each.start, each.end) for each in events if each.target is None)
+    bars = (Bar(each.mesh, COMPUTE, each.labels, each.start, each.end) for each in events if each.target is None)
     arrows = [
         Arrow(each.label, each.mesh, each.target, each.start, each.end) for each in events if each.target is not None
     ]
@@ -132,7 +140,12 @@ def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
     for part in parts:
         shift = part["begin"] - begin
         events = [
-            Event(**each | {"start": each["start"] + shift, "end": each["end"] + shift}) for each in part["events"]
+            Event(
+                **each
+                | {"start": each["start"] + shift, "end": each["end"] + shift}
+                | {"fused": tuple(TaskName(*task) for task in each["fused"])}
+            )
+            for each in part["events"]
         ]
         for channel, (number, offered) in part["offered"].items():
             asked, there = arrived[channel]
@@ -152,7 +165,7 @@ class _Tracer:
         self.last = math.nan
         self.clocks = [0.0] * program.meshes
         self.ready: dict[tuple[int, int], float] = {}
-        self.makers: dict[tuple[int, int], Call] = {}
+        self.makers: dict[tuple[int, int], TaskName | None] = {}
         self.arrivals: dict[int, float] = {}
         self.bytes: dict[tuple[int, int], int] = {}
         """What each register holds beyond the arguments."""
@@ -212,9 +225,11 @@ class _Tracer:
         end = self.clocks[mesh] = start + seconds
         made = self.make(mesh, call)
         freed = self.free(mesh, call.frees)
-        self.events.append(Event(mesh, call.kind, call.stage, call.microbatch, start, end, seconds, None, made, freed))
-        for register in call.results:
-            self.ready[mesh, register], self.makers[mesh, register] = end, call
+        task = call.kind, call.stage, call.microbatch
+        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, call.fused))
+        for number, register in enumerate(call.results):
+            self.ready[mesh, register] = end
+            self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])
 
     def make(self, mesh: int, call: Call) -> int:
         """The bytes of the results that take no operand's buffer; the others take over what it counts."""

@@ -44,7 +44,8 @@ class Costs:
         bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
         message_bytes: what a stage sends to the next one, and gets its gradient of back.
         contention: a link carries one message at a time, and the next one waits.
-        activation_bytes: what a forward keeps for the backward.
+        activation_bytes: what a forward keeps for the backward, the input of its stage in it. A stage that recomputes
+            keeps that input alone until then, which is the message of the stage before; the first stage has the batch.
         weight_grad_bytes: what is kept of it, and of the output's gradient, from the input gradient to the weight
             gradient; the same as `activation_bytes` unless given.
         copy_bandwidth: bytes per unit of time from a mesh to its host or back, for tasks on another track. An offload

@@ -153,12 +153,17 @@ class Report:
             raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
         share = self.schedule.meshes / self.schedule.stages
         kept = share * KEPT[released_at]
-        return self._memory(mesh, [share] * self.schedule.stages, [kept] * self.schedule.stages)
+        stages = self.schedule.stages
+        return self._memory(mesh, [share] * stages, [kept] * stages, [0.0] * stages)
 
     def live_bytes(self, mesh: int) -> tuple[Numbers, Numbers]:
-        """The times at which the bytes of activations of a mesh change, in order, and by how much."""
-        sizes, kept = (self.costs.bytes(what, self.schedule) for what in ("activation_bytes", "weight_grad_bytes"))
-        return self._memory(mesh, sizes, kept)
+        """The times at which the bytes of activations of a mesh change, in order, and by how much.
+
+        A stage that recomputes keeps what it was sent until then; the first stage's input is an argument of the step.
+        """
+        names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
+        sizes, kept, messages = (self.costs.bytes(what, self.schedule) for what in names)
+        return self._memory(mesh, sizes, kept, [min(*each) for each in zip(sizes, [0.0, *messages], strict=False)])
 
     @cached_property
     def memory(self) -> Memory:
@@ -202,14 +207,15 @@ class Report:
         times = np.stack([self.run.starts, self.run.ends], axis=1)
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
-    def _memory(self, mesh: int, sizes: list[float], kept: list[float]) -> tuple[Numbers, Numbers]:
+    def _memory(self, mesh: int, sizes: list[float], kept: list[float], inputs: list[float]) -> tuple[Numbers, Numbers]:
         """Every change of a mesh's memory: what a task makes is there from its start, what it frees until its end.
 
-        Of the `sizes[stage]` that a forward makes, `kept[stage]` lives on from input to weight gradient.
+        Of the `sizes[stage]` that a forward makes, `kept[stage]` lives on from input to weight gradient, and
+        `inputs[stage]` from forward to recompute.
         """
         graph, run = self.schedule.graph, self.run
         shares = self.costs.shares(self.schedule)
-        effect = _effects(self.schedule, sizes, kept)
+        effect = _effects(self.schedule, sizes, kept, inputs)
         times: list[float] = []
         deltas: list[float] = []
         for number in graph.rows[mesh]:
@@ -232,7 +238,9 @@ def _label(task: Task) -> Label:
     return Label(task.kind, task.stage, task.microbatch, task.slice)
 
 
-def _effects(schedule: Schedule, sizes: list[float], kept: list[float]) -> Callable[[Task], tuple[float, float]]:
+def _effects(
+    schedule: Schedule, sizes: list[float], kept: list[float], inputs: list[float]
+) -> Callable[[Task], tuple[float, float]]:
     """What a task does to the memory of its mesh: (made at its start, freed at its end)."""
     graph, numbers = schedule.graph, schedule.graph.numbers
     recomputed = numbers.get("recompute", {})
@@ -242,10 +250,11 @@ def _effects(schedule: Schedule, sizes: list[float], kept: list[float]) -> Calla
     def effect(task: Task) -> tuple[float, float]:
         size, key = sizes[task.stage], graph.key(task)
         if task.kind == "forward":
-            goes = key in recomputed or not (key in backward or key in input_grad or key in weight_grad)
-            return size, -size if goes else 0.0
+            if key in recomputed:
+                return size, inputs[task.stage] - size
+            return size, 0.0 if key in backward or key in input_grad or key in weight_grad else -size
         if task.kind == "recompute":
-            return size, 0.0
+            return size - inputs[task.stage], 0.0
         if task.kind == "backward":
             return 0.0, -size
         if task.kind == "input_grad":

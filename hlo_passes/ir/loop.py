@@ -11,6 +11,9 @@ from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
 
+_MOST = 1 << 20
+"""Microbatches, or stages: more are a mistake, and would take hours."""
+
 
 def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
     """What `jaxpp.microbatch_loop` says; empty for a loop without it."""
@@ -93,7 +96,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     well_formed = (
         loop.name == "stablehlo.while"
         and len(counts) == 2
-        and min(counts) >= 0
+        and all(0 <= count <= _MOST for count in counts)
         and len({len(each) for each in lists}) == 1
         and len(lists) == 3
         and len(set(lists[0])) == len(lists[0])

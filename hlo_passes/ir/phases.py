@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, main_of, operations
+from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
 
 _MOST_MESHES = 1 << 16
 
@@ -14,6 +14,7 @@ _MOST_MESHES = 1 << 16
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
     """Phase 3: what `block` calls are tasks, of a kind and a stage. Raises PassError."""
     by_name = functions(module)
+    called: set[tuple[str, int]] = set()
     for op in operations(block):
         if op.name != "func.call":
             continue
@@ -31,6 +32,10 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
             found = _found(op.attributes, at.STAGE)
             expected = function.attributes[at.STAGE]
             raise PassError(f"the call of @{callee(op)} has {found}, expected {expected}", location=op.location)
+        task = kind_and_stage(function)
+        if task in called:
+            raise PassError(f"the loop has a second {task[0]} of stage {task[1]}", location=op.location)
+        called.add(task)
 
 
 def check_unrolled(module: ir.Module) -> int:

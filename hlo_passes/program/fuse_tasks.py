@@ -7,7 +7,7 @@ from typing import ClassVar, TypeAlias
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.base import Pass, PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import (
     body_of,
@@ -52,24 +52,40 @@ class FuseTasks(Pass):
     name: ClassVar[str] = "fuse-tasks"
 
     def run(self, module: ir.Module) -> None:
-        """Fuse the calls of `@main`."""
+        """Fuse the calls of `@main`. Raises PassError for calls that can't be one."""
         check_unrolled(module)
         main = main_of(module)
-        by_number: dict[int, list[ir.Operation]] = {}
-        for op in operations(body_of(main)):
+        ops = operations(body_of(main))
+        by_number: dict[int, tuple[list[ir.Operation], list[int]]] = {}
+        for position, op in enumerate(ops):
             number = at.integer(op, at.FUSED) if op.name == "func.call" else None
             if number is not None:
-                by_number.setdefault(number, []).append(op)
+                calls, places = by_number.setdefault(number, ([], []))
+                calls.append(op)
+                places.append(position)
         if not by_number:
             return
         by_name = functions(module)
         fused: dict[Signature, _Fused] = {}
-        for calls in by_number.values():
+        for calls, places in by_number.values():
+            _check_adjacent(calls, ops[places[0] + 1 : places[-1]])
             group = _read(calls)
             fused.setdefault(group.signature, _Fused(group.signature)).add(group)
         for each in fused.values():
             each.make(module, by_name)
         _drop_uncalled(main, by_name)
+
+
+def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:
+    """Raise PassError where one of the operations between the first and the last of `calls` needs what these make."""
+    made = {result for op in calls for result in op.results}
+    for op in between:
+        if op not in calls and not made.isdisjoint(op.operands):
+            number = calls[0].attributes[at.FUSED]
+            raise PassError(
+                f"the calls with {at.FUSED} = {number} can't be one: this operation between them needs what they make",
+                location=op.location,
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,10 +162,12 @@ class _Fused:
         types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
         function = by_name[name] = create(module, name, arguments, types, attributes)
         tables = [(at.argument_attributes(part), at.result_attributes(part)) for part in parts]
+        of_task = _numbers(self.groups[0].calls, by_name)
+        marks: list[dict[str, ir.Attribute]] = [{at.PART: at.i64(n)} if len(tasks) > 1 else {} for n in of_task]
         at.set_tables(
             function,
-            [tables[i][0][n] for i, n in self.groups[0].arguments],
-            [tables[i][1][n] for i, n in results],
+            [tables[i][0][n] | marks[i] for i, n in self.groups[0].arguments],
+            [tables[i][1][n] | marks[i] for i, n in results],
         )
         self._fill(body_of(function), parts, results)
         for group in self.groups:
@@ -182,6 +200,11 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> l
             tasks.pop()
         tasks.append((kind, stage, microbatch))
     return tasks
+
+
+def _numbers(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> list[int]:
+    """For each of `calls` the number of its task among `_tasks`."""
+    return [len(_tasks(calls[: number + 1], by_name)) - 1 for number in range(len(calls))]
 
 
 def _replace(

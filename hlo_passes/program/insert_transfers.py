@@ -173,6 +173,10 @@ class _Cut:
         return found
 
     def _transfer(self, value: ir.Value, target: int) -> ir.Value:
+        if value not in self._home:
+            what = "an argument of @main" if isinstance(value, ir.BlockArgument) else "a value"
+            where = self._main.location if isinstance(value, ir.BlockArgument) else value.owner.location
+            raise PassError(f"{what} that mesh {target} needs is on no mesh", location=where)
         source = self._home[value]
         here = self._local[source][value]
         attributes = {

@@ -25,6 +25,9 @@ def check_form(module: ir.Module) -> None:
     said = at.integer(module.operation, at.MESHES)
     if said != len(meshes):
         raise PassError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    for op in module.body.operations:
+        if op.operation.name not in ("func.func", "sdy.mesh"):
+            raise PassError(f"a {op.operation.name} outside of the functions", location=op.location)
     _check_sizes(module, len(meshes))
     for function in functions(module).values():
         _check_function(function)
@@ -72,6 +75,7 @@ def _check_function(function: ir.Operation) -> None:
     ):
         _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    _check_parts(function)
     taken: dict[int, int] = {}
     for number, entry in enumerate(_arguments(function)):
         what = f"argument {number} of @{name_of(function)}"
@@ -90,6 +94,18 @@ def _check_function(function: ir.Operation) -> None:
         if types.inputs[number] != types.results[result]:
             message = f"{what} becomes result {result}, which is of another type"
             raise PassError(f"{message}: {types.inputs[number]}, {types.results[result]}", location=function.location)
+
+
+def _check_parts(function: ir.Operation) -> None:
+    """Of a function of several tasks each argument and result is one's, of another function none."""
+    kind = function.attributes.get(at.KIND)
+    count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
+    for border, entries in (("argument", _arguments(function)), ("result", at.result_attributes(function))):
+        for number, entry in enumerate(entries):
+            if (at.PART in entry) != (count > 1) or (count > 1 and not _is_number(entry[at.PART], below=count)):
+                found = f"{at.PART} = {entry[at.PART]}" if at.PART in entry else f"no {at.PART}"
+                what = f"{border} {number} of @{name_of(function)}, which is {count} tasks, has {found}"
+                raise PassError(what, location=function.location)
 
 
 def _check(

@@ -407,3 +407,43 @@ module attributes {jaxpp.meshes = 2 : i64} {
     return %b : tensor<f32>
   }
 }
+
+// -----
+
+// A task of two, whose argument is of neither.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: argument 0 of @forward_0, which is 2 tasks, has jaxpp.part = 2 : i64
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    return %x : tensor<f32>
+  }
+  func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 2 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+    return %a : tensor<f32>
+  }
+}
+
+// -----
+
+// A task of two, whose result is of neither.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 5]]:3: error: result 0 of @forward_0, which is 2 tasks, has no jaxpp.part
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    return %x : tensor<f32>
+  }
+  func.func private @forward_0(%a: tensor<f32> {jaxpp.part = 1 : i64}) -> (tensor<f32>) attributes {jaxpp.kind = "forward+backward"} {
+    return %a : tensor<f32>
+  }
+}
+
+// -----
+
+// What is in no function.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:8: error: a stablehlo.constant outside of the functions
+module attributes {jaxpp.meshes = 1 : i64} {
+  %0 = stablehlo.constant dense<0> : tensor<i32>
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    return %x : tensor<f32>
+  }
+}

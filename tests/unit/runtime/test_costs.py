@@ -89,6 +89,25 @@ def test_halves_of_a_backward_that_were_measured_apart() -> None:
     assert (found.input_grad, found.weight_grad) == ((1e-9, 2), (3, 4)), "the first stage has no input gradient"
 
 
+def fused(mesh: int, seconds: float, *parts: tuple[str, int, int]) -> runtime.Event:
+    kind = "+".join(kind for kind, *_ in parts)
+    tasks = tuple(runtime.TaskName(*part) for part in parts)
+    return runtime.Event(mesh, kind, None, None, 0.0, seconds, seconds, fused=tasks)
+
+
+def test_fused_tasks_that_run_alone_too() -> None:
+    pair = [fused(0, seconds, ("forward", 0, n), ("backward", 1, n + 3)) for n, seconds in enumerate((99.0, 4.0, 4.5))]
+    step = [*tasks(0, "forward", 2.0), *tasks(1, "forward", 2.0), *tasks(1, "backward", 3.0), *pair]
+    found = runtime.measured_costs(PROGRAM, step, unit="s")
+    assert (found.forward, found.input_grad, found.fused) == ((2, 2), (1e-9, 1.5), 0.85)
+
+
+def test_what_is_fused_everywhere_has_what_the_others_leave() -> None:
+    pair = [fused(0, seconds, ("forward", 0, n), ("backward", 1, n + 3)) for n, seconds in enumerate((99.0, 4.0, 6.0))]
+    found = runtime.measured_costs(PROGRAM, [*tasks(0, "forward", 2.0), *tasks(1, "forward", 2.0), *pair], unit="s")
+    assert (found.forward, found.input_grad, found.fused) == ((2, 2), (1e-9, 1.5), 1)
+
+
 def test_without_a_task_there_are_no_costs() -> None:
     for steps in ([], [STEP[:3]]):
         with pytest.raises(ValueError, match="the events have no task of a stage"):

@@ -113,6 +113,23 @@ def test_a_recomputed_activation_is_gone_between_forward_and_recompute() -> None
     report = S.simulate(schedule)
     assert report.makespan == 8
     assert report.peak_activations() == [1]
+    assert S.activations(schedule) == [1]
+
+
+def test_what_a_stage_was_sent_stays_until_its_recompute() -> None:
+    """Mesh 1 holds the inputs of three microbatches while it computes the first of them again."""
+    schedule = parsed(
+        "placement: 0 1",
+        "mesh 0: 0F0 0F1 0F2 0recompute0 0B0 0recompute1 0B1 0recompute2 0B2",
+        "mesh 1: 1F0 1F1 1F2 1recompute0 1B0 1recompute1 1B1 1recompute2 1B2",
+    )
+    costs = S.Costs(activation_bytes=100, message_bytes=[10, 7])
+    assert S.simulate(schedule, costs).peak_bytes() == [100, 120]
+    times, changes = S.simulate(schedule, costs).live_bytes(1)
+    assert changes.sum() == 0
+    assert dict(zip(times.tolist(), changes.cumsum().tolist(), strict=True))[4.0] == 120
+    less = S.Costs(activation_bytes=[100, 4], message_bytes=10)
+    assert S.simulate(schedule, less).peak_bytes() == [100, 12], "an activation has its input in it"
 
 
 def test_a_spread_stage_runs_on_all_its_meshes_at_once() -> None:
