@@ -115,7 +115,7 @@ def test_process_0_takes_the_others_with_it_but_says_so() -> None:
     ("job", "how"),
     [
         ("one_fails_early", r"failed: FileNotFoundError: no vocabulary at /data/vocab\.json"),
-        ("one_is_killed_early", "died"),
+        ("one_is_told_to_end_early", "died"),
     ],
 )
 def test_a_process_that_is_lost_before_all_have_listed_their_devices(job: str, how: str) -> None:
