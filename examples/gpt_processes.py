@@ -31,7 +31,7 @@ def join(coordinator: str, processes: int, process: int | None) -> None:
     if LAUNCHED in os.environ:
         threading.Thread(target=end_with_launcher, daemon=True).start()
     if coordinator == "auto":
-        jax.distributed.initialize()
+        distributed.initialize()
     else:
         distributed.initialize(coordinator, processes, process)
     if jax.process_index() > 0:
@@ -63,11 +63,12 @@ def start(processes: int, arguments: Sequence[str]) -> int:
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]
     environment = {**os.environ, LAUNCHED: "1"}
+    listen, hold = os.pipe()  # nothing is written to it; the system closes it when this process ends, in whatever way
     try:
         for number in range(processes):
             output = subprocess.DEVNULL if number else None
             each = [*command, "--process", str(number)]
-            children.append(subprocess.Popen(each, stdin=subprocess.PIPE, stdout=output, env=environment))
+            children.append(subprocess.Popen(each, stdin=listen, stdout=output, env=environment))
         while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
             time.sleep(0.05)
         code = next((child.returncode for child in children if child.returncode), 0)
@@ -79,4 +80,6 @@ def start(processes: int, arguments: Sequence[str]) -> int:
             child.kill()
         for child in children:
             child.wait()
+        os.close(listen)
+        os.close(hold)
     return code if code >= 0 else 128 - code
