@@ -307,7 +307,7 @@ def initialize_distributed(*arguments: Any, **options: Any) -> None:
     import jax
     from jax._src import distributed
 
-    is_wanted = jax.config.jax_enable_preemption_service
+    is_wanted: bool = distributed._ENABLE_PREEMPTION_SERVICE.value
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(*arguments, **options)
