@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,17 +19,29 @@ GRACE = 3.0
 """Seconds that the others have to say what they miss, when one process is gone."""
 
 
+LAUNCHED = "GPT_LAUNCHED"
+"""The variable that tells a process that `start` holds the other end of its standard input."""
+
+
 def join(coordinator: str, processes: int, process: int | None) -> None:
     """Become one of the processes that share their devices; only process 0 goes on printing.
 
     coordinator: host:port where process 0 listens; "auto" where JAX knows it from its surroundings, as with SLURM.
     """
+    if LAUNCHED in os.environ:
+        threading.Thread(target=end_with_launcher, daemon=True).start()
     if coordinator == "auto":
-        jax.distributed.initialize()
+        distributed.initialize()
     else:
         distributed.initialize(coordinator, processes, process)
     if jax.process_index() > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
+
+
+def end_with_launcher() -> None:
+    """End this process when the one that started it is gone, also if that was killed: the pipe between them closes."""
+    os.read(0, 1)
+    os._exit(1)
 
 
 def start(processes: int, arguments: Sequence[str]) -> int:
@@ -49,10 +62,13 @@ def start(processes: int, arguments: Sequence[str]) -> int:
         free.bind(("127.0.0.1", 0))
         coordinator = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, str(Path(__file__).with_name("gpt.py")), *arguments, "--coordinator", coordinator]
+    environment = {**os.environ, LAUNCHED: "1"}
+    listen, hold = os.pipe()  # nothing is written to it; the system closes it when this process ends, in whatever way
     try:
         for number in range(processes):
             output = subprocess.DEVNULL if number else None
-            children.append(subprocess.Popen([*command, "--process", str(number)], stdout=output))
+            each = [*command, "--process", str(number)]
+            children.append(subprocess.Popen(each, stdin=listen, stdout=output, env=environment))
         while any(child.poll() is None for child in children) and not any(child.poll() for child in children):
             time.sleep(0.05)
         code = next((child.returncode for child in children if child.returncode), 0)
@@ -64,4 +80,6 @@ def start(processes: int, arguments: Sequence[str]) -> int:
             child.kill()
         for child in children:
             child.wait()
+        os.close(listen)
+        os.close(hold)
     return code if code >= 0 else 128 - code

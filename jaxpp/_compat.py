@@ -401,6 +401,50 @@ def skip_farewell() -> None:
     state.client = state.service = state.preemption_sync_manager = None
 
 
+class _PreemptionOnDemand:
+    """JAX's preemption service, which starts when it is first asked: from its start on SIGTERM ends no process."""
+
+    def start(self) -> Any:
+        from jax._src import distributed
+
+        state = distributed.global_state
+        state.preemption_sync_manager = None
+        state.initialize_preemption_sync_manager()
+        return state.preemption_sync_manager
+
+    def reached_sync_point(self, step: int) -> bool:
+        return self.start().reached_sync_point(step)
+
+    def shutdown(self) -> None:
+        pass
+
+
+@private
+def initialize_distributed(*arguments: Any, **options: Any) -> None:
+    """`jax.distributed.initialize`; its preemption service, if it is on, starts on demand."""
+    import jax
+    from jax._src import distributed
+
+    is_wanted: bool = distributed._ENABLE_PREEMPTION_SERVICE.value
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(*arguments, **options)
+    finally:
+        jax.config.update("jax_enable_preemption_service", is_wanted)
+    if is_wanted:
+        distributed.global_state.preemption_sync_manager = _PreemptionOnDemand()
+
+
+@private
+def start_preemption_service() -> None:
+    """Start what `initialize_distributed` has put off."""
+    from jax._src import distributed
+
+    manager = distributed.global_state.preemption_sync_manager
+    if isinstance(manager, _PreemptionOnDemand):
+        manager.start()
+
+
 @private
 def is_backend_starting() -> bool:
     """Whether a thread of this process starts JAX's backends now.

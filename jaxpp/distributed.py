@@ -3,8 +3,7 @@
 import os
 from typing import Any
 
-import jax
-
+from jaxpp import _compat
 from jaxpp.runtime import processes
 from jaxpp.runtime.faults import PeerError
 from jaxpp.runtime.processes import ProcessError
@@ -24,7 +23,8 @@ def initialize(
 ) -> None:
     """`jax.distributed.initialize`, with an error within seconds where JAX waits for minutes and then aborts.
 
-    From then on the processes watch each other: each says at once when another one dies or fails.
+    From then on the processes watch each other: each says at once when another one dies or fails. SIGTERM ends a
+    process until it first asks JAX's preemption service, as `jaxpp.checkpoint.Preemption` does: that catches it.
 
     All processes of the job call it, before anything else of JAX. Where one of the first three arguments is left to
     JAX, which finds them in the variables of SLURM and others, this is JAX's function and no more.
@@ -47,5 +47,5 @@ def initialize(
         options["initialization_timeout"] = round(initialization_timeout)
     elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
         options.setdefault("coordinator_bind_address", coordinator_address)
-    jax.distributed.initialize(coordinator_address, num_processes, process_id, **options)
+    _compat.initialize_distributed(coordinator_address, num_processes, process_id, **options)
     processes.watch_all(initialization_timeout)

@@ -91,6 +91,10 @@ class Guard:
             if not loss.ended or (loss.peer == waiting.peer and seconds > ended):
                 raise PeerError(loss, waiting)
 
+    def first_loss(self) -> Loss | None:
+        """The peer that is gone: one that died or froze before one that has ended."""
+        return min(self.watchdog.lost, key=lambda loss: loss.ended, default=None)
+
     def settle(self, waiting: Waiting) -> None:
         """Called when a transfer has failed: raises PeerError if it did because a peer is dead."""
         self.watchdog.wait_for_loss(SETTLE)

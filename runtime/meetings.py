@@ -35,6 +35,7 @@ class Kind(enum.IntEnum):
     COMPILE = 2
     FETCH = 3
     GATHER = 4
+    SAVE = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,13 +142,20 @@ class Meetings:
             )
 
 
-_VERBS: dict[int, str] = {Kind.STEP: "calls", Kind.COMPILE: "compiles", Kind.FETCH: "fetches", Kind.GATHER: "traces"}
+_VERBS: dict[int, str] = {
+    Kind.STEP: "calls",
+    Kind.COMPILE: "compiles",
+    Kind.FETCH: "fetches",
+    Kind.GATHER: "traces",
+    Kind.SAVE: "saves",
+}
 
 _OTHERS = {
     Kind.STEP: "calls another program",
     Kind.COMPILE: "compiles another step",
     Kind.FETCH: "fetches another tree",
     Kind.GATHER: "traces another step",
+    Kind.SAVE: "saves another checkpoint",
 }
 
 

@@ -8,6 +8,7 @@ import itertools
 import os
 import secrets
 import socket
+import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,10 +19,11 @@ import jax
 from jax.sharding import Mesh
 
 from jaxpp import _compat
-from jaxpp.runtime.faults import Guard
+from jaxpp.runtime.faults import ENDED_MESSAGE, Guard, PeerError
 from jaxpp.runtime.meetings import Kind, Meeting, identity_of
 from jaxpp.runtime.transfer import Peers, Transport
 from jaxpp.runtime.waiting import Waiting
+from jaxpp.runtime.wire import TICK
 
 PATIENCE = 1800.0
 """Seconds that a process waits for another to trace the same step, which may be compiling the one before it. One that
@@ -84,6 +86,37 @@ def meet(others: Sequence[int], meeting: Meeting) -> None:
     transport().meetings.begin(others, meeting)
     for peer in others:
         transport().meetings.check(peer, patience=PATIENCE)
+
+
+def meet_all(meeting: Meeting) -> None:
+    """`meet` with all other processes of the job, which are watched from then on."""
+    watch_all(PATIENCE)
+    meet([process for process in range(jax.process_count()) if process != jax.process_index()], meeting)
+
+
+def interruptible(function: Callable[[], None]) -> None:
+    """Call a function that waits for the other processes in a way that doesn't end when one of them is gone.
+
+    Raises what it raises, and PeerError when one is gone. The function then goes on in a thread that nobody waits for.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="jaxpp-together", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(TICK)
+        if thread.is_alive() and (loss := guard().first_loss()):
+            thread.join(ENDED_MESSAGE if loss.ended else 0)  # it may have ended because it was done
+            if thread.is_alive():
+                raise PeerError(loss, Waiting(loss.peer))
+    if errors:
+        raise errors[0]
 
 
 def begin(meeting: Meeting) -> list[int]:

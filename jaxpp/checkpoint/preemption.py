@@ -7,6 +7,8 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
+from jaxpp import _compat
+
 
 class Preemption:
     """Notes that the job was asked to end (SIGTERM), and tells every process after the same step.
@@ -30,6 +32,8 @@ class Preemption:
     def __enter__(self) -> "Preemption":
         if jax.process_count() == 1:
             self._previous = signal.signal(signal.SIGTERM, self._note)
+        else:
+            _compat.start_preemption_service()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -2,17 +2,20 @@
 
 import operator
 import os
+from types import TracebackType
 from typing import Any, SupportsIndex
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxpp._compat import OwnTransfers
+from jaxpp import _compat
 from jaxpp.array import plain
 from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
+from jaxpp.runtime import processes
+from jaxpp.runtime.meetings import Kind, Meeting, identity_of
 from jaxpp.runtime.remote import fetched
 
 
@@ -61,14 +64,18 @@ class Saver:
                     path.rmtree()
         # Processes that are named meet through JAX's coordination service. Else orbax would have them meet in a
         # computation on all devices, at a moment that need not be the same for the programs that run on them.
-        processes = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
+        all_of_them = ocp.options.MultiprocessingOptions(active_processes=set(range(jax.process_count())))
         # Not orbax's CheckpointManager: it asks JAX's preemption service about steps of its own, in the background
         # too, which can keep the processes from agreeing on the step at which they stop.
         item: Any = {ITEM: pytree_handler()}
         handler = ocp.CompositeCheckpointHandler(
-            composite_options=ocp.CompositeOptions(multiprocessing_options=processes), **item
+            composite_options=ocp.CompositeOptions(multiprocessing_options=all_of_them), **item
         )
-        self._checkpointer = ocp.AsyncCheckpointer(handler, multiprocessing_options=processes)
+        self._checkpointer = ocp.AsyncCheckpointer(
+            handler,
+            async_options=ocp.options.AsyncOptions(barrier_sync_fn=_meet_in_background),
+            multiprocessing_options=all_of_them,
+        )
         self._saving: int | None = None
 
     def save(self, step: SupportsIndex, state: Any) -> None:
@@ -89,6 +96,7 @@ class Saver:
             TypeError: a leaf is no array and no number.
             ValueError: `step` is negative, the state has no leaves, or two of one name.
             OSError: as `wait_until_finished`, of the step before.
+            TransferError: in several processes, one is gone (PeerError), or saves something else, or nothing.
         """
         number = operator.index(step)
         if number < 0:
@@ -107,8 +115,11 @@ class Saver:
         tree = like_tree(state, {name: None if held.is_empty else array for name, (array, held) in stored.items()})
         metadata: Any = {"jaxpp": notes, "jaxpp_checksums": checksums}
         item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
+        if jax.process_count() > 1:
+            text = f"step {number} in {self._directory}"
+            processes.meet_all(Meeting(Kind.SAVE, identity_of(text), text=text))
         self._saving = number
-        with OwnTransfers():
+        with _compat.OwnTransfers():
             self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
 
     def wait_until_finished(self) -> None:
@@ -120,7 +131,8 @@ class Saver:
         try:
             self._checkpointer.wait_until_finished()
         except Exception as error:  # whatever orbax and tensorstore make of it, from a thread
-            raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
+            if self._saving not in all_steps(self._directory):  # else a process died when all was done
+                raise OSError(f"{self._directory}: step {self._saving} is not saved: {error}") from None
         if self._keep is not None and jax.process_index() == 0:
             for step in all_steps(self._directory)[: -self._keep]:
                 delete(self._directory / str(step))
@@ -135,5 +147,19 @@ class Saver:
     def __enter__(self) -> "Saver":
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except OSError as problem:
+            if error is None:
+                raise
+            error.add_note(f"jaxpp: {problem}")
+
+
+def _meet_in_background(*, key: str, timeout_ms: int) -> None:
+    """Orbax's barrier between the processes, which ends when one of them is gone."""
+    if jax.process_count() > 1:
+        store = _compat.key_value_store()
+        processes.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))

@@ -32,9 +32,14 @@ JOBS = [
 
 @pytest.fixture(scope="module", params=["wire", "transfer"])
 def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
-    """What each job returned in two processes of two devices each, started once: with all values small, or large."""
+    """What each job returned in two processes of two devices each, started once.
+
+    With small values, in processes that `jaxpp.distributed` has started; with none, where JAX alone did.
+    """
     run = [*([jobs.nothing_is_small] if request.param == "transfer" else []), *JOBS]
-    found = together.run(run, processes=2, devices=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INITIALIZE", "jax" if request.param == "transfer" else "jaxpp")
+        found = together.run(run, processes=2, devices=2)
     return {job.__name__: [each[number] for each in found] for number, job in enumerate(run)}
 
 

@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 
 import pytest
@@ -176,7 +177,7 @@ def dial(port: int) -> socket.socket:
             return socket.create_connection(("127.0.0.1", port), 20)
 
 
-def come(port: int, process: int, own: dict[str, object], seconds: float = 20) -> str:
+def come(port: int, process: int, own: Mapping[str, object], seconds: float = 20) -> str:
     """What a process is told that says this of itself."""
     with dial(port) as dialled:
         return roll_call._converse(Line(dialled, True, roll_call.USE), process, own, time.monotonic() + seconds)

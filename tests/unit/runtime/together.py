@@ -74,7 +74,10 @@ def main(port: str, processes: str, number: str, *names: str) -> None:
     """One of the processes: run the jobs, print what they return."""
     import jax
 
-    jax.distributed.initialize(f"127.0.0.1:{port}", int(processes), int(number))
+    from jaxpp import distributed
+
+    initialize = jax.distributed.initialize if os.environ.get("INITIALIZE") == "jax" else distributed.initialize
+    initialize(f"127.0.0.1:{port}", int(processes), int(number))
     results: list[Any] = []
     for name in names:
         module, function = name.split(":")
