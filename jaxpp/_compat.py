@@ -14,11 +14,10 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
-from jaxpp._versions import private
+from jaxpp._versions import explained
 from jaxpp._xla import module_for_xla
 
 
-@private
 def make_context() -> ir.Context:
     """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -34,7 +33,6 @@ def make_context() -> ir.Context:
     return context
 
 
-@private
 def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.Value]:
     """Clone the body of `callee` (a func.func) at the current insertion point; returns its results."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -42,7 +40,6 @@ def inline_call(callee: ir.Operation, operands: Sequence[ir.Value]) -> list[ir.V
     return list(_jax_mlir_ext.inlined_func_call(callee, list(operands)))
 
 
-@private
 def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
     """The results of `@main`, which has no arguments, by StableHLO's reference interpreter."""
     from jaxlib.mlir._mlir_libs import _stablehlo
@@ -50,7 +47,6 @@ def evaluate_constants(module: ir.Module) -> list[ir.Attribute]:
     return list(_stablehlo.eval_module(module, []))
 
 
-@private
 def hide_frames(path: str) -> None:
     """Leave the frames of a folder out of MLIR locations, and of tracebacks as JAX's own are."""
     from jax._src import traceback_util
@@ -68,7 +64,6 @@ def own_copy(module: ir.Module) -> ir.Module:
         return ir.Module.parse(buffer.getvalue())
 
 
-@private
 def source_of_ordered_effect(jaxpr: Any) -> str | None:
     """`file:line:col` of the first ordered side effect in a jaxpr; None when it has none."""
     from jax._src import effects
@@ -83,7 +78,6 @@ def source_of_ordered_effect(jaxpr: Any) -> str | None:
     return None
 
 
-@private
 def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     """Turn the values a closed jaxpr closes over into its first arguments; returns both."""
     from jax._src.interpreters import partial_eval
@@ -99,7 +93,6 @@ def _jaxlib() -> Any:
     return _jax
 
 
-@private
 def compile_program(
     bytecode: bytes,
     devices: Sequence[Any],
@@ -129,7 +122,6 @@ def compile_program(
             )
 
 
-@private
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """XLA's options for one program over `devices`, shardings by Shardy."""
     import numpy as np
@@ -146,14 +138,12 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
     return options
 
 
-@private
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
     options = compile_options(devices, compiler_options)
     return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
 
 
-@private
 def load_from_cache(
     bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
 ) -> Any | None:
@@ -181,7 +171,6 @@ def load_from_cache(
     return compiler._cache_read(*arguments, *[()] * new)[0]
 
 
-@private
 def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
     """The type of an array with this sharding, which explicit mesh axes make a part of it."""
     from jax._src import core
@@ -189,7 +178,6 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
     return core.update_aval_with_sharding(core.ShapedArray(tuple(shape), dtype), sharding)
 
 
-@private
 def result_handler(aval: Any, sharding: Any) -> Any:
     """Makes a committed `jax.Array` of one output of `execute_sharded`."""
     from jax._src.interpreters import pxla
@@ -197,7 +185,6 @@ def result_handler(aval: Any, sharding: Any) -> Any:
     return pxla.global_aval_to_result_handler(aval, sharding, True)
 
 
-@private
 def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
     """One `jax.Array` around single-device arrays, in the order of the sharding's devices.
 
@@ -208,7 +195,6 @@ def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
     return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
 
 
-@private
 def shards(array: Any) -> Sequence[Any]:
     """The single-device arrays of a `jax.Array`, in the order of its sharding's devices.
 
@@ -217,7 +203,6 @@ def shards(array: Any) -> Sequence[Any]:
     return array._arrays
 
 
-@private
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
     semantics = _jaxlib().ArrayCopySemantics
@@ -225,19 +210,16 @@ def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
-@private
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
     return _jaxlib().batched_copy_array_to_devices_with_sharding
 
 
-@private
 def to_device(array: Any, sharding: Any) -> Any:
     """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30."""
     return placer(array, sharding)(array)
 
 
-@private
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     """`to_device` for numpy arrays of the shape and dtype of `like`."""
     from jax._src.interpreters import pxla
@@ -257,7 +239,6 @@ def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     return place
 
 
-@private
 def to_host(array: Any) -> Any:
     """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says."""
     import numpy as np
@@ -291,7 +272,6 @@ class OwnTransfers:
 
 
 @cache
-@private
 def _transfer_guards() -> tuple[Callable[[], Any], Any]:
     """What gives the guards of this thread, and the level that allows all."""
     from jax._src.lib import guard_lib
@@ -299,7 +279,6 @@ def _transfer_guards() -> tuple[Callable[[], Any], Any]:
     return guard_lib.thread_local_state, guard_lib.TransferGuardLevel.ALLOW
 
 
-@private
 def execute_noting_effects(executable: Any) -> Callable[[Sequence[Any]], Any]:
     """`executable.execute_sharded` of a program with host callbacks, as `jax.jit` calls it.
 
@@ -336,7 +315,6 @@ def _latest_tokens() -> dict[Any, Any]:
     return latest
 
 
-@private
 def start_transfer_server(device: Any, host: str) -> Any:
     """A server that offers arrays of the device's client to other processes, on ports of its own.
 
@@ -349,25 +327,21 @@ def start_transfer_server(device: Any, host: str) -> Any:
     return transfer.start_transfer_server(device.client, f"{host}:0", addresses, **options)
 
 
-@private
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
     """`server.await_pull` without its walk over a tree."""
     server._await_pull_flat(number, arrays)
 
 
-@private
 def pull(connection: Any, number: int, device: Any, types: list[Any]) -> list[Any]:
     """`connection.pull` without its walk over a tree."""
     return connection._pull_flat(number, device.client, types)
 
 
-@private
 def poison(connection: Any) -> None:
     """Let all pulls of a connection fail that have not come to an end, and all later ones."""
     connection._poison_connection()
 
 
-@private
 def error_array(type_: Any, message: str) -> Any:
     """An array that raises `message` when it is waited for, also in the process that pulls it."""
     from jax.experimental import transfer
@@ -375,7 +349,6 @@ def error_array(type_: Any, message: str) -> Any:
     return transfer.make_error_array(type_, message)
 
 
-@private
 def key_value_store() -> Any:
     """The client of the store that the processes of `jax.distributed` share."""
     from jax._src import distributed
@@ -383,7 +356,6 @@ def key_value_store() -> Any:
     return distributed.global_state.client
 
 
-@private
 def skip_farewell() -> None:
     """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
 
@@ -419,7 +391,6 @@ class _PreemptionOnDemand:
         pass
 
 
-@private
 def initialize_distributed(*arguments: Any, **options: Any) -> None:
     """`jax.distributed.initialize`; its preemption service, if it is on, starts on demand."""
     import jax
@@ -435,7 +406,6 @@ def initialize_distributed(*arguments: Any, **options: Any) -> None:
         distributed.global_state.preemption_sync_manager = _PreemptionOnDemand()
 
 
-@private
 def start_preemption_service() -> None:
     """Start what `initialize_distributed` has put off."""
     from jax._src import distributed
@@ -445,7 +415,6 @@ def start_preemption_service() -> None:
         manager.start()
 
 
-@private
 def is_backend_starting() -> bool:
     """Whether a thread of this process starts JAX's backends now.
 
@@ -456,7 +425,6 @@ def is_backend_starting() -> bool:
     return xla_bridge._backend_lock.locked() and not xla_bridge._backends
 
 
-@private
 def process_numbers() -> tuple[int, int]:
     """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
     from jax._src import distributed
@@ -464,7 +432,6 @@ def process_numbers() -> tuple[int, int]:
     return distributed.global_state.process_id, distributed.global_state.num_processes
 
 
-@private
 def coordinator_address() -> str:
     """host:port of process 0 of `jax.distributed`."""
     from jax._src import distributed
@@ -482,7 +449,6 @@ def cpu_devices(count: int) -> tuple[Any, ...]:
 
 
 @cache
-@private
 def _cpu_client(count: int) -> tuple[Any, ...]:
     """All devices of a client that is kept; it stands in every version at `jaxlib.xla_client`, without a stub."""
     from jaxlib import xla_client
@@ -490,19 +456,16 @@ def _cpu_client(count: int) -> tuple[Any, ...]:
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 
-@private
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
 
 
-@private
 def key_implementation(dtype: Any) -> str:
     """The name of the generator of a key array's dtype, as `jax.random.wrap_key_data` takes it."""
     return str(dtype._impl.name)
 
 
-@private
 def trace_context() -> Any:
     """A hashable value of all configuration that a trace depends on: x64, matmul precision, mesh...."""
     from jax._src import config
@@ -510,7 +473,6 @@ def trace_context() -> Any:
     return config.trace_context()
 
 
-@private
 def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
     """Give every concrete `jax.Array` a read-only property that it does not have."""
     from jax._src.array import ArrayImpl
@@ -519,9 +481,13 @@ def add_array_property(name: str, get: Callable[[Any], Any]) -> None:
         setattr(ArrayImpl, name, property(get))
 
 
-@private
 def weakly_typed(array: Any) -> Any:
     """`array` with the weak type that the result of a Python scalar has."""
     from jax._src.array import ArrayImpl
 
     return ArrayImpl(array.aval.update(weak_type=True), array.sharding, array._arrays, committed=array.committed)
+
+
+for _name, _function in list(globals().items()):
+    if inspect.isfunction(_function) and _function.__module__ == __name__:
+        globals()[_name] = explained(_function)

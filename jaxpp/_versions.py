@@ -16,10 +16,10 @@ class UnsupportedJaxError(RuntimeError):
     """The JAX that is installed lacks a private name that jaxpp uses, or has another thing under that name."""
 
 
-def private(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Mark a function of `_compat.py` that uses private names of JAX.
+def explained(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """A function of `_compat.py` that tells of a private name which a JAX that nobody tried lacks, or has changed.
 
-    A name that the installed JAX lacks, or that means another thing there, becomes an `UnsupportedJaxError`.
+    It raises `UnsupportedJaxError` then.
     """
 
     @functools.wraps(function)
@@ -35,7 +35,6 @@ def private(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
                 f"it was tried with {', '.join(TRIED)}: pip install 'jax<={TRIED[-1]}'"
             ) from error
 
-    vars(checked)["private"] = True
     return checked
 
 

@@ -1,10 +1,12 @@
 """What one process of `jax.distributed` does with the private names around processes: see `unit.runtime.together`."""
 
+import signal
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
 from jaxpp import _compat
 
@@ -15,6 +17,19 @@ def before_a_backend_starts() -> list[Any]:
     numbers = _compat.process_numbers()
     jax.devices()
     return [before, _compat.is_backend_starting(), *numbers]
+
+
+def preemption_on_demand() -> list[bool]:
+    """Whether SIGTERM ends this process as it does others, before and after JAX's preemption service is asked for."""
+    with pytest.raises(RuntimeError, match=r"must be called before|only be called once"):  # as `together.run` did
+        _compat.initialize_distributed("127.0.0.1:1", 1, 0)
+    signals = []
+    for _ in range(2):
+        with open("/proc/self/status", encoding="ascii") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+        signals.append(bool(caught >> signal.SIGTERM - 1 & 1))
+        _compat.start_preemption_service()
+    return [*signals, multihost_utils.reached_preemption_sync_point(0)]
 
 
 def through_the_store() -> str:
