@@ -14,8 +14,6 @@ from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh,
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 
-PLAIN = jax.jit(transformer.train_step)  # one for all tests: it compiles once per model
-
 # (name, meshes, options): four stages in most.
 LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
     ("gpipe", 4, {}),
@@ -52,7 +50,7 @@ def test_library(name: str, meshes: int, options: dict[str, Any]) -> None:
     schedule = schedules.make(name, meshes=meshes, **{"microbatches": 4, **options})
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(schedule.stages), transformer.batch(schedule.microbatches))
-    check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state, reference=PLAIN)
+    check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state, reference=transformer.PLAIN)
 
 
 def test_a_schedule_is_given_in_the_same_ways_everywhere(tmp_path: Path) -> None:

@@ -43,7 +43,9 @@ def test_stages_of_several_devices(name: str, meshes: int) -> None:
     schedule = schedule_of(name, meshes)
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(4), transformer.batch(8))
-    check(step, arguments, mesh, steps=2, feed=feed_state, in_shardings=(P(), P(None, "data")), donate_argnums=0)
+    shardings = (P(), P(None, "data"))
+    plain = transformer.PLAIN
+    check(step, arguments, mesh, steps=2, feed=feed_state, reference=plain, in_shardings=shardings, donate_argnums=0)
 
 
 @pytest.mark.parametrize(("name", "meshes"), SPLIT)
@@ -59,7 +61,7 @@ def test_language_model_with_tied_embeddings(name: str) -> None:
     state = tuple({k: v for k, v in tree.items() if k != "head"} for tree in (untied, moments[0].trace))
     state = (state[0], (moments[0]._replace(trace=state[1]), *moments[1:]))
     step = partial(transformer.train_step, schedule=schedule_of(name, 4))
-    check(step, (state, transformer.batch(8)), make_mesh(4), steps=2, feed=feed_state)
+    check(step, (state, transformer.batch(8)), make_mesh(4), steps=2, feed=feed_state, reference=transformer.PLAIN)
 
 
 def test_a_shared_gradient_crosses_once() -> None:

@@ -83,3 +83,7 @@ def train_step(state: Any, batch: Any, *, schedule: Any = None) -> Any:
     )
     updates, moments = OPTIMIZER.update(gradients, moments, weights)
     return (optax.apply_updates(weights, updates), moments), losses, gradients, extra
+
+
+PLAIN = jax.jit(train_step)
+"""What a step with any schedule is compared with: one for all tests, so that it is compiled once per model."""

@@ -1,0 +1,56 @@
+"""`.ci/run`: which Pythons it takes, with stand-ins for them and for make."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[2] / ".ci" / "run"
+MAKE = """#!/usr/bin/env bash
+venv=.venv
+for word in "$@"; do case "$word" in VENV=*) venv=${word#VENV=} ;; esac; done
+if [ "$1" = install ]; then
+  case "$*" in *python3.14*) echo "some output"; echo "no wheels"; exit 1 ;; esac
+  mkdir -p "$venv/bin"
+  printf '#!/bin/sh\\necho "== the versions of %s"\\n' "$venv" > "$venv/bin/python"
+  chmod +x "$venv/bin/python"
+else
+  echo "make $*"
+fi
+"""
+
+
+def test_the_oldest_python_and_the_newest_that_can_be_used(tmp_path: Path) -> None:
+    assert output(tmp_path, "python3.11", "python3.12", "python3.13", "python3.14") == [
+        "== the versions of .venv",
+        "make test",
+        "make lit",
+        "== Python 3.14 is left out, as installing under it fails: no wheels",
+        "== the versions of .venv-3.13",
+        f"make unit VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13",
+    ]
+
+
+@pytest.mark.parametrize("others", [(), ("python3.14",)])
+def test_one_python_alone(tmp_path: Path, others: tuple[str, ...]) -> None:
+    *_, second, last = output(tmp_path, "python3.12", *others)
+    assert ("3.14 is left out" if others else "make lit") in second
+    assert last == "== no Python newer than 3.12 that JAX can be installed for: one environment was tested"
+
+
+def output(folder: Path, *pythons: str) -> list[str]:
+    """The lines that it prints where these Pythons are on PATH, and none else."""
+    (folder / ".ci").mkdir()
+    (folder / "bin").mkdir()
+    shutil.copy(RUN, folder / ".ci")
+    for tool in ("bash", "cat", "chmod", "dirname", "env", "mkdir", "mktemp", "rm", "sort", "tail"):
+        (folder / "bin" / tool).symlink_to(shutil.which(tool) or tool)
+    scripts = {name: f'#!/usr/bin/env bash\necho "{name.partition(".")[2]} $0"\n' for name in pythons}
+    for name, text in {**scripts, "make": MAKE}.items():
+        (folder / "bin" / name).write_text(text, encoding="utf-8")
+        (folder / "bin" / name).chmod(0o755)
+    command = [str(folder / "bin" / "bash"), str(folder / ".ci" / "run")]
+    done = subprocess.run(command, env={"PATH": str(folder / "bin")}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
