@@ -35,8 +35,7 @@ class Dump:
 
     def lowered(self, module: ir.Module) -> None:
         """Write what the passes begin with."""
-        text: str = module.operation.get_asm(enable_debug_info=True)
-        self._write("lowered.mlir", text)
+        self._write("lowered.mlir", str(module.operation.get_asm(enable_debug_info=True)))
 
     def before(self, step: Pass, module: ir.Module) -> None:
         """Nothing: an observer of passes has it."""

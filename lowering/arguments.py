@@ -149,8 +149,8 @@ class Placer:
 
     def check_memory(self, what: str, kind: str | None) -> None:
         """Refuse a memory other than that of the devices of the mesh: values are in no other."""
-        own = self.mesh.devices.flat[0].default_memory().kind
-        if kind not in (None, own):
+        own = NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind  # None where no device is of here
+        if own is not None and kind not in (None, own):
             raise ValueError(
                 f"{what}: memory_kind={kind!r}; the results of a step are in the memory of its devices ({own!r}), and "
                 "arguments elsewhere are copied there: leave memory_kind out, and move results with jax.device_put"
