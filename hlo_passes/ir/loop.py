@@ -90,7 +90,8 @@ class MicrobatchLoop:
 
 def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
     """The loop that carries these fields. Raises PassError where they have another form than docs/ir.md says."""
-    counts = [fields[name].value for name in ("length", "stages") if isinstance(fields[name], ir.IntegerAttr)]
+    numbers = [fields[name] for name in ("length", "stages")]
+    counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
     arrays = [fields[name] for name in ("indices", "starts", "steps")]
     lists = [list(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
     well_formed = (
@@ -109,7 +110,8 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
             location=loop.location,
             hint="run find-microbatch-loop, which writes it",
         )
-    return MicrobatchLoop(loop, *counts, ir.StringAttr(fields["schedule"]).value, *lists)
+    schedule = ir.StringAttr(fields["schedule"]).value
+    return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2])
 
 
 def _is_scalar(value: ir.Value) -> bool:

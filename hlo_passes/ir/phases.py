@@ -71,11 +71,11 @@ def check_placed(module: ir.Module) -> int:
 
 
 def _meshes(module: ir.Module, made_by: str) -> int:
-    said = module.operation.attributes.get(at.MESHES)
-    if not _is_number(said, _MOST_MESHES) or not ir.IntegerAttr(said).value:
+    meshes = at.integer(module.operation, at.MESHES)
+    if meshes is None or not 0 < meshes <= _MOST_MESHES:
         found = _found(module.operation.attributes, at.MESHES)
         raise PassError(f"{found}, expected the number of meshes", hint=f"run {made_by} first")
-    return ir.IntegerAttr(said).value
+    return meshes
 
 
 def _check_body(function: ir.Operation, name: str, op: ir.Operation) -> None:

@@ -13,6 +13,7 @@ from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, 
 from jaxpp.hlo_passes.ir.phases import check_placed
 from jaxpp.hlo_passes.ir.program import meshes_of
 from jaxpp.hlo_passes.ir.shardings import Shardings
+from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.program.stacks import Stacks
 
 
@@ -174,9 +175,9 @@ class _Cut:
 
     def _transfer(self, value: ir.Value, target: int) -> ir.Value:
         if value not in self._home:
-            what = "an argument of @main" if isinstance(value, ir.BlockArgument) else "a value"
-            where = self._main.location if isinstance(value, ir.BlockArgument) else value.owner.location
-            raise PassError(f"{what} that mesh {target} needs is on no mesh", location=where)
+            op = defining_op(value)
+            what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
+            raise PassError(f"{what} that mesh {target} needs is on no mesh", location=where.location)
         source = self._home[value]
         here = self._local[source][value]
         attributes = {
