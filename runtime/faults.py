@@ -103,8 +103,9 @@ class Guard:
     def leave(self) -> None:
         """At exit: say goodbye, and wait until the others did, so that they get what they still fetch from here.
 
-        Where one is dead, frozen or failed, what JAX does at exit could wait for it, and then abort; it is left out.
-        Process 0 then waits a little, as its end aborts the others. A forked child is none that the others know.
+        Where one is dead or frozen, what JAX does at exit would wait for it, and then abort; it is left out. So it is
+        where one has failed before the backends were started, as those that wait for its devices end at once. Process 0
+        then waits a little, as its end aborts the others. A forked child is none that the others know.
         """
         if os.getpid() != self._pid:
             _compat.skip_farewell()
@@ -116,7 +117,8 @@ class Guard:
         self.watchdog.goodbye(error)
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
-            together = together and not error and not any(loss.has_failed for loss in self.watchdog.lost)
+            if self._transport is None and (error or any(loss.has_failed for loss in self.watchdog.lost)):
+                together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)
         except KeyboardInterrupt:

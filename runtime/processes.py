@@ -248,7 +248,8 @@ def watch_all(seconds: float) -> None:
 def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
     """Likewise, of these."""
     own = guard()
-    addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in processes}
+    new = [process for process in processes if process not in own.watchdog.wires]
+    addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in new}
     try:
         own.connect(addresses)
     except ConnectionError as error:
