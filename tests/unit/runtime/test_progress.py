@@ -77,6 +77,14 @@ def test_a_terminal_has_a_bar() -> None:
     assert "after" not in stream.getvalue()
 
 
+def test_a_terminal_has_lines_of_what_has_no_bar() -> None:
+    stream, clock = Terminal(), Clock()
+    progress = Progress("passes", 2, stream, clock, bar=False)
+    clock.now += 11.0
+    progress.report(1, {"find-loop"})
+    assert stream.getvalue() == "jaxpp: passes: 1 of 2 after 11 s, now find-loop\n"
+
+
 def test_several_processes_have_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 4)
     monkeypatch.setattr(jax, "process_index", lambda: 3)
