@@ -117,5 +117,5 @@ def test_a_slow_compilation_tells_what_it_compiles(
     monkeypatch.setattr(compiling, "wait", slow)
     Pipeline(1, 1).executable()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("jaxpp: compiling stage programs: 0 of 5 after 20 s, now ")
+    assert lines[0].startswith("jaxpp: compiling stage programs: 0 of 5 after 20 s")
     assert lines[-1] == "jaxpp: compiling stage programs: all 5 after 140 s"
