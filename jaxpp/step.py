@@ -1,5 +1,6 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from jaxpp import schedules
 from jaxpp._compat import key_implementation, own_copy, weakly_typed
 from jaxpp.array import plain
 from jaxpp.dump import dump_of
-from jaxpp.hlo_passes import PassError, run_passes
+from jaxpp.hlo_passes import Pass, PassError, run_passes
 from jaxpp.hlo_passes.ir.attributes import ROWS_SENT, integer
 from jaxpp.hlo_passes.ir.program import stacked_arguments
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
@@ -27,6 +28,7 @@ from jaxpp.runtime import Event, Executable, load, measured_costs, processes, tr
 from jaxpp.runtime.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.program import Argument, Result
+from jaxpp.runtime.progress import Progress
 from jaxpp.runtime.summary import summary, title
 from jaxpp.times import current_times, record
 
@@ -71,7 +73,9 @@ class LoweredStep:
             module = own_copy(self._lowered.module)
             schedule = self._schedule_text(module)
             mesh = self._lowered.mpmd_mesh
-            run_passes(module, mpmd(schedule, mesh.mpmd_dim, **self._passes), [dump] if dump else ())
+            passes = mpmd(schedule, mesh.mpmd_dim, **self._passes)
+            with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
+                run_passes(module, passes, [_Told(progress), *([dump] if dump else [])])
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:
@@ -116,6 +120,20 @@ class LoweredStep:
             host_callbacks=self._lowered.host_callbacks,
         )
         return CompiledStep(self._lowered, executable)
+
+
+class _Told:
+    """An observer of the passes that tells how far they are."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._done = progress, 0
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        self._progress.report(self._done, [step.name])
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        self._done += 1
+        self._progress.report(self._done, ())
 
 
 def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:

@@ -16,17 +16,23 @@ class Progress:
     """The progress of `total` pieces of work, for a thread that waits for them.
 
     what: what is done: "compiling stage programs".
+    bar: whether a terminal has a bar, or lines too.
     """
 
     def __init__(
-        self, what: str, total: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        what: str,
+        total: int,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        bar: bool = True,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._what, self._total, self._done = what, total, 0
         self._clock, self._start = clock, clock()
         self._next = FIRST
         # disable=None: silent unless the stream is a terminal.
-        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, disable=None)
+        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, disable=None if bar else True)
 
     def wait(self) -> float | None:
         """Seconds until `report` has something to say, at least 0; None where it never has."""

@@ -2,15 +2,20 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import itertools
+import re
+import sys
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.runtime.progress import Progress
 
 
 def train_step(params: Any, data: Any) -> Any:
@@ -30,6 +35,20 @@ def test_reprs_say_what_it_is() -> None:
     assert repr(compiled) == f"<CompiledStep of {title}>"
     assert repr(compiled.executable) == "Executable(<Program of 2 meshes: 7 functions, 20 calls, 8 sends>)"
     assert compiled.summary().splitlines()[0] == f"{title} (cpu)"
+
+
+def test_slow_passes_tell_how_far_they_are(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a clock that goes on by a second whenever it is asked: twice for each pass, and for each line."""
+    seconds = itertools.count()
+
+    def progress(what: str, total: int, bar: bool) -> Progress:
+        return Progress(what, total, sys.stderr, lambda: float(next(seconds)), bar)
+
+    monkeypatch.setattr("jaxpp.step.Progress", progress)
+    jaxpp.mpmd_jit_with_loop(train_step, make_mesh(2)).lower(weights(2), batch(4)).program()
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(r"jaxpp: rewriting the module: 5 of \d+ after 12 s(, now [a-z-]+)?", first)
+    assert re.fullmatch(r"jaxpp: rewriting the module: all (\d+) after \d+ s", last)
 
 
 def test_reprs_of_meshes_and_schedules() -> None:

@@ -77,6 +77,14 @@ def test_a_terminal_has_a_bar() -> None:
     assert "after" not in stream.getvalue()
 
 
+def test_a_terminal_has_lines_of_what_has_no_bar() -> None:
+    stream, clock = Terminal(), Clock()
+    progress = Progress("passes", 2, stream, clock, bar=False)
+    clock.now += 11.0
+    progress.report(1, {"find-loop"})
+    assert stream.getvalue() == "jaxpp: passes: 1 of 2 after 11 s, now find-loop\n"
+
+
 def test_several_processes_have_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax, "process_count", lambda: 4)
     monkeypatch.setattr(jax, "process_index", lambda: 3)
@@ -109,5 +117,5 @@ def test_a_slow_compilation_tells_what_it_compiles(
     monkeypatch.setattr(compiling, "wait", slow)
     Pipeline(1, 1).executable()
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("jaxpp: compiling stage programs: 0 of 5 after 20 s, now ")
+    assert lines[0].startswith("jaxpp: compiling stage programs: 0 of 5 after 20 s")
     assert lines[-1] == "jaxpp: compiling stage programs: all 5 after 140 s"
