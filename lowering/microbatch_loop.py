@@ -222,10 +222,12 @@ def schedule_text(schedule: Any, length: int) -> str:
     if isinstance(schedule, type):
         name = schedule.__name__
         raise TypeError(f"{here()}schedule={name} is a class; give an instance: schedule={name}(number of stages)")
-    if not hasattr(schedule, "build") and not isinstance(schedule, (str, Schedule)):
+    if hasattr(schedule, "build"):
+        return str(schedule.build(length))
+    if not isinstance(schedule, (str, Schedule)):
         kind = type(schedule).__name__
         raise TypeError(f"{here()}schedule: expected one such as jaxpp.Std1F1B(4), or its name or text, found {kind}")
-    return str(schedule.build(length) if hasattr(schedule, "build") else schedule)
+    return str(schedule)
 
 
 class _Loop(Primitive):

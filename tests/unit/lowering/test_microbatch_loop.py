@@ -259,7 +259,7 @@ ERRORS: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
 
 
 def test_messages_of_jax_name_the_function_of_the_user() -> None:
-    def of_one(scale: jax.Array, row: jax.Array) -> jax.Array:
+    def of_one(scale: float, row: jax.Array) -> jax.Array:
         return scale * row if row > 0 else -row
 
     for function in (partial(of_one, 1.0), partial(jax.value_and_grad(of_one), 1.0)):
