@@ -53,7 +53,7 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
     """
     length = _batch_length(batch, axis)
 
-    @wraps(fn)
+    @wraps(_called(fn), updated=())
     def on_slice(index: jax.Array) -> Any:
         return fn(jax.tree.map(partial(_take, index=index, axis=axis), batch))
 
@@ -162,10 +162,17 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     return jax.tree.unflatten(jax.tree.structure(shapes), final)
 
 
+def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that a partial calls, for the messages of JAX: they name what a wrapper wraps, but no partial."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    return fn
+
+
 def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array], Any]:
     """`fn`, with an error for a result that is not an array."""
 
-    @wraps(fn)  # JAX's messages name the function that is traced
+    @wraps(_called(fn), updated=())
     def checked(index: jax.Array) -> Any:
         returned = fn(index)
         for path, leaf in jax.tree_util.tree_leaves_with_path(returned):

@@ -110,8 +110,8 @@ def resolve(
     Raises:
         FileError: the file can't be read, or holds no schedule.
         WordsError: an option has no such value.
-        ScheduleError: there is no such schedule, or not for these numbers; `given` is of another kind.
-        TypeError: it is a class.
+        ScheduleError: there is no such schedule, or not for these numbers.
+        TypeError: it is a class, or nothing of these.
     """
     if isinstance(given, type):
         raise TypeError(
@@ -124,9 +124,11 @@ def resolve(
     if isinstance(given, str):
         return Schedule.parse(given) if "\n" in given else _from_words(given, meshes, microbatches, options)
     build: Any = getattr(given, "build", None)
-    if build is None or microbatches is None:
-        expected = "a schedule: a name, a file, a text, a Schedule, or an object such as jaxpp.Std1F1B(4)"
-        raise ScheduleError(f"expected {expected}, found {str(given)[:80]!r}")
+    if build is None:
+        expected = "an object such as jaxpp.Std1F1B(4), a name, a file or a text"
+        raise TypeError(f"schedule: expected {expected}, found {type(given).__name__}")
+    if microbatches is None:
+        raise ScheduleError(f"{type(given).__name__} builds a schedule for a number of microbatches: give it")
     return build(microbatches)
 
 

@@ -50,7 +50,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: str(path), ": cannot read: Is a directory"),
     (lambda path: path / "empty", "empty: the file is empty; expected a schedule: a grid or a table"),
     (lambda path: path / "wrong", "wrong: line 1: expected 'schedule:' or 'placement:' (each once), "),
-    (lambda _: 4, "expected a schedule: a name, a file, a text, a Schedule, or an object such as jaxpp.Std1F1B(4), fo"),
+    (lambda _: S.Std1F1B(4), "Std1F1B builds a schedule for a number of microbatches: give it"),
 ]
 
 
@@ -63,6 +63,8 @@ def test_what_is_no_schedule(given: Callable[[Path], object], message: str, tmp_
     assert message in str(caught.value)
 
 
-def test_a_class_is_no_schedule() -> None:
+def test_objects_that_are_no_schedules() -> None:
     with pytest.raises(TypeError, match=r"schedule=Std1F1B is a class; give an instance: schedule=Std1F1B\(number of"):
         S.resolve(S.Std1F1B, microbatches=4)
+    with pytest.raises(TypeError, match="a name, a file or a text, found int"):
+        S.resolve(4)

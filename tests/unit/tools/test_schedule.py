@@ -171,7 +171,10 @@ def test_search_refuses() -> None:
     assert message.startswith("jaxpp-schedule: error: ")
     assert usage_error("search", "--meshes", "2") == "the following arguments are required: --microbatches"
     assert usage_error("search", *SIZES, "--memory-limit", "x").startswith("argument --memory-limit: expected a number")
-    assert usage_error("search", *SIZES, "--placement", "round").startswith("argument --placement: placement must be ")
+    assert usage_error("search", *SIZES, "--placement", "0,x").startswith("argument --placement: placement must be ")
+    assert usage_error("search", *SIZES, "--placement", "round") == (
+        "argument --placement: expected linear, v, looped, waves, any, or meshes such as 0,1,1,0, found 'round'"
+    )
 
 
 def test_tune_ranks_everything(tmp_path: Path) -> None:
