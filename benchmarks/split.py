@@ -144,7 +144,8 @@ def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
             own.update(each.results)
     registers = program.registers[mesh]
     kept = sum(spec_size(registers[register]) for register in set(call.operands) & own)
-    ready = [register for register in set(call.operands) & own if len(registers[register].shape) == 1]
+    shapes = {register: registers[register].shape for register in set(call.operands) & own}
+    ready = [register for register, shape in shapes.items() if shape and set(shape[1:-1]) <= {1}]  # or a stack of them
     with make_context():
         module = ir.Module.parse(program.functions[call.function].bytecode)
         products = sum(_product_bytes(body_of(function)) for function in functions(module).values())

@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop, entries
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.counted import counters, trip_count
-from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, wrong_number
+from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, stages_of, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.schedules.given import library_name
@@ -36,7 +36,9 @@ class FindMicrobatchLoop(Pass):
     - a mark that `jax.checkpoint` computes again is the first one: each stage computes again from its own boundary on;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
-    - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark.
+    - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark. Those of a
+      model that is applied to several inputs of a microbatch have one number where they end one stage: all applications
+      go through the stages together.
 
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
@@ -69,9 +71,10 @@ class FindMicrobatchLoop(Pass):
         length = _length(loop)
         schedule, text = self._schedule(loop, length)
         marks = find_marks(loop)
-        if len(marked_stages(marks)) not in (schedule.stages - 1, schedule.stages):
+        numbers = stages_of(marks, loop, schedule.stages)
+        if numbers is None:
             raise wrong_number(marks, schedule, loop)
-        number_marks(marks)
+        number_marks(marks, numbers)
         indices = counters(loop)
         positions, starts, steps = ([each[i] for each in indices] for i in range(3))
         MicrobatchLoop(loop, length, schedule.stages, text, positions, starts, steps).write()

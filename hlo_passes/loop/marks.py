@@ -9,8 +9,7 @@ from jaxpp.hlo_passes.base import PassError
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.boundary import Boundary
-from jaxpp.hlo_passes.ir.functions import nested, operations
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.ir.functions import nested, operands_with_captures, operations
 from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
@@ -59,8 +58,41 @@ def marked_stages(marks: Marks) -> list[int]:
     return forward if last is None or last in forward else [*forward, last]
 
 
-def number_marks(marks: Marks) -> None:
-    """Number the forward marks 0, 1, 2... in program order, each backward mark like its forward mark.
+def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
+    """The stage, of `count`, that each of `marked_stages` ends; None where the marks don't fit.
+
+    Usually each ends a stage of its own. More marks than stages fit too, if no more of them stand behind one another
+    than there are stages: a model is applied to several inputs of a microbatch (a siamese network), and all
+    applications go through the stages together.
+    """
+    found = len(marked_stages(marks))
+    if found in (count - 1, count):
+        return list(range(found))
+    before = _marks_before(loop)
+    if before is None or len(set(before)) not in (count - 1, count):
+        return None
+    return before + [count - 1] * (found - len(before))
+
+
+def _marks_before(loop: ir.Operation) -> list[int] | None:
+    """How many forward marks each forward mark has before it; None if one comes after a backward mark."""
+    ops = operations(loop.regions[1].blocks[0])
+    known: dict[ir.Value, int] = {}
+    found: list[int] = []
+    for op in ops[:-1]:
+        behind = max((known.get(value, 0) for value in operands_with_captures(op)), default=0)
+        if boundary.is_mark(op):
+            forward = boundary.read(op).phase == "forward"
+            if forward and behind >= len(ops):
+                return None
+            found += [behind] * forward
+            behind = behind + 1 if forward else len(ops)
+        known.update((result, behind) for result in op.results)
+    return found
+
+
+def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
+    """Give the forward marks, in program order, these numbers, and each backward mark that of its forward mark.
 
     A layer that is traced once and called several times leaves the same number on different stages. Those are told
     apart by their order: the backward meets the stages in the reverse of the forward's order.
@@ -79,7 +111,7 @@ def number_marks(marks: Marks) -> None:
                     f"the backward mark of stage {mark.stage} has no forward mark before it", location=op.location
                 )
             above = stage
-        boundary.write(op, Boundary(stage, mark.phase, mark.name))
+        boundary.write(op, Boundary(numbers[stage], mark.phase, mark.name))
 
 
 def _below(above: int, stages: Sequence[int], number: int) -> int | None:
@@ -89,11 +121,10 @@ def _below(above: int, stages: Sequence[int], number: int) -> int | None:
 def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> PassError:
     """The error for marks that don't fit the stages of a schedule."""
     stages, name = schedule.stages, schedule.name
-    again = _computed_again(marks, stages)
+    again = _computed_again(marks)
     if again is not None:
         return PassError(
-            "a stage mark stands twice: "
-            "inside jax.checkpoint, under forward-mode differentiation, or in a second derivative",
+            "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
             location=again.location,
             hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
             "with jax.grad or jax.vjp",
@@ -105,15 +136,6 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation)
             location=marks[0][0].location,
             hint=f"scan over the {stages} stages, and over the layers of each inside: "
             f"reshape the stacked parameters to ({stages}, layers per stage, ...)",
-        )
-    times = count // stages
-    if times > 1 and count == times * stages and stages > 1 and not _follows(marks[stages][0], marks[stages - 1][0]):
-        return PassError(
-            f"found {count} stage marks, {times} times as many as the schedule {name} of {stages} stages has",
-            location=marks[stages][0].location,
-            hint=f"take a schedule of {count} stages; or, where the model is applied {times} times to a microbatch, "
-            "let it go through each stage once, with all its inputs: mark them together, mark_stage_end((x, y)), "
-            "or make them one batch",
         )
     fewer = f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one"
     return PassError(
@@ -141,35 +163,15 @@ def _another_loop(loop: ir.Operation) -> str:
     )
 
 
-def _follows(op: ir.Operation, earlier: ir.Operation) -> bool:
-    """Whether `op` uses what `earlier` makes, itself or through other operations of their block."""
-    numbers = {each: number for number, each in enumerate(operations(op.block))}
-    first, reached, open_ = numbers[earlier], set[int](), [numbers[op]]
-    inside = list(numbers)
-    while open_:
-        current = inside[open_.pop()]
-        for owner in (defining_op(operand) for each in (current, *nested(current)) for operand in each.operands):
-            number = numbers.get(owner, -1) if owner is not None else -1
-            if number == first:
-                return True
-            if number > first and number not in reached:
-                reached.add(number)
-                open_.append(number)
-    return False
-
-
-def _computed_again(marks: Marks, stages: int) -> ir.Operation | None:
-    """A forward mark that stands in the backward again, or the second of its number where each number once would do."""
+def _computed_again(marks: Marks) -> ir.Operation | None:
+    """A forward mark that stands in the backward again."""
     seen: set[int] = set()
-    repeated: ir.Operation | None = None
     backward = False
     for op, mark in marks:
         if mark.phase == "backward":
             backward = True
         elif backward and mark.stage in seen:
             return op
-        elif mark.stage in seen and at.LAYER not in op.attributes:
-            repeated = repeated or op
         else:
             seen.add(mark.stage)
-    return repeated if len(seen) in (stages - 1, stages) else None
+    return None

@@ -16,30 +16,68 @@ from unit.end_to_end.compare import batch, check, layers, loss, make_mesh, sgd_s
 from unit.end_to_end.test_bad_input import SCHEDULE, at, message, with_loss
 
 import jaxpp.api as jaxpp
+from jaxpp import schedules
 from jaxpp.schedules import ScheduleError
 
 mark = jaxpp.mark_stage_end
-
-TWICE = (
-    "a stage mark stands twice: inside jax.checkpoint, under forward-mode differentiation, or in a second derivative\n"
-    "  put jax.checkpoint around what stands between two marks; differentiate over marks once, with jax.grad or jax.vjp"
-)
 
 
 def squared_error(x: jax.Array, microbatch: Any) -> jax.Array:
     return jnp.mean((x - microbatch["y"]) ** 2)
 
 
-def test_a_model_applied_twice() -> None:
+def siamese(params: Any, microbatch: Any) -> Any:
+    """A model that is traced once, applied to two inputs; a stage of both follows."""
+    model = jax.jit(partial(layers, params[:2]))
+    return jnp.mean(mark(jnp.tanh(model(microbatch["x"]) @ params[2] - model(microbatch["y"]))) ** 2)
+
+
+def scanned(params: Any, microbatch: Any) -> Any:
+    """A model that scans over its stages, under `jax.checkpoint`, applied to three inputs."""
+    stages = jnp.stack(params)
+    model = jax.checkpoint(lambda x: jax.lax.scan(lambda x, w: (mark(jnp.tanh(x @ w)), None), x, stages)[0])
+    x, y = microbatch["x"], microbatch["y"]
+    return jnp.mean((model(x) - model(y)) ** 2 + model(x + y))
+
+
+def without_the_last_mark(params: Any, microbatch: Any) -> Any:
+    x, y = layers(params, microbatch["x"], 2), layers(params, microbatch["y"], 2)
+    return jnp.mean((x - y) ** 2)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+@pytest.mark.parametrize("of_one", [siamese, scanned, without_the_last_mark])
+def test_a_model_applied_to_several_inputs(of_one: Any, name: str) -> None:
+    """All applications go through the stages together."""
+    step = partial(sgd_step, schedule=schedules.make(name, meshes=3, microbatches=4), loss=of_one)
+    check(step, (weights(3), batch(4)), make_mesh(3))
+
+
+def test_two_gradients_in_a_microbatch() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        def of_one(microbatch: Any) -> Any:
+            x, y = microbatch["x"], microbatch["y"]
+            return [jax.value_and_grad(loss)(params, {"x": a, "y": b}) for a, b in ((x, y), (y, x))]
+
+        return jaxpp.treduce(of_one, batch, schedule=SCHEDULE, operation=jaxpp.Add)
+
+    check(step, (weights(3), batch(4)), make_mesh(3))
+
+
+@pytest.mark.parametrize("jit", [jax.jit, lambda model: model], ids=["jit", "plain"])
+def test_a_model_applied_to_what_it_made(jit: Any) -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
-        return loss(params, microbatch) + loss(params, {"x": microbatch["y"], "y": microbatch["x"]})
+        model = jit(partial(layers, params))
+        return squared_error(model(model(microbatch["x"])), microbatch)
 
     text = message(with_loss(of_one))
-    assert at(text, layers, "mark_stage_end") == (
-        "found 6 stage marks, 2 times as many as the schedule 1f1b of 3 stages has\n"
-        "  take a schedule of 6 stages; or, where the model is applied 2 times to a microbatch, let it go through each "
-        "stage once, with all its inputs: mark them together, mark_stage_end((x, y)), or make them one batch"
+    assert at(text, sgd_step, "jaxpp.treduce(") == (
+        "found 6 stage marks, the schedule 1f1b has 3 stages\n"
+        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one; "
+        "or take a schedule of 6 stages, such as 1f1b{chunks=2} on 3 meshes"
     )
+    step = partial(sgd_step, schedule=jaxpp.Interleaved1F1B(6, mpmd_dim=3), loss=of_one)
+    check(step, (weights(3), batch(3)), make_mesh(3))
 
 
 def test_a_model_applied_twice_and_marked_together() -> None:
@@ -66,13 +104,15 @@ def test_a_loop_that_is_differentiated_as_a_whole() -> None:
 
 
 def test_forward_mode() -> None:
+    """The tangents go through the stages with the values."""
+
     def step(params: Any, batch: Any) -> Any:
         def of_one(microbatch: Any) -> Any:
             return jax.jvp(lambda params: loss(params, microbatch), (params,), (params,))
 
         return jaxpp.treduce(of_one, batch, schedule=jaxpp.GPipe(3), operation=jaxpp.Add)
 
-    assert at(message(step), layers, "mark_stage_end") == TWICE
+    check(step, (weights(3), batch(4)), make_mesh(3))
 
 
 def test_second_derivative() -> None:
@@ -80,7 +120,11 @@ def test_second_derivative() -> None:
         value, slope = jax.value_and_grad(lambda x: loss(params, {**microbatch, "x": x}))(microbatch["x"])
         return value + jnp.sum(slope**2)
 
-    assert at(message(with_loss(of_one)), layers, "mark_stage_end") == TWICE
+    assert at(message(with_loss(of_one)), layers, "mark_stage_end") == (
+        "a stage mark stands twice: inside jax.checkpoint, or in a second derivative\n"
+        "  put jax.checkpoint around what stands between two marks; "
+        "differentiate over marks once, with jax.grad or jax.vjp"
+    )
 
 
 def test_two_models_one_after_the_other() -> None:
@@ -94,11 +138,12 @@ def test_two_models_one_after_the_other() -> None:
         return jaxpp.treduce(of_one, batch, schedule=schedule)
 
     both = weights(2), weights(2)
-    check(partial(step, schedule=jaxpp.GPipe(4)), (both, batch(4)), make_mesh(4))
-    text = message(partial(step, schedule=SCHEDULE), both, batch(4))
+    for stages in (4, 3):  # one after the other, or both through the stages together
+        check(partial(step, schedule=jaxpp.GPipe(stages)), (both, batch(4)), make_mesh(stages))
+    text = message(partial(step, schedule=jaxpp.GPipe(6)), both, batch(4), mesh=make_mesh(6))
     assert at(text, step, "jaxpp.treduce(") == (
-        "found 4 stage marks, the schedule 1f1b has 3 stages\n"
-        "  mark the end of every stage (mark_stage_end): 3 marks, or 2 without the last one"
+        "found 4 stage marks, the schedule gpipe has 6 stages\n"
+        "  mark the end of every stage (mark_stage_end): 6 marks, or 5 without the last one"
     )
 
 

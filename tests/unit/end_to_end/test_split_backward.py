@@ -191,16 +191,17 @@ def test_a_program_for_each_distinct_stage(name: str, expected: dict[str, int]) 
     assert {kind: kinds.count(kind) for kind in kinds if kind not in ("before", "after")} == expected
 
 
-@pytest.mark.parametrize("form", ["WRITTEN_OUT", "CHECKPOINTED"])
-def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+@pytest.mark.parametrize(("form", "layers", "share"), [("WRITTEN_OUT", 3, 0.65), ("CHECKPOINTED", 6, 0.7)])
+def test_cost_of_a_dense_block(monkeypatch: pytest.MonkeyPatch, form: str, layers: int, share: float) -> None:
+    """The input gradient computes checkpointed blocks again, which stages of two blocks scan over."""
     monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
     benchmark = importlib.import_module("split")
     gpt_model = importlib.import_module("gpt_model")
-    model = gpt_model.Config(stages=3, layers=6, width=128, heads=2, sequence=64)
+    model = gpt_model.Config(stages=3, layers=layers, width=128, heads=2, sequence=64)
     first, *others = benchmark.measure(model, 4, benchmark.Form[form])
     for stage in (first, *others):
         assert stage.ratio <= 1.05
         assert stage.weight_grad < 0.55 * stage.whole
-        assert stage.input_grad < 0.65 * stage.whole
+        assert stage.input_grad < share * stage.whole
         assert stage.kept <= stage.products + stage.sums
     assert np.isfinite([stage.forward for stage in others]).all()

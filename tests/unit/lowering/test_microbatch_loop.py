@@ -13,7 +13,6 @@ import pytest
 from jaxlib.mlir import ir
 
 from jaxpp.lowering import Add, Concat, Max, MpmdMesh, Op, treduce, treduce_i
-from jaxpp.schedules import ScheduleError
 
 M = 5
 BATCH = {"x": np.arange(M * 6, dtype=np.float32).reshape(M, 2, 3), "y": np.arange(M, dtype=np.int32)}
