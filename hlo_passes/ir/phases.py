@@ -82,6 +82,11 @@ def _check_body(function: ir.Operation, name: str, op: ir.Operation) -> None:
     blocks = len(function.regions[0].blocks)
     if blocks != 1:
         raise PassError(f"call of @{name}, which has {blocks} blocks, expected one", location=op.location)
+    if name == "main":
+        raise PassError("@main calls itself", location=op.location, hint="recursion can't be lowered")
+    if at.KIND in function.attributes and not _is_text(function.attributes[at.KIND]):
+        found = _found(function.attributes, at.KIND)
+        raise PassError(f"@{name} has {found}, expected the name of a kind", location=function.location)
 
 
 def _misplaced(

@@ -60,3 +60,16 @@ module attributes {jaxpp.meshes = 2 : i64} {
     return %x : tensor<f32>
   }
 }
+
+// -----
+
+// A step that calls itself.
+
+// CHECK: main_invalid.mlir:[[# @LINE + 4]]:10: error: @main calls itself
+// CHECK-NEXT: recursion can't be lowered
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
+    %0 = call @main(%x) {jaxpp.mesh = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    return %0 : tensor<f32>
+  }
+}
