@@ -104,7 +104,7 @@ class Guard:
         """At exit: say goodbye, and wait until the others did, so that they get what they still fetch from here.
 
         Where one is dead or frozen, what JAX does at exit would wait for it, and then abort; it is left out. So it is
-        where one has failed before the backends were started, as those that wait for its devices end at once. Process 0
+        where one has failed before its first step: those that wait for its devices end without a farewell. Process 0
         then waits a little, as its end aborts the others. A forked child is none that the others know.
         """
         if os.getpid() != self._pid:
@@ -114,10 +114,11 @@ class Guard:
         error = _error(getattr(sys, "last_value", None))
         if self._transport is not None:
             self._transport.close(error)
-        self.watchdog.goodbye(error)
+        is_early = bool(error) and self._transport is None
+        self.watchdog.goodbye(error, is_early)
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
-            if self._transport is None and (error or any(loss.has_failed for loss in self.watchdog.lost)):
+            if is_early or any(loss.is_early for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)
@@ -150,7 +151,7 @@ class Guard:
             begun = (begun or now) if _compat.is_backend_starting() else None
             if begun is not None and now - begun > START:
                 _say(f"{loss}; JAX waits for its devices here, so this process ends")
-                self.watchdog.goodbye(f"PeerError: {loss}")
+                self.watchdog.goodbye(f"PeerError: {loss}", is_early=True)
                 if self.me == 0:
                     self.watchdog.wait_until_alone(START)
                 os._exit(1)

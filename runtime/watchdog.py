@@ -42,13 +42,14 @@ class Loss:
 
     peer: its number; name: as which process, host and pid it introduced itself.
     how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
-    ended: whether it said goodbye.
+    ended: whether it said goodbye; is_early: and that it does not take part in what JAX does at the end.
     """
 
     peer: int
     name: str
     how: str
     ended: bool = False
+    is_early: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.how}"
@@ -99,7 +100,7 @@ class Watchdog:
         self._cut: dict[int, float] = {}
         """The peers whose connection broke, and until when they may come back."""
         self._lost: dict[int, Loss] = {}
-        self._goodbye: dict[str, str] = {}
+        self._goodbye: dict[str, Any] = {}
         self._open = True
         _watchdogs.add(self)
         self._thread = threading.Thread(target=self._run, name="jaxpp-watchdog", daemon=True)
@@ -149,9 +150,9 @@ class Watchdog:
         with self._changed:
             return self._changed.wait_for(self._is_one_dead, seconds)
 
-    def goodbye(self, reason: str) -> None:
+    def goodbye(self, reason: str, is_early: bool = False) -> None:
         """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
-        self._goodbye = {"goodbye": reason}
+        self._goodbye = {"goodbye": reason, "early": is_early}
         self._say(self._goodbye)
 
     def wait_for_goodbyes(self, seconds: float) -> bool:
@@ -251,7 +252,8 @@ class Watchdog:
             message: dict[str, Any] = json.loads((yield))
             if "goodbye" in message:
                 reason = str(message["goodbye"])
-                self._lose(peer, f"failed: {reason}" if reason else "has ended", ended=True)
+                how = f"failed: {reason}" if reason else "has ended"
+                self._lose(peer, how, ended=True, is_early=bool(message.get("early")))
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES} or peer == self.me or (use == VALUES and peer in self.wires):
@@ -349,11 +351,11 @@ class Watchdog:
             line.talk = _ignore()
             next(line.talk)
 
-    def _lose(self, peer: int, how: str, ended: bool = False) -> None:
+    def _lose(self, peer: int, how: str, ended: bool = False, is_early: bool = False) -> None:
         """Note that a peer is gone; the first reason stands."""
         if peer in self._lost:
             return
-        loss = Loss(peer, self._names[peer], how, ended)
+        loss = Loss(peer, self._names[peer], how, ended, is_early)
         with self._changed:
             self._cut.pop(peer, None)
             self._lost[peer] = loss
