@@ -4,6 +4,8 @@ import contextlib
 import itertools
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,20 +67,22 @@ def _check_symbols(module: ir.Module, name: str) -> None:
 
 def _check_bytecode(data: bytes, name: str) -> None:
     """Refuse bytecode that MLIR's reader would not survive: damaged, it makes it crash or loop. A child tries."""
-    code = "import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read())"
-    limit = 10 + len(data) / 100_000
-    try:
-        # -P: a folder named jaxpp in the current one is not the package.
-        command = [sys.executable, "-P", "-c", code]
-        child = subprocess.run(command, input=data, capture_output=True, timeout=limit, check=False)
-    except subprocess.TimeoutExpired:
-        raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader does not come to an end") from None
+    limit = 10 + len(data) // 100_000
+    code = f"import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read(), {limit})"
+    # -P: a folder named jaxpp in the current one is not the package.
+    child = subprocess.run([sys.executable, "-P", "-c", code], input=data, capture_output=True, check=False)
+    if child.returncode == -signal.SIGXCPU:
+        raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader does not come to an end")
     if child.returncode != 0:
         raise InputError(f"{name}: error: damaged MLIR bytecode: MLIR's reader crashes on it")
 
 
-def try_bytecode(data: bytes) -> None:
-    """Parse, verify and print; whether that goes well does not matter here, only that it comes back."""
+def try_bytecode(data: bytes, seconds: int) -> None:
+    """Parse, verify and print; whether that goes well does not matter here, only that it comes back.
+
+    seconds: of the processor, after which SIGXCPU ends this process; on a busy machine the clock is no measure.
+    """
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     context = make_context()
     with diagnostics.collected(context, ""), diagnostics.emitted(context), contextlib.suppress(Exception):
         str(ir.Module.parse(data, context))

@@ -2,6 +2,7 @@
 
 import io
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.tools import opt, source
+from jaxpp.tools.streams import InputError
 
 SEED = """\
 module @step attributes {mhlo.num_partitions = 2 : i32, jaxpp.meshes = 1 : i64} {
@@ -137,3 +139,12 @@ def test_parts_keep_their_line_numbers() -> None:
     for part in parts:
         for number, line in enumerate(part.splitlines()):
             assert line in (b"", lines[number])
+
+
+def test_bytecode_whose_reading_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless = "from jaxpp.tools import source; source.make_context = lambda: [0 for _ in iter(int, 1)]"
+    child = subprocess.run([sys.executable, "-c", f"{endless}; source.try_bytecode(b'', 1)"], check=False)
+    assert child.returncode == -signal.SIGXCPU
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: child)
+    with make_context() as context, pytest.raises(InputError, match=r"^x: .* MLIR's reader does not come to an end$"):
+        source.parse(b"ML\xefR", "x", context, whole=True)
