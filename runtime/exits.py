@@ -9,7 +9,8 @@ import jax
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Placed, Shardings
 from jaxpp.runtime.program import Program, Result
-from jaxpp.runtime.steps import Flat, batch_copy, getter
+from jaxpp.runtime.route import batch_copy
+from jaxpp.runtime.steps import Flat, getter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

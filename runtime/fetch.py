@@ -15,7 +15,7 @@ from jaxpp.runtime.arrays import are_parts_here, put
 from jaxpp.runtime.meetings import Kind, Meeting, identity_of
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.remote import fetched
-from jaxpp.runtime.steps import batch_copy
+from jaxpp.runtime.route import batch_copy
 from jaxpp.runtime.transfer import key
 from jaxpp.runtime.waiting import Waiting
 

@@ -196,7 +196,8 @@ class Links:
         """The processes that share a mesh with this one, send to it, or receive from it."""
         found = set(self._partners)
         routes = {
-            (hop.source, hop.target, route_of(self.program, channel)) for channel, hop in self.program.hops.items()
+            (hop.source, hop.target, route_of(self.program, channel, self.owners))
+            for channel, hop in self.program.hops.items()
         }
         for source, target, route in routes:
             for piece in route.pieces:
@@ -207,7 +208,7 @@ class Links:
 
     def _route(self, mesh: int, hop: Send | Receive) -> tuple[Route, list[int], list[int]]:
         """The route of a transfer, and for each piece the owners of its ends, that on `mesh` first."""
-        route = route_of(self.program, hop.channel)
+        route = route_of(self.program, hop.channel, self.owners)
         if isinstance(hop, Send):
             here, there = self.owners[mesh], self.owners[hop.destination]
             ends = [(here[each.source], there[each.target]) for each in route.pieces]

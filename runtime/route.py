@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
+from jaxpp import _compat
 from jaxpp.runtime.program import Program
 from jaxpp.runtime.values import SubAxis, TensorSpec
 
@@ -19,6 +20,9 @@ Bounds = tuple[tuple[int, int], ...]
 Parts = Callable[[Sequence[Any]], list[Any]]
 """Arrays of one device each, in and out."""
 
+
+Owners = tuple[Sequence[int], Sequence[int]]
+"""The process of each source, and of each target."""
 
 TypeAt = Callable[[int, Sequence[int]], Any]
 """The `jax.ShapeDtypeStruct` of an array of this shape on the device at this position of a mesh."""
@@ -45,32 +49,49 @@ class Route:
     Where both meshes cut the value alike, every device sends its shard to the one at its position. Otherwise a shard
     that goes to several devices is cut where it is, and one that comes from several is put together where it is
     wanted: no device receives a byte that it doesn't keep.
+
+    owners: the process of each source and of each target, where there are several processes. Unless both meshes cut the
+        value alike, a process then receives each shard once, on the first of its devices that wants it. The others
+        copy it from there. What a process holds itself it does not receive from another one.
     """
 
-    def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds]) -> None:
+    def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds], owners: Owners | None = None) -> None:
         self.pieces: list[Piece] = []
+        self.is_direct = list(sources) == list(targets)
         self._sources = sources
-        self._grids: list[tuple[list[int], tuple[int, ...]]] = []
-        """For each target its pieces, and how many of them lie along each dimension."""
+        alone: Owners = range(-len(sources), 0), range(len(targets))  # each device as if in a process of its own
+        self._owners = alone if owners is None or self.is_direct else owners
+        self._grids: dict[int, tuple[list[int], tuple[int, ...]]] = {}
+        """For each target that receives pieces: these, and how many of them lie along each dimension."""
+        self._origins: dict[int, int] = {}
+        """For each other target the one that it copies its shard from."""
         holders: dict[Bounds, list[int]] = {}
         for position, bounds in enumerate(sources):
             holders.setdefault(bounds, []).append(position)
-        self.is_direct = list(sources) == list(targets)
+        receivers: dict[tuple[int, Bounds], int] = {}
         for position, wanted in enumerate(targets):
-            self._add(position, wanted, holders)
+            origin = receivers.setdefault((self._owners[1][position], wanted), position)
+            if origin == position:
+                self._add(position, wanted, holders)
+            else:
+                self._origins[position] = origin
 
     def _add(self, target: int, wanted: Bounds, holders: dict[Bounds, list[int]]) -> None:
         first = len(self.pieces)
         overlaps = [(_overlap(held, wanted), held) for held in holders]
         found = sorted((part, held) for part, held in overlaps if _is_part(part, wanted))
         for part, held in found:
-            same = holders[held]
-            source = target if self.is_direct else same[target % len(same)]
+            source = target if self.is_direct else self._choose(holders[held], target)
             cut = tuple((start - low, end - low) for (start, end), (low, _) in zip(part, held, strict=True))
             shape = tuple(end - start for start, end in part)
             self.pieces.append(Piece(source, target, None if part == held else cut, shape))
         along = [{part[dimension] for part, _ in found} for dimension in range(len(wanted))]
-        self._grids.append((list(range(first, len(self.pieces))), tuple(map(len, along))))
+        self._grids[target] = list(range(first, len(self.pieces))), tuple(map(len, along))
+
+    def _choose(self, holders: Sequence[int], target: int) -> int:
+        """Which of the devices that hold a shard sends it: those in the target's process, or else all, take turns."""
+        near = [each for each in holders if self._owners[0][each] == self._owners[1][target]] or holders
+        return near[len(self._grids) % len(near)]
 
     def cut(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
         """Makes these pieces of the shards that a process has of the sending mesh, at these positions."""
@@ -103,7 +124,25 @@ class Route:
         return run
 
     def join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Makes the shards at these positions of the receiving mesh, of these pieces."""
+        """Makes the shards at these positions of the receiving mesh, of these pieces: all those of a process."""
+        firsts = [position for position in positions if position in self._grids]
+        others = [position for position in positions if position in self._origins]
+        joined = self._join(pieces, firsts, type_at)
+        if not others:
+            return joined
+        origins = [firsts.index(self._origins[position]) for position in others]
+        order = [[*firsts, *others].index(position) for position in positions]
+        copy = batch_copy([type_at(position, ()).sharding for position in others])
+
+        def run(parts: Sequence[Any]) -> list[Any]:
+            shards = joined(parts)
+            shards = [*shards, *copy([shards[index] for index in origins])]
+            return [shards[index] for index in order]
+
+        return run
+
+    def _join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
+        """Makes the shards of the devices that receive pieces."""
         places = {number: place for place, number in enumerate(pieces)}
         joiners: list[tuple[list[int], Callable[..., Any]]] = []
         for position in positions:
@@ -120,10 +159,18 @@ Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
 """A value, the axes of its mesh with their sizes, the number of devices there."""
 
 
-def route_of(program: Program, channel: int) -> Route:
-    """The route of what goes over a channel."""
+def route_of(program: Program, channel: int, owners: Sequence[Sequence[int]] | None = None) -> Route:
+    """The route of what goes over a channel; owners: by mesh the process of each device, where there are several."""
     hop = program.hops[channel]
-    return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result))
+    ends = (tuple(owners[hop.source]), tuple(owners[hop.target])) if owners else None
+    return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result), ends)
+
+
+def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
+    """Copies as many arrays as there are `shardings` to these, in one asynchronous call."""
+    copy = _compat.copy_function()
+    devices, targets, semantics = _compat.copy_arguments(shardings, always)
+    return lambda arrays: copy(arrays, devices, targets, semantics)
 
 
 def _layout(program: Program, mesh: int, register: int) -> Layout:
@@ -132,8 +179,8 @@ def _layout(program: Program, mesh: int, register: int) -> Layout:
 
 
 @functools.lru_cache(maxsize=1024)
-def _route(source: Layout, target: Layout) -> Route:
-    return Route(_shards(*source), _shards(*target))
+def _route(source: Layout, target: Layout, owners: Owners | None) -> Route:
+    return Route(_shards(*source), _shards(*target), owners)
 
 
 def _shards(spec: TensorSpec, sizes: Sequence[tuple[str, int]], devices: int) -> list[Bounds]:

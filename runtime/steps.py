@@ -12,7 +12,7 @@ from jaxpp.runtime.arrays import Placed, Shardings
 from jaxpp.runtime.links import Links
 from jaxpp.runtime.order import Merged, with_pulls
 from jaxpp.runtime.program import Call, Instruction, Program, Receive, Send
-from jaxpp.runtime.route import Parts, route_of
+from jaxpp.runtime.route import Parts, batch_copy, route_of
 
 Operands = Callable[[list[Any]], Sequence[Any]]
 Label = tuple[tuple[int, Instruction], ...]
@@ -221,13 +221,6 @@ def getter(numbers: Sequence[int]) -> Operands:
         return operator.itemgetter(*numbers)
     start = numbers[0] if numbers else 0
     return operator.itemgetter(slice(start, start + len(numbers)))
-
-
-def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
-    """Copies as many arrays as there are `shardings` to these, in one asynchronous call."""
-    copy = _compat.copy_function()
-    devices, targets, semantics = _compat.copy_arguments(shardings, always)
-    return lambda arrays: copy(arrays, devices, targets, semantics)
 
 
 def copy_of(program: Program, shardings: Shardings, channel: int) -> Callable[[Sequence[Any]], list[Any]]:

@@ -22,10 +22,10 @@ _CONSTRAINT = "sdy.sharding_constraint"
 class PlaceReshards(Pass):
     """Lets every value cross a stage mark in the sharding of which a device has the fewest bytes.
 
-    A shard goes from each device of a mesh to the one at its place in the next, so a value that is replicated over an
-    axis is sent once for each device of it. Where one stage ends with a value sharded in one way, and the next begins
-    with a constraint to another, the sender reshards when the receiver wants smaller shards, and the receiver when it
-    wants larger ones (gathers them).
+    Between meshes of one size a shard goes from each device to the one at its place in the next mesh, so a value that
+    is replicated over an axis is sent once for each device of it. Where one stage ends with a value sharded in one
+    way, and the next begins with a constraint to another, the sender reshards when the receiver wants smaller shards,
+    and the receiver when it wants larger ones (gathers them).
 
     Preconditions: `propagate-shardings` ran.
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 import jaxpp.api as jaxpp
 from jaxpp.runtime import parcel, processes
 from jaxpp.runtime.program import Receive
-from jaxpp.runtime.transfer import Waiting, key
+from jaxpp.runtime.transfer import Transport, Waiting, key
 
 WIDTH = 32
 
@@ -107,17 +108,22 @@ def some_shards_cross() -> list[int]:
     return check(2, [first, third, fourth, second])
 
 
-def meshes_of_different_sizes() -> list[list[int]]:
-    """Shards are cut where they are, and put together where they are wanted, also when some parts stay here."""
+def meshes_of_different_sizes() -> tuple[list[list[int]], int]:
+    """Shards are cut where they are, and put together where they are wanted, also when some parts stay here.
+
+    Also how many bytes the last of these programs sends: the sum of the tied weight's gradients is replicated.
+    """
     first, second, third, fourth = jax.devices()
-    return [
+    found = [
         check(2, [[first], [third, fourth]]),
         check(2, [[first, second], [third]]),
         check(2, [[second], [first, third]]),
         check(2, [[first, third], [fourth]]),
         check(3, [[first], [second, third], [fourth]]),
-        check(2, [[first], [third, fourth]], function=tied_step),
     ]
+    with mock.patch.object(Transport, "offer", autospec=True, side_effect=Transport.offer) as offer:
+        found.append(check(2, [[first], [third, fourth]], function=tied_step))
+    return found, sum(call.args[3].size for call in offer.call_args_list)
 
 
 def stacks_keys_and_whole_meshes() -> list[int]:

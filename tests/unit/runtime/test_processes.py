@@ -57,9 +57,11 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
 
 
 def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
+    steps, microbatches, activations, weight = 3, 4, 8 * 32, 32 * 32
+    sent = steps * (microbatches * activations + weight) * 4  # each once, whether the receiver has one device or two
     assert results["meshes_of_different_sizes"] == [
-        [[1, 0, 0], [2, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0, 0], [1, 1, 0]],
-        [[0, 2, 2], [0, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1, 1], [2, 0, 2]],
+        [[[1, 0, 0], [2, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0, 0], [1, 1, 0]], sent],
+        [[[0, 2, 2], [0, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1, 1], [2, 0, 2]], sent],
     ]
 
 
