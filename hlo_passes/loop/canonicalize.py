@@ -88,7 +88,7 @@ def _add(left: ir.Value, right: ir.Value, ip: ir.InsertionPoint, location: ir.Lo
 
 def _constant(type_: ir.Type, number: int, ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
     element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, number)
-    attributes = {"value": ir.DenseElementsAttr.get_splat(type_, element)}
+    attributes: dict[str, ir.Attribute] = {"value": ir.DenseElementsAttr.get_splat(type_, element)}
     made = ir.Operation.create("stablehlo.constant", results=[type_], attributes=attributes, ip=ip, loc=location)
     return made.results[0]
 

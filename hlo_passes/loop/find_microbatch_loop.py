@@ -34,8 +34,8 @@ class FindMicrobatchLoop(Pass):
     - a barrier of several values, one of which is marked (`jax.checkpoint` makes them), is one barrier for each: they
       belong to different stages;
     - a mark that `jax.checkpoint` computes again is the first one: each stage computes again from its own boundary on;
-    - an integer that the body advances by constants, in one stage or several, counts from a constant by one addition
-      (a counter of random numbers); the body and what follows the loop add the start to it;
+    - an integer that the body advances by constants (a counter of random numbers), in one stage or several, counts from
+      a constant by one addition; the body, and what follows the loop, add a start that is no constant;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark. Those of a
