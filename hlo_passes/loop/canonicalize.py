@@ -5,6 +5,8 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import nested, operations, terminator
+from jaxpp.hlo_passes.ir.values import is_used
+from jaxpp.hlo_passes.loop.counted import advance, constant_integer, counters
 
 
 def drop_scalar_constraints(main: ir.Operation) -> None:
@@ -47,6 +49,48 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
                 block.erase_argument(i)
     loop.erase()
     return new
+
+
+def count_from_zero(loop: ir.Operation) -> None:
+    """Let each integer that the body advances by a constant count from a constant, by one addition.
+
+    The start, where it is no constant, is added where the body and what follows the loop use the number: each stage
+    can do so by itself, whatever microbatch ran before, though several stages advance the number.
+    """
+    body, end = loop.regions[1].blocks[0], terminator(loop.regions[1].blocks[0])
+    tested = loop.regions[0].blocks[0].arguments
+    counting = {position for position, *_ in counters(loop)}
+    for position, argument in enumerate(body.arguments):
+        step = advance(argument, end.operands[position])
+        if step is None or position in counting or is_used(tested[position]):
+            continue
+        start, ip = loop.operands[position], ir.InsertionPoint(loop)
+        if constant_integer(start) is None:
+            loop.operands[position] = _constant(start.type, 0, ip, loop.location)
+            _add_to(argument, start, ir.InsertionPoint.at_block_begin(body), loop.location)
+            _add_to(loop.results[position], start, ir.InsertionPoint.after(loop), loop.location)
+        ip = ir.InsertionPoint(end)
+        constant = _constant(start.type, step, ip, loop.location)
+        end.operands[position] = _add(argument, constant, ip, loop.location).results[0]
+
+
+def _add_to(value: ir.Value, start: ir.Value, ip: ir.InsertionPoint, location: ir.Location) -> None:
+    """Let the users of `value` use it plus `start`."""
+    if is_used(value):
+        total = _add(start, start, ip, location)
+        value.replace_all_uses_with(total.results[0])
+        total.operands[1] = value
+
+
+def _add(left: ir.Value, right: ir.Value, ip: ir.InsertionPoint, location: ir.Location) -> ir.Operation:
+    return ir.Operation.create("stablehlo.add", results=[left.type], operands=[left, right], ip=ip, loc=location)
+
+
+def _constant(type_: ir.Type, number: int, ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
+    element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, number)
+    attributes: dict[str, ir.Attribute] = {"value": ir.DenseElementsAttr.get_splat(type_, element)}
+    made = ir.Operation.create("stablehlo.constant", results=[type_], attributes=attributes, ip=ip, loc=location)
+    return made.results[0]
 
 
 def split_barriers(loop: ir.Operation) -> None:

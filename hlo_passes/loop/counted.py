@@ -37,6 +37,51 @@ def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
     return found
 
 
+def advance(argument: ir.Value, value: ir.Value) -> int | None:
+    """The constant that `value` adds to `argument`, an integer scalar; None for any other value.
+
+    It adds it step by step, perhaps through barriers (marks) and in wider integers. The sum holds modulo 2 to the power
+    of the argument's width.
+    """
+    width, total = _integer_width(argument), 0
+    if width < 2:
+        return None
+    while value != argument:
+        op = defining_op(value)
+        if op is None or _integer_width(value) < width:
+            return None
+        if op.name == "stablehlo.optimization_barrier":
+            value = op.operands[ir.OpResult(value).result_number]
+        elif op.name == "stablehlo.convert":
+            value = op.operands[0]
+        elif op.name in ("stablehlo.add", "stablehlo.subtract"):
+            left, right = op.operands
+            if op.name == "stablehlo.add" and constant_integer(left) is not None:
+                left, right = right, left
+            constant = constant_integer(right)
+            if constant is None:
+                return None
+            total += constant if op.name == "stablehlo.add" else -constant
+            value = left
+        else:
+            return None
+    return wrapped(total, width)
+
+
+def wrapped(number: int, width: int = 64) -> int:
+    """`number` as a signed integer of `width` bits holds it."""
+    half = 1 << (width - 1)
+    return (number + half) % (2 * half) - half
+
+
+def _integer_width(value: ir.Value) -> int:
+    """The bits of an integer scalar; 0 for anything else."""
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType) or type_.rank or not isinstance(type_.element_type, ir.IntegerType):
+        return 0
+    return type_.element_type.width
+
+
 def trips(loop: ir.Operation) -> int | None:
     """How often `loop` runs, at least once; None when that is not a constant known from the IR."""
     test = terminator(loop.regions[0].blocks[0]).operands[0]

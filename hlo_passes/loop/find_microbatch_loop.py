@@ -11,8 +11,8 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir import boundary
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop, entries
-from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints, split_barriers
-from jaxpp.hlo_passes.loop.counted import counters, trip_count
+from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants, drop_scalar_constraints, split_barriers
+from jaxpp.hlo_passes.loop.counted import counters, trip_count, wrapped
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, stages_of, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
@@ -34,6 +34,8 @@ class FindMicrobatchLoop(Pass):
     - a barrier of several values, one of which is marked (`jax.checkpoint` makes them), is one barrier for each: they
       belong to different stages;
     - a mark that `jax.checkpoint` computes again is the first one: each stage computes again from its own boundary on;
+    - an integer that the body advances by constants (a counter of random numbers), in one stage or several, counts from
+      a constant by one addition; the body, and what follows the loop, add a start that is no constant;
     - `jaxpp.microbatch_loop = {length, schedule, stages, indices, starts, steps}`: `indices` are the carried positions
       that count microbatches (a `fori_loop` has two), with value `start + step * microbatch`;
     - the forward marks are numbered 0, 1, 2... in program order, each backward mark like its forward mark. Those of a
@@ -68,6 +70,7 @@ class FindMicrobatchLoop(Pass):
         loop = drop_invariants(loop)
         split_barriers(loop)
         reuse_recomputed_marks(loop)
+        count_from_zero(loop)
         length = _length(loop)
         schedule, text = self._schedule(loop, length)
         marks = find_marks(loop)
@@ -76,7 +79,7 @@ class FindMicrobatchLoop(Pass):
             raise wrong_number(marks, schedule, loop)
         number_marks(marks, numbers)
         indices = counters(loop)
-        positions, starts, steps = ([each[i] for each in indices] for i in range(3))
+        positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
         MicrobatchLoop(loop, length, schedule.stages, text, positions, starts, steps).write()
 
     def _schedule(self, loop: ir.Operation, length: int) -> tuple[schedules.Schedule, str]:
@@ -141,6 +144,7 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
     Raises PassError as the pass does. `inline-calls` must have run.
     """
     loop = _find(main_of(module))
+    drop_scalar_constraints(loop)
     return None if loop_schedule(loop) else _length(loop)
 
 

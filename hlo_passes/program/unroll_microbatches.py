@@ -14,6 +14,7 @@ from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stag
 from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.ir.phases import check_tasks
 from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.loop.counted import wrapped
 from jaxpp.hlo_passes.program.accumulators import Accumulator, find_accumulators
 
 _HALVES = ("input_grad", "weight_grad")
@@ -199,7 +200,7 @@ class _Unrolled:
 
     def _index(self, position: int, microbatch: int) -> ir.Value:
         which = self._loop.indices.index(position)
-        number = self._loop.starts[which] + self._loop.steps[which] * microbatch
+        number = wrapped(self._loop.starts[which] + self._loop.steps[which] * microbatch)
         type_ = self._initial[position].type
         if (type_, number) not in self._constants:
             element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, number)

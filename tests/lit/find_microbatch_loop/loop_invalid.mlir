@@ -205,3 +205,24 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   }
   return %0#1 : tensor<f32>
 }
+
+// -----
+
+// A counter that the test of the loop reads is not counted from zero: its start decides how often the loop runs.
+
+// CHECK: loop_invalid.mlir:[[# @LINE + 3]]:8: error: the microbatch loop has no constant trip count
+// CHECK-NEXT: loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds
+func.func public @main(%x: tensor<f32>, %start: tensor<i32>) -> tensor<i32> {
+  %0 = stablehlo.while(%i = %start) : tensor<i32>
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %mark = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next : tensor<i32>
+  }
+  return %0 : tensor<i32>
+}

@@ -52,3 +52,39 @@ func.func private @forward_1(%a: tensor<f32>, %n: tensor<i64>, %sum: tensor<f32>
   %2 = stablehlo.add %sum, %1 : tensor<f32>
   return %2 : tensor<f32>
 }
+
+// -----
+
+// Numbers of 64 bits wrap around like others: after 2 to the 63 less 1 comes 2 to the 63.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         stablehlo.constant dense<9223372036854775807> : tensor<ui64>
+// CHECK:         %[[FIRST:.*]] = stablehlo.constant dense<9223372036854775807> : tensor<ui64>
+// CHECK:         call @forward_0(%[[FIRST]], %{{.*}}) {{.*}}jaxpp.microbatch = 0
+// CHECK:         %[[SECOND:.*]] = stablehlo.constant dense<9223372036854775808> : tensor<ui64>
+// CHECK:         call @forward_0(%[[SECOND]], %{{.*}}) {{.*}}jaxpp.microbatch = 1
+// CHECK:         %[[LAST:.*]] = stablehlo.constant dense<9223372036854775809> : tensor<ui64>
+// CHECK:         return %{{.*}}, %[[LAST]]
+func.func public @main() -> (tensor<f32>, tensor<ui64>) {
+  %first = stablehlo.constant dense<9223372036854775807> : tensor<ui64>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0:2 = stablehlo.while(%n = %first, %sum = %zero) : tensor<ui64>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "schedule: gpipe\0Aplacement: 0\0Amesh 0: 0F0 0F1", stages = 1 : i64,
+          indices = array<i64: 0>, starts = array<i64: 9223372036854775807>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<9223372036854775809> : tensor<ui64>
+    %1 = stablehlo.compare LT, %n, %limit : (tensor<ui64>, tensor<ui64>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %a = func.call @forward_0(%n, %sum) {jaxpp.stage = 0 : i64} : (tensor<ui64>, tensor<f32>) -> tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<ui64>
+    %next = stablehlo.add %n, %one : tensor<ui64>
+    stablehlo.return %next, %a : tensor<ui64>, tensor<f32>
+  }
+  return %0#1, %0#0 : tensor<f32>, tensor<ui64>
+}
+func.func private @forward_0(%n: tensor<ui64>, %sum: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+  %0 = stablehlo.convert %n : (tensor<ui64>) -> tensor<f32>
+  %1 = stablehlo.add %sum, %0 : tensor<f32>
+  return %1 : tensor<f32>
+}

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, feed_state
+from unit.end_to_end.compare import batch, check, feed_state, make_mesh
 from unit.end_to_end.everywhere import check_step, schedule_and_mesh
 
 import jaxpp.api as jaxpp
@@ -31,6 +31,17 @@ def trained(loss: Any, schedule: Any, state: Any, batch: Any) -> Any:
     )
     updates, moments = OPTIMIZER.update(grads, moments, params)
     return (optax.apply_updates(params, updates), moments), losses, extra
+
+
+def scanned(loss: Any, params: Any, rest: Any, batch: Any) -> Any:
+    """((the sum of the gradients, what is not differentiated), losses): a loop of the user's own."""
+
+    def body(carry: Any, microbatch: Any) -> Any:
+        total, rest = carry
+        (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest, microbatch)
+        return (jax.tree.map(jnp.add, total, grads), rest), value
+
+    return jax.lax.scan(body, (jax.tree.map(jnp.zeros_like, params), rest), batch)
 
 
 @plans
@@ -85,13 +96,7 @@ def test_flax_nnx(plan: str) -> None:
 
     def step(state: Any, batch: Any) -> Any:
         params, moments, rest = state
-
-        def body(carry: Any, microbatch: Any) -> Any:
-            total, rest = carry
-            (value, rest), grads = jax.value_and_grad(loss, has_aux=True)(params, rest, microbatch)
-            return (jax.tree.map(jnp.add, total, grads), rest), value
-
-        (grads, rest), losses = jax.lax.scan(body, (jax.tree.map(jnp.zeros_like, params), rest), batch)
+        (grads, rest), losses = scanned(loss, params, rest, batch)
         updates, moments = OPTIMIZER.update(grads, moments, params)
         return (optax.apply_updates(params, updates), moments, rest), losses
 
@@ -100,6 +105,36 @@ def test_flax_nnx(plan: str) -> None:
     in_shardings = (P(), P(None, "data")) if plan == "sharded" else None
     options: dict[str, Any] = {"schedule": str(schedule), "in_shardings": in_shardings}
     check(step, (state, batch(4)), mesh, steps=2, feed=feed_state, **options)
+
+
+def test_one_nnx_dropout_in_every_stage() -> None:
+    """Each stage takes a number of its random stream, and advances it for the next one and the next microbatch."""
+    nnx: Any = pytest.importorskip("flax.nnx")
+
+    class Model(nnx.Module):
+        def __init__(self, rngs: Any) -> None:
+            self.layers = nnx.List([nnx.Linear(8, 8, rngs=rngs) for _ in range(2)])
+            self.dropout = nnx.Dropout(0.2, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            for layer in self.layers:
+                x = mark(self.dropout(jnp.tanh(layer(x))))
+            return x
+
+    graph, params, rest = nnx.split(Model(nnx.Rngs(0, dropout=1)), nnx.Param, ...)
+
+    def loss(params: Any, rest: Any, microbatch: Any) -> Any:
+        model = nnx.merge(graph, params, rest, copy=True)
+        return jnp.mean((model(microbatch["x"]) - microbatch["y"]) ** 2), nnx.state(model, nnx.Not(nnx.Param))
+
+    def step(state: Any, batch: Any) -> Any:
+        params, rest = state
+        (grads, rest), losses = scanned(loss, params, rest, batch)
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), rest), losses
+
+    (_, moved), _ = check(step, ((params, rest), batch(4)), make_mesh(2), schedule="1f1b", steps=2, feed=feed_state)
+    counts = [leaf for leaf in jax.tree.leaves(moved) if leaf.dtype == jnp.uint32]
+    assert [int(count) for count in counts] == [16]  # 2 stages, 4 microbatches, 2 steps
 
 
 @plans

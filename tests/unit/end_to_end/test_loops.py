@@ -7,8 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
-from unit.end_to_end.compare import assert_same, batch, check, layers, loss, make_mesh, sgd_step, weights
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, loss, make_mesh, sgd_step, weights
+from unit.end_to_end.everywhere import PLANS, STAGES, schedule_and_mesh
 
 import jaxpp.api as jaxpp
 
@@ -67,6 +70,65 @@ def test_values_carried_from_microbatch_to_microbatch() -> None:
         return jax.lax.scan(accumulate, first, batch)[0]
 
     check(step, (weights(3), batch(4), jax.random.PRNGKey(3)), make_mesh(3), schedule="1f1b")
+
+
+def test_a_scan_with_explicit_axes_and_a_schedule_by_name() -> None:
+    check(scan_step, (weights(2), batch(4)), make_mesh(2, data=2, explicit=True), schedule="1f1b")
+
+
+def advanced(counters: dict[str, jax.Array], by: int) -> dict[str, jax.Array]:
+    """Two numbers that go up and one that goes down, in which microbatch after microbatch wraps around."""
+    small = counters["int8"] - 11
+    wide = (counters["uint32"].astype(jnp.int32) + 7).astype(jnp.uint32)
+    return {"int32": counters["int32"] + by, "uint32": wide, "int8": small}
+
+
+def scaled(x: jax.Array, counters: dict[str, jax.Array]) -> jax.Array:
+    for count in counters.values():
+        x = x * (1 + 0.1 * (count % 5).astype(x.dtype))
+    return x
+
+
+def counting_step(state: Any, batch: Any, *, marked: bool) -> Any:
+    """Every stage advances the same counters, and so does what follows the last mark."""
+    params, counters = state
+
+    def accumulate(carry: Any, microbatch: Any) -> Any:
+        total, counters = carry
+
+        def of_one(params: Any) -> Any:
+            x, now, seen = microbatch["x"], counters, [counters]
+            for stage, w in enumerate(params):
+                x, now = jnp.tanh(scaled(x @ w, now)), advanced(now, stage + 1)
+                x, now = jaxpp.mark_stage_end((x, now)) if marked else (jaxpp.mark_stage_end(x), now)
+                seen.append(now)
+            return jnp.mean((scaled(x, now) - microbatch["y"]) ** 2), (advanced(now, 1), seen)
+
+        (value, (counters, seen)), grads = jax.value_and_grad(of_one, has_aux=True)(params)
+        return (jax.tree.map(jnp.add, total, grads), counters), (value, seen)
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    (grads, counters), seen = jax.lax.scan(accumulate, (zeros, counters), batch)
+    return (updated(params, jax.tree.map(lambda grad: scaled(grad, counters), grads)), counters), seen
+
+
+STARTS = {"int32": np.int32(5), "uint32": np.uint32(2**32 - 20), "int8": np.int8(-120)}
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "zb-h1", "chimera"])
+def test_counters_that_several_stages_advance(plan: str) -> None:
+    schedule, mesh = schedule_and_mesh(plan)
+    in_shardings = (P(), P(None, "data")) if plan == "sharded" else None
+    options: dict[str, Any] = {"schedule": str(schedule), "in_shardings": in_shardings}
+    args = ((weights(STAGES), jax.tree.map(jnp.asarray, STARTS)), batch(4))
+    check(partial(counting_step, marked=False), args, mesh, steps=2, feed=feed_state, **options)
+
+
+def test_counters_that_start_from_constants_and_are_marked() -> None:
+    def step(params: Any, batch: Any) -> Any:
+        return counting_step((params, jax.tree.map(jnp.asarray, STARTS)), batch, marked=True)
+
+    check(step, (weights(3), batch(4)), make_mesh(3), schedule="1f1b")
 
 
 def test_treduce_i() -> None:
