@@ -84,18 +84,29 @@ def _integer_width(value: ir.Value) -> int:
 
 def trips(loop: ir.Operation) -> int | None:
     """How often `loop` runs, at least once; None when that is not a constant known from the IR."""
-    test = terminator(loop.regions[0].blocks[0]).operands[0]
-    by_position = {position: (start, step) for position, start, step in counters(loop)}
-    op = defining_op(test)
-    if op is None or op.name != "stablehlo.compare":
+    found = _tested(loop)
+    return found and found[1]
+
+
+def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:
+    """(position, start, step) of what the test of a loop with known trips reads: it takes no value twice."""
+    found = _tested(loop)
+    assert found is not None, "the number of trips is not known"
+    return found[0]
+
+
+def _tested(loop: ir.Operation) -> tuple[tuple[int, int, int], int] | None:
+    """The counter that the test compares with a constant, and how often the loop runs."""
+    op = defining_op(terminator(loop.regions[0].blocks[0]).operands[0])
+    if op is None or op.name != "stablehlo.compare" or "LT" not in str(op.attributes["comparison_direction"]):
         return None
-    direction = str(op.attributes["comparison_direction"])
     index, limit = op.operands[0], constant_integer(op.operands[1])
-    position = next((n for n, arg in enumerate(loop.regions[0].blocks[0].arguments) if arg == index), -1)
-    if limit is None or "LT" not in direction or position not in by_position:
+    arguments = list(loop.regions[0].blocks[0].arguments)
+    counter = next((each for each in counters(loop) if arguments[each[0]] == index), None)
+    if limit is None or counter is None:
         return None
-    start, step = by_position[position]
-    return -(-(limit - start) // step) if step > 0 and limit > start else None
+    _, start, step = counter
+    return (counter, -(-(limit - start) // step)) if step > 0 and limit > start else None
 
 
 def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:

@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.ir.functions import operations, terminator
 from jaxpp.hlo_passes.ir.outlining import clone_into
 from jaxpp.hlo_passes.ir.shardings import MeshAxes
 from jaxpp.hlo_passes.ir.values import zeros_of
-from jaxpp.hlo_passes.loop.counted import counters, trips
+from jaxpp.hlo_passes.loop.counted import counter_of_test, trips
 from jaxpp.hlo_passes.stages.dependences import Dependences
 
 Dimensions = Sequence[Sequence[str]]
@@ -47,8 +47,7 @@ class TwoLoops:
 
     def write(self, mesh: MeshAxes | None) -> ir.Operation:
         """Write both in front of the loop, which nobody uses afterwards; returns the first."""
-        shared = set(self.first.positions).intersection(self.second.positions)
-        counter = next(each for each in counters(self.loop) if each[0] in shared)  # that of the test, at least
+        counter = counter_of_test(self.loop)  # of all counters the one that both loops carry, and that never wraps
         first = _Writer(self.loop, self.first, mesh)
         first.open(self.kept)
         first.clone()

@@ -1,0 +1,38 @@
+"""How loops count."""
+
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
+from jaxpp.hlo_passes.loop.counted import counter_of_test, counters, trips
+
+# The first counter comes to the same value twice, the second one never moves.
+LOOP = """
+func.func public @main() -> (tensor<i8>, tensor<i32>, tensor<i32>) {
+  %first = stablehlo.constant dense<0> : tensor<i8>
+  %start = stablehlo.constant dense<3> : tensor<i32>
+  %0:3 = stablehlo.while(%a = %first, %b = %start, %i = %start) : tensor<i8>, tensor<i32>, tensor<i32>
+  cond {
+    %limit = stablehlo.constant dense<10> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %far = stablehlo.constant dense<-128> : tensor<i8>
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %two = stablehlo.constant dense<2> : tensor<i32>
+    %2 = stablehlo.add %a, %far : tensor<i8>
+    %3 = stablehlo.add %b, %zero : tensor<i32>
+    %4 = stablehlo.add %i, %two : tensor<i32>
+    stablehlo.return %2, %3, %4 : tensor<i8>, tensor<i32>, tensor<i32>
+  }
+  return %0#0, %0#1, %0#2 : tensor<i8>, tensor<i32>, tensor<i32>
+}
+"""
+
+
+def test_the_counter_of_the_test_is_told_from_others() -> None:
+    with make_context():
+        module = ir.Module.parse(LOOP)
+        loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
+        assert counters(loop) == [(0, 0, -128), (1, 3, 0), (2, 3, 2)]
+        assert (counter_of_test(loop), trips(loop)) == ((2, 3, 2), 4)
