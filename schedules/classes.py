@@ -48,8 +48,11 @@ class BaseSchedule(ABC):
         at_least_one(self.num_stages, "num_stages")
 
     @abstractmethod
-    def tasks(self, n_mubatches: int) -> ScheduleTasks:
-        """For each mesh its tasks in order; None stands for a bubble and is ignored, a list or tuple is fused."""
+    def tasks(self, n_mubatches: int) -> ScheduleTasks | Schedule:
+        """For each mesh its tasks in order; None stands for a bubble and is ignored, a list or tuple is fused.
+
+        Or a schedule of so many microbatches, whose placement then counts.
+        """
 
     def get_mpmd_idx(self, stage_id: int) -> int:
         """The mesh that holds a stage: by default one stage per mesh."""
@@ -63,7 +66,8 @@ class BaseSchedule(ABC):
         """
         microbatches = whole_number(microbatches, "microbatches", least=1)
         placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)))
-        schedule = Schedule.of(self.name, placement, _rows(self.name, self.tasks(microbatches)))
+        tasks: object = self.tasks(microbatches)
+        schedule = tasks if isinstance(tasks, Schedule) else Schedule.of(self.name, placement, _rows(self.name, tasks))
         check(schedule)
         if schedule.microbatches != microbatches:
             found = f"found {schedule.microbatches}"

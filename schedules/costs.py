@@ -152,7 +152,9 @@ class Costs:
         if self.stages is None or self.stages == stages:
             return self
         if self.stages % whole_number(stages, "stages", least=1):
-            raise ScheduleError(f"the costs are for {self.stages} stages, which make no {stages} of equal number")
+            raise ScheduleError(
+                f"the costs are for {self.stages} stages, the schedule has {stages}: measure as many, or a multiple"
+            )
         size = self.stages // stages
 
         def together(value: PerStage | None, last: bool = False) -> PerStage | None:

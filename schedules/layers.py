@@ -56,6 +56,6 @@ def _homes(schedule: BaseSchedule | Schedule | Placement) -> list[int]:
     if not isinstance(placement, Placement):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise ScheduleError(
             f"expected a schedule or a placement, found {schedule!r}; "
-            "a name alone doesn't say on how many meshes: jaxpp.schedules.make(name, meshes=..., microbatches=...)"
+            "a name or a file: jaxpp.schedules.resolve(it, meshes=..., microbatches=...)"
         )
     return [placement[stage] for stage in range(placement.stages)]

@@ -44,11 +44,11 @@ def test_the_list_of_fragments_names_parts_that_exist() -> None:
     assert set(FRAGMENTS) <= {name for name, _ in parts()}
 
 
-@pytest.mark.parametrize("path", sorted((LIT / "Inputs").glob("*.mlir")), ids=lambda path: path.name)
-def test_a_dumped_model_computes_the_same_after_each_pass(path: Path) -> None:
+def test_a_dumped_model_computes_the_same_after_each_pass() -> None:
+    """The one on several devices: `gpt.mlir` is the same model on one, where fewer passes have something to do."""
     validate = Validate()
     with make_context():
-        module = ir.Module.parse(path.read_text(encoding="utf-8"))
+        module = ir.Module.parse((LIT / "Inputs" / "gpt_data.mlir").read_text(encoding="utf-8"))
         run_passes(module, mpmd(), [validate])
     assert "warning" not in validate.summary()
 

@@ -49,8 +49,8 @@ def test_a_class_of_the_users_own() -> None:
         (
             "1f1b",
             4,
-            "expected a schedule or a placement, found '1f1b'; a name alone doesn't say on how many meshes: "
-            "jaxpp.schedules.make(name, meshes=..., microbatches=...)",
+            "expected a schedule or a placement, found '1f1b'; "
+            "a name or a file: jaxpp.schedules.resolve(it, meshes=..., microbatches=...)",
         ),
     ],
 )

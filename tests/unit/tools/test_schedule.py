@@ -271,7 +271,7 @@ def test_bad_costs(grid: Path, tmp_path: Path) -> None:
     )
     assert failure("simulate", grid, "--hop=-1") == "jaxpp-schedule: error: hop must be 0 or more, found -1.0\n"
     assert " ".join(rows(output("compare", "1f1b", *SIZES, "--costs", costs))[1]).endswith(
-        "the costs are for 3 stages, which make no 2 of equal number"
+        "the costs are for 3 stages, the schedule has 2: measure as many, or a multiple"
     )
     costs.write_text("forward = [1, 2, 3, 4]")
     assert rows(output("compare", "1f1b", *SIZES, "--costs", costs))[1][:2] == ["1f1b", "32"]
