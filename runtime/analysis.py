@@ -7,10 +7,10 @@ compiled for devices which are not here.
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
+from jaxpp.runtime.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
 from jaxpp.runtime.values import TensorSpec
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
@@ -113,13 +113,17 @@ def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
 
 def stages(program: Program, mesh: int) -> list[int]:
     """The stages that a mesh runs."""
-    return sorted({each.stage for each in program.sequences[mesh] if isinstance(each, Call) and each.stage is not None})
+    return sorted({task.stage for task in _tasks(program.sequences[mesh])})
 
 
 def microbatches(program: Program) -> int:
     """How many microbatches there are in a step."""
-    everything = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
-    return 1 + max((each.microbatch for each in everything if each.microbatch is not None), default=-1)
+    return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
+
+
+def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
+    """The tasks of the microbatch loop that a mesh runs, also those that are fused into one call."""
+    return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int, ...]]:
@@ -144,7 +148,7 @@ def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int,
             place = pending.pop()
             made = list(hops.get(place, ()))
             for mesh, call in readers.get(place, ()):
-                if call.microbatch is not None:
+                if call.tasks:
                     return True
                 if call.kind != "after":
                     made += [(mesh, result) for result in call.results]
@@ -215,7 +219,7 @@ class _Memory:
         self.total += self.live[register]
         self.peak = max(self.peak, self.total)
 
-    def _run(self, each: Constant | Call | Send | Receive) -> None:
+    def _run(self, each: Instruction) -> None:
         if isinstance(each, Constant | Receive):
             self._make(each.result)
             return
@@ -227,15 +231,12 @@ class _Memory:
     def _call(self, call: Call) -> set[int]:
         """Make the results; returns the operands whose buffers they have taken over."""
         function = self.program.functions[call.function]
-        given = [(function.arguments[number], call.operands[number]) for number in function.donates]
         taken: set[int] = set()
-        for register, spec in zip(call.results, function.results, strict=True):
-            pair = next((pair for pair in given if pair[0] == spec), None)
-            if pair is None:
+        for register, donor in zip(call.results, function.donors, strict=True):
+            if donor is None:
                 self._make(register)
             else:
-                given.remove(pair)
-                self.buffers[register] = self.buffers[pair[1]]
-                taken.add(pair[1])
+                self.buffers[register] = self.buffers[call.operands[donor]]
+                taken.add(call.operands[donor])
         self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
         return taken

@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.trace import Event, byte_size
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
@@ -188,12 +188,12 @@ def _apart(program: Program, call: Call) -> list[Call]:
 class _Values:
     """The tasks of a program, and which call made each value, wherever it was sent since.
 
-    tasks: (mesh, call) of each (kind, stage, microbatch).
+    tasks: (mesh, call) of each task.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.tasks: defaultdict[tuple[str, int, int], list[tuple[int, Call]]] = defaultdict(list)
+        self.tasks: defaultdict[TaskName, list[tuple[int, Call]]] = defaultdict(list)
         self._makers: dict[Place, Call] = {}
         self._sent: dict[int, Place] = {}
         self._channels: dict[Place, int] = {}
@@ -206,8 +206,8 @@ class _Values:
                 elif isinstance(each, Call):
                     for part in _apart(program, each):
                         self._makers.update(((mesh, register), part) for register in part.results)
-                        if part.stage is not None and part.microbatch is not None:
-                            self.tasks[part.kind, part.stage, part.microbatch].append((mesh, part))
+                        for task in part.tasks:
+                            self.tasks[task].append((mesh, part))
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
         """What the calls read of their own microbatch; only what tasks of `made_by`, a (kind, stage), made."""
