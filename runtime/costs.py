@@ -153,9 +153,8 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
     for (kind, stage, microbatch), calls in values.tasks.items():
         if kind == "forward":
-            backward = {
-                place for each in _BACKWARD for place in values.read(values.tasks.get((each, stage, microbatch), []))
-            }
+            names = [TaskName(each, stage, microbatch) for each in _BACKWARD]
+            backward = {place for name in names for place in values.read(values.tasks.get(name, []))}
             known = values.read(calls) | {(mesh, register) for mesh, call in calls for register in call.results}
             activations[stage] = max(activations[stage], values.size(known & backward))
             if stage:

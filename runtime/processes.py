@@ -91,7 +91,7 @@ def meet(others: Sequence[int], meeting: Meeting) -> None:
 def meet_all(meeting: Meeting) -> None:
     """`meet` with all other processes of the job, which are watched from then on."""
     watch_all(PATIENCE)
-    meet([process for process in range(jax.process_count()) if process != jax.process_index()], meeting)
+    meet(_others(), meeting)
 
 
 def interruptible(function: Callable[[], None]) -> None:
@@ -120,13 +120,20 @@ def interruptible(function: Callable[[], None]) -> None:
 
 
 def begin(meeting: Meeting) -> list[int]:
-    """Begin a call with all other processes of the job; returns these. Raises as `Meetings.begin`."""
+    """Begin a call with all other processes of the job, without waiting for them; returns their numbers.
+
+    Raises as `Meetings.begin`.
+    """
     if meeting.identity not in _told:
         _tell(meeting.identity, meeting.text)
         _told.add(meeting.identity)
-    others = [process for process in range(jax.process_count()) if process != jax.process_index()]
+    others = _others()
     transport().meetings.begin(others, meeting)
     return others
+
+
+def _others() -> list[int]:
+    return [process for process in range(jax.process_count()) if process != jax.process_index()]
 
 
 _told: set[bytes] = set()
@@ -138,7 +145,7 @@ def _tell(identity: bytes, text: str) -> None:
 
 
 def _ask(process: int, identity: bytes) -> str:
-    """The text of a Meeting of that process. Told before its message was sent, it is there, or nowhere."""
+    """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
     try:
         key = f"jaxpp/call/{process}/{identity.hex()}"
         return zlib.decompress(_compat.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
@@ -172,10 +179,11 @@ def agree(text: str, together: Sequence[int]) -> bytes:
     other = [process for process in group if found[process] != most]
     texts = [zlib.decompress(_get(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
     verb = "runs" if len(other) == 1 else "run"
-    raise ProcessError(f"{_named(other)} {verb} another program than {_named(usual)}{_difference(usual, other, texts)}")
+    raise ProcessError(f"{named(other)} {verb} another program than {named(usual)}{_difference(usual, other, texts)}")
 
 
-def _named(processes: Sequence[int]) -> str:
+def named(processes: Sequence[int]) -> str:
+    """`process 3`, or `processes 3, 4`."""
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 

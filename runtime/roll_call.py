@@ -1,8 +1,9 @@
 """Who has come: the processes of a job meet at the address of their coordinator before JAX does.
 
 JAX's own start waits for minutes, hears no Ctrl-C, and aborts the process when somebody is missing. Here each process
-says its number, of how many, and its version of JAX; process 0 tells all of them what is wrong, if anything is. Who
-comes proves first that he knows JAXPP_JOB_SECRET, as at the watchdogs (`handshake`); without one anybody can.
+says its number, how many processes there are, and its version of JAX; process 0 tells all of them what is wrong, if
+anything is. Before that each proves that it knows JAXPP_JOB_SECRET, as watchdogs do (`handshake`). Where that variable
+is not set, every process can.
 """
 
 import contextlib
@@ -17,16 +18,16 @@ from importlib.metadata import version
 from typing import Any
 
 from jaxpp.runtime.handshake import Line, RefusedError, WrongSecretError, introduce
-from jaxpp.runtime.processes import ProcessError
+from jaxpp.runtime.processes import ProcessError, named
 
 USE = "roll call"
 """What the connections are for."""
 
 POLITE = 5.0
-"""Seconds that who has dialled may take to say who he is."""
+"""Seconds that a process may take, from when it has dialled, to say which one it is."""
 
 STRANGERS = 64
-"""How many connections may be open that have not said whose they are."""
+"""How many connections may be open whose other end has not said which process it is."""
 
 
 def roll_call(coordinator: str, processes: int, process: int, seconds: float) -> bool:
@@ -77,9 +78,9 @@ class _Call:
         problem = ""
         while not problem and (missing := sorted({*range(1, self.count)} - self.present.keys())):
             if time.monotonic() > end:
-                names = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
                 problem = (
-                    f"{names} of {self.count} did not come to {coordinator} within {seconds:g} s; start all of them"
+                    f"{named(missing)} of {self.count} did not come to {coordinator} within {seconds:g} s; "
+                    "start all of them"
                 )
                 if wrong := sorted(self.refused & {*missing}):
                     problem += f" (who came as {', '.join(map(str, wrong))} has another job secret, JAXPP_JOB_SECRET)"
