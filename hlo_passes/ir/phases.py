@@ -1,4 +1,4 @@
-"""What a pass takes for granted of the phase before it (docs/ir.md): checked, for modules that were edited by hand."""
+"""Checks of what passes take for granted of the phase before them (docs/ir.md); a module edited by hand may lack it."""
 
 from jaxlib.mlir import ir
 
@@ -10,14 +10,14 @@ _MOST_MESHES = 1 << 16
 
 
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
-    """Phase 3: what `block` calls are tasks, of a kind and a stage. Raises PassError."""
+    """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
     by_name = functions(module)
     called: set[tuple[str, int]] = set()
     for op in operations(block):
         if op.name != "func.call":
             continue
         function = by_name[callee(op)]
-        _check_body(function, callee(op), op)
+        _check_callee(function, callee(op), op)
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -37,28 +37,28 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
 
 
 def check_unrolled(module: ir.Module) -> int:
-    """Phase 4: the number of meshes; each call of a task in `@main` is on one of them. Raises PassError."""
+    """Check phase 4: each call in `@main` is on one mesh. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "unroll-microbatches")
     by_name = functions(module)
     for op in operations(body_of(main)):
         if op.name != "func.call":
             continue
-        _check_body(by_name[callee(op)], callee(op), op)
+        _check_callee(by_name[callee(op)], callee(op), op)
         if not at.is_number(op.attributes.get(at.MESH), below=meshes):
             raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "unroll-microbatches", meshes)
     return meshes
 
 
 def check_placed(module: ir.Module) -> int:
-    """Phase 5: the number of meshes; every call, argument and result is on some of them. Raises PassError."""
+    """Check phase 5: calls, arguments and results are on meshes. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "infer-placement")
     by_name = functions(module)
     for op in operations(body_of(main)):
         if op.name != "func.call":
             continue
-        _check_body(by_name[callee(op)], callee(op), op)
+        _check_callee(by_name[callee(op)], callee(op), op)
         if not (
             at.is_number(op.attributes.get(at.MESH), below=meshes) or _are_meshes(op.attributes.get(at.MESHES), meshes)
         ):
@@ -78,7 +78,7 @@ def _meshes(module: ir.Module, made_by: str) -> int:
     return meshes
 
 
-def _check_body(function: ir.Operation, name: str, op: ir.Operation) -> None:
+def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
     blocks = len(function.regions[0].blocks)
     if blocks != 1:
         raise PassError(f"call of @{name}, which has {blocks} blocks, expected one", location=op.location)

@@ -1,4 +1,4 @@
-"""What docs/ir.md (section 6) promises of the attributes of a program module, looked at one by one."""
+"""Checks of all attributes of a program module, one by one: that they say what docs/ir.md (section 6) promises."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +30,12 @@ def check_form(module: ir.Module) -> None:
     _check_sizes(module, len(meshes))
     for function in functions(module).values():
         _check_function(function)
-    _check_borders(module, meshes)
+    _check_borders(meshes)
     for mesh, function in enumerate(meshes):
         _check_tokens(function)
         for op in operations(body_of(function)):
             if op.name == "func.call":
-                _check_call(module, op, mesh)
+                _check_call(op, mesh)
 
 
 def _check_sizes(module: ir.Module, meshes: int) -> None:
@@ -88,7 +88,7 @@ def _check_function(function: ir.Operation) -> None:
 
 
 def _check_parts(function: ir.Operation) -> None:
-    """Of a function of several tasks each argument and result is one's, of another function none."""
+    """In a function that is several tasks each argument and result says to which one it belongs; else none does."""
     kind = function.attributes.get(at.KIND)
     count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
     for border, entries in (("argument", _arguments(function)), ("result", at.result_attributes(function))):
@@ -106,7 +106,7 @@ def _check(
     expected: str,
     holds: Callable[[ir.Attribute], bool],
 ) -> None:
-    """Raise PassError where `entry` has an attribute of this name that does not hold."""
+    """Raise PassError where `entry` has an attribute of this name for which `holds` is false."""
     if name in entry and not holds(entry[name]):
         raise PassError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
@@ -124,7 +124,8 @@ class _Value:
     blocks: dict[int, ir.Attribute] = field(default_factory=dict[int, ir.Attribute])
 
 
-def _check_borders(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
+def _check_borders(meshes: Sequence[ir.Operation]) -> None:
+    """The arguments and results of the mesh functions are those of the step."""
     for kind, name, table in (
         ("argument", at.ARGUMENT, at.argument_attributes),
         ("result", at.RESULT, at.result_attributes),
@@ -198,7 +199,7 @@ def _check_tokens(function: ir.Operation) -> None:
             raise PassError(f"result {number} is of type {value.type}, expected a tensor", location=end.location)
 
 
-def _check_call(module: ir.Module, op: ir.Operation, mesh: int) -> None:
+def _check_call(op: ir.Operation, mesh: int) -> None:
     what = f"the call of @{callee(op)}"
     expected = f"{mesh}, the mesh of its function"
     _check(op, what, op.attributes, at.MESH, expected, partial(at.is_number, least=mesh, below=mesh + 1))

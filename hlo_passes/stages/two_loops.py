@@ -23,12 +23,12 @@ Counter = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Half:
-    """What one of the two loops is.
+    """One of the two loops.
 
     Attributes:
-        positions: what it carries of that which the loop carried.
-        ops: its operations, of the body of the loop.
-        same: values that stand for others that `ops` use.
+        positions: of the values that it carries, among those that the old loop carried.
+        ops: the operations of the old body that it has.
+        same: for some values that `ops` use the values to use in their place.
     """
 
     positions: list[int]
@@ -38,7 +38,7 @@ class Half:
 
 @dataclass(frozen=True)
 class TwoLoops:
-    """How `loop` is divided: two loops of as many trips. The first one stacks `kept`, of its body, for the second."""
+    """How `loop` is divided: two loops of as many trips. The first one stacks the values `kept` for the second."""
 
     loop: ir.Operation
     first: Half
@@ -46,7 +46,7 @@ class TwoLoops:
     kept: list[ir.Value]
 
     def write(self, mesh: MeshAxes | None) -> ir.Operation:
-        """Write both in front of the loop, which nobody uses afterwards; returns the first."""
+        """Write both loops in front of the old one, whose results are unused afterwards; returns the first."""
         shared = set(self.first.positions).intersection(self.second.positions)
         counter = next(each for each in counters(self.loop) if each[0] in shared)  # that of the test, at least
         first = _Writer(self.loop, self.first, mesh)
