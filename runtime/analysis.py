@@ -1,7 +1,7 @@
-"""What a program takes of each mesh: memory, FLOPs, bytes sent.
+"""What a program needs of each mesh: memory, FLOPs, bytes sent.
 
-It is made of the program, and of what the compiler says of each function; so it can be told of programs, too, that are
-compiled for devices which are not here.
+All of it comes from the program and from what the compiler says of each function. So it is known, too, of programs that
+are compiled for devices which are not here.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxpp.runtime.program import Call, Constant, Instruction, Program, Receive,
 from jaxpp.runtime.values import TensorSpec
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
-"""What of XLA's cost analysis may be added up over calls."""
+"""The numbers of XLA's cost analysis that may be added up over calls."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FunctionStats:
 
     @classmethod
     def of(cls, executable: Any) -> "FunctionStats":
-        """Of a compiled function, also one for a device that is not here."""
+        """The stats of a compiled function, which may be for a device that is not here."""
         memory = executable.get_compiled_memory_stats()
         try:
             costs = dict(executable.cost_analysis())
@@ -50,14 +50,14 @@ class MemoryStats:
     """The memory that a step takes on each device of one mesh, with the names of `jax.stages.Compiled`'s.
 
     Attributes:
-        argument_size_in_bytes: the arguments that lie on this mesh.
-        output_size_in_bytes: the results that do.
-        alias_size_in_bytes: of the results those that take the place of a donated argument.
-        temp_size_in_bytes: what the task that needs most has of its own while it runs.
+        argument_size_in_bytes: the arguments on this mesh.
+        output_size_in_bytes: the results on this mesh.
+        alias_size_in_bytes: those of the results that take the place of a donated argument.
+        temp_size_in_bytes: the temporaries of the task that has most of them.
         generated_code_size_in_bytes: the code of all functions that this mesh runs.
-        peak_memory_in_bytes: the most that is there at once, code left out: arguments, what tasks made that is still
-            needed, and the temporaries of the task that runs. A value that another mesh sends counts from when it is
-            received on. What lies there besides, as other states do, is not in it.
+        peak_memory_in_bytes: the most that the step needs at once, without the code: the arguments, the results of
+            tasks that are still needed, and the temporaries of the running task. A value of another mesh counts from
+            when it is received on. Other arrays on the device are not in it.
     """
 
     argument_size_in_bytes: int
@@ -77,9 +77,9 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
-    """Of each mesh what its tasks cost one device in one step, in XLA's words; None of one that others run.
+    """What the tasks of each mesh cost one device in one step, in XLA's words; None of a mesh that others run.
 
-    XLA counts what a loop inside of a task does once.
+    XLA counts a loop inside of a task as if it ran once.
     """
     found: list[dict[str, float] | None] = []
     for mesh in range(program.meshes):
@@ -174,15 +174,17 @@ def _knows(program: Program, mesh: int, stats: Stats) -> bool:
 class _Memory:
     """Follows the buffers of one device of a mesh through a step.
 
-    A register is a buffer, named by the register that had it first: a result that takes the buffer of an operand has
-    that of the operand.
+    A buffer is named by the register that had it first: a result that takes the buffer of an operand has that name.
+
+    buffers: the buffer of each register.
+    live: the bytes of each buffer that is still needed.
+    total: the sum of these bytes.
     """
 
     def __init__(self, program: Program, mesh: int, stats: Stats) -> None:
         self.program, self.mesh, self.stats = program, mesh, stats
         self.buffers: dict[int, int] = {}
         self.live: dict[int, int] = {}
-        """Bytes by buffer."""
         self.total = 0
         self.arguments = {
             register: argument

@@ -10,12 +10,13 @@ import numpy as np
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
 from jaxpp.runtime.digests import digest, sampling
-from jaxpp.runtime.meetings import Kind, Meeting
+from jaxpp.runtime.meetings import Meeting, MeetingKind
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.route import Parts, Route, route_of
-from jaxpp.runtime.transfer import NUMBERS, Peers, Waiting, key
+from jaxpp.runtime.transfer import NUMBERS, Peers, key
 from jaxpp.runtime.values import TensorSpec
+from jaxpp.runtime.waiting import Waiting
 
 Run = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
@@ -67,7 +68,7 @@ class Links:
         return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
     def enter(self) -> None:
-        """Before the arguments of a step are looked at."""
+        """Called at the beginning of each step, before its arguments are looked at."""
         self._given = {}
 
     def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
@@ -81,7 +82,9 @@ class Links:
         self.transport.running.add(self)
         self._step += 1
         names, digests = [self._name(number) for number in self._given], list(self._given.values())
-        meeting = Meeting(Kind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._sampling)
+        meeting = Meeting(
+            MeetingKind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._sampling
+        )
         self._meetings.begin(self.neighbours, meeting, self.owners)
         for peer in self._partners:  # before a collective that nothing could interrupt
             self._meetings.check(peer, self.owners)

@@ -31,7 +31,7 @@ WIDTH = 100
 """How much of a line an error shows."""
 
 
-class Kind(enum.IntEnum):
+class MeetingKind(enum.IntEnum):
     """What processes do together."""
 
     STEP = 1
@@ -54,7 +54,7 @@ class Meeting:
     sampling: how the digests were made, as of `digests.sampling`; only those that were made alike are compared.
     """
 
-    kind: Kind
+    kind: MeetingKind
     identity: bytes
     count: int = 0
     text: str = ""
@@ -148,19 +148,19 @@ class Meetings:
 
 
 _VERBS: dict[int, str] = {
-    Kind.STEP: "calls",
-    Kind.COMPILE: "compiles",
-    Kind.FETCH: "fetches",
-    Kind.GATHER: "traces",
-    Kind.SAVE: "saves",
+    MeetingKind.STEP: "calls",
+    MeetingKind.COMPILE: "compiles",
+    MeetingKind.FETCH: "fetches",
+    MeetingKind.GATHER: "traces",
+    MeetingKind.SAVE: "saves",
 }
 
 _OTHERS = {
-    Kind.STEP: "calls another program",
-    Kind.COMPILE: "compiles another step",
-    Kind.FETCH: "fetches another tree",
-    Kind.GATHER: "traces another step",
-    Kind.SAVE: "saves another checkpoint",
+    MeetingKind.STEP: "calls another program",
+    MeetingKind.COMPILE: "compiles another step",
+    MeetingKind.FETCH: "fetches another tree",
+    MeetingKind.GATHER: "traces another step",
+    MeetingKind.SAVE: "saves another checkpoint",
 }
 
 
@@ -173,11 +173,11 @@ def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple
     own, other = (text.split("\n") if text else ["something else"] for text in texts)
     pairs = list(itertools.zip_longest(own, other, fillvalue="(nothing)"))
     if kinds[0] == kinds[1]:
-        error = f"process {peer} {_OTHERS[Kind(kinds[0])]} than process {me}"
+        error = f"process {peer} {_OTHERS[MeetingKind(kinds[0])]} than process {me}"
     else:
         does = [f"{_VERBS.get(kind, 'does')} {text[0]}" for kind, text in zip(kinds, (own, other), strict=True)]
         error = f"process {peer} {does[1]}, process {me} {does[0]}"
-        pairs = pairs[1:] if {*kinds} == {Kind.STEP, Kind.COMPILE} else []
+        pairs = pairs[1:] if {*kinds} == {MeetingKind.STEP, MeetingKind.COMPILE} else []
     different = next((pair for pair in pairs if pair[0] != pair[1]), None)
     if not texts[1] or different is None:
         return error

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from jaxpp import _compat
 from jaxpp.runtime.faults import ENDED_MESSAGE, Guard, PeerError
-from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.transfer import Peers, Transport
 from jaxpp.runtime.waiting import Waiting
 from jaxpp.runtime.wire import TICK
@@ -66,7 +66,7 @@ def peers(
     watch(others)
     name, *arguments = described()
     title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
-    meet(others, Meeting(Kind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
+    meet(others, Meeting(MeetingKind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
@@ -198,7 +198,7 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
 
 
 _gathered = itertools.count()
-_GATHER = Meeting(Kind.GATHER, identity_of("gather"), text="a step")
+_GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
 
 
 def gather(text: str) -> list[str]:
@@ -254,7 +254,7 @@ def watch_all(seconds: float) -> None:
 
 
 def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
-    """Likewise, of these."""
+    """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
     own = guard()
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in new}
@@ -264,10 +264,15 @@ def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
         raise ProcessError(str(error)) from None
 
 
+def job_secret() -> bytes:
+    """JAXPP_JOB_SECRET; empty where it is not set."""
+    return os.environ.get("JAXPP_JOB_SECRET", "").encode()
+
+
 def _secret() -> bytes:
     """What the processes of this job know: JAXPP_JOB_SECRET, or else what the first of them has thought of."""
-    if given := os.environ.get("JAXPP_JOB_SECRET"):
-        return given.encode()
+    if given := job_secret():
+        return given
     store = _compat.key_value_store()
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
         store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))

@@ -9,7 +9,6 @@ is not set, every process can.
 import contextlib
 import errno
 import json
-import os
 import selectors
 import socket
 import time
@@ -18,7 +17,7 @@ from importlib.metadata import version
 from typing import Any
 
 from jaxpp.runtime.handshake import Line, RefusedError, WrongSecretError, introduce
-from jaxpp.runtime.processes import ProcessError, named
+from jaxpp.runtime.processes import ProcessError, job_secret, named
 
 USE = "roll call"
 """What the connections are for."""
@@ -129,7 +128,7 @@ class _Call:
 
     def _talk(self, line: Line) -> Generator[None, bytes, None]:
         """Follow a connection message by message. Raises ProcessError for what is wrong with who came."""
-        number, _ = yield from introduce(line, 0, _secret(), _admit)
+        number, _ = yield from introduce(line, 0, job_secret(), _admit)
         found = json.loads((yield))
         line.peer = number
         if found["processes"] != self.count:
@@ -158,10 +157,6 @@ class _Call:
             self.strangers.remove(line)
         elif line.peer is not None:  # it may be started again
             del self.present[line.peer]
-
-
-def _secret() -> bytes:
-    return os.environ.get("JAXPP_JOB_SECRET", "").encode()
 
 
 def _admit(number: int, name: str, use: str) -> None:
@@ -207,7 +202,7 @@ def _converse(line: Line, process: int, own: Mapping[str, object], end: float) -
     """What process 0 says in the end. Raises RefusedError, or anything, when it is none, TimeoutError for silence."""
 
     def talk() -> Generator[None, bytes, dict[str, Any]]:
-        peer, _ = yield from introduce(line, process, _secret(), _admit)
+        peer, _ = yield from introduce(line, process, job_secret(), _admit)
         if peer != 0:
             raise RefusedError(f"process {peer} is not process 0")
         line.send(own)

@@ -116,8 +116,8 @@ def _memory(events: Sequence[Event]) -> Memory:
 def _since_epoch() -> float:
     """What to add to `time.perf_counter()` for the clock that all processes have.
 
-    A process that is interrupted between two readings would be off by as long as several hops take: the two that lie
-    nearest to each other count.
+    The two clocks are read one after the other, several times, and the readings that are nearest to each other count: a
+    process that was interrupted between two readings would be off by as long as several hops take.
     """
     readings: list[tuple[float, float]] = []
     for _ in range(10):

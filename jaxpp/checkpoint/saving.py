@@ -15,7 +15,7 @@ from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
 from jaxpp.runtime import processes
-from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.remote import fetched
 
 
@@ -117,7 +117,7 @@ class Saver:
         item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
         if jax.process_count() > 1:
             text = f"step {number} in {self._directory}"
-            processes.meet_all(Meeting(Kind.SAVE, identity_of(text), text=text))
+            processes.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
         self._saving = number
         with _compat.OwnTransfers():
             self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
