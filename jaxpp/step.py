@@ -74,7 +74,7 @@ class LoweredStep:
             mesh = self._lowered.mpmd_mesh
             passes = mpmd(schedule, mesh.mpmd_dim, **self._passes)
             with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-                run_passes(module, passes, [_Told(progress), *([dump] if dump else [])])
+                run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:
@@ -121,7 +121,7 @@ class LoweredStep:
         return CompiledStep(self._lowered, executable)
 
 
-class _Told:
+class _PassProgress:
     """An observer of the passes that tells how far they are."""
 
     def __init__(self, progress: Progress) -> None:

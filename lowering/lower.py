@@ -166,7 +166,7 @@ _OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "sho
 
 
 def _place_of(error: ValueError) -> str:
-    """The file and line in such a message, which JAX has where it compares devices."""
+    """`train.py:12: `, to begin a message with: the place in a message of JAX that compares devices; else nothing."""
     found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
     return f"{found[1]}: " if found else ""
 

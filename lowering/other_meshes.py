@@ -44,7 +44,7 @@ def onto(operations: Sequence[ir.Operation], axes: Sizes) -> None:
 
 
 def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
-    """An axis of a mesh with `sizes`, in parts of the axes of a mesh with `ours`; None where there are none such."""
+    """The parts of the axes of a mesh with `ours` that an axis of a mesh with `sizes` is; None if it is none."""
     if math.prod(size for _, size in sizes) != math.prod(size for _, size in ours):
         return None
     low, high = _span(axis, sizes)
@@ -62,14 +62,14 @@ def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
 
 
 def _span(axis: str, sizes: Sizes) -> tuple[int, int]:
-    """How far apart two neighbours along the axis are in the order of the devices, and so much times its size."""
+    """The distance of two neighbours along the axis in the order of the devices, and that times its size."""
     position = next(k for k, (name, _) in enumerate(sizes) if name == axis)
     inner = math.prod(size for _, size in sizes[position + 1 :])
     return inner, inner * sizes[position][1]
 
 
 def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
-    """The same with neighbours that are one part put together, as Shardy wants them."""
+    """The parts, of which neighbours that make one larger part are joined: Shardy wants them so."""
     joined: list[AxisPart] = []
     for part in parts:
         last = joined[-1] if joined else None
