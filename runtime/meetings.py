@@ -147,21 +147,14 @@ class Meetings:
             )
 
 
-_VERBS: dict[int, str] = {
-    MeetingKind.STEP: "calls",
-    MeetingKind.COMPILE: "compiles",
-    MeetingKind.FETCH: "fetches",
-    MeetingKind.GATHER: "traces",
-    MeetingKind.SAVE: "saves",
+_WORDS: dict[int, tuple[str, str]] = {
+    MeetingKind.STEP: ("calls", "program"),
+    MeetingKind.COMPILE: ("compiles", "step"),
+    MeetingKind.FETCH: ("fetches", "tree"),
+    MeetingKind.GATHER: ("traces", "step"),
+    MeetingKind.SAVE: ("saves", "checkpoint"),
 }
-
-_OTHERS = {
-    MeetingKind.STEP: "calls another program",
-    MeetingKind.COMPILE: "compiles another step",
-    MeetingKind.FETCH: "fetches another tree",
-    MeetingKind.GATHER: "traces another step",
-    MeetingKind.SAVE: "saves another checkpoint",
-}
+"""What a process does in such a call, and to what."""
 
 
 def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple[str, str]) -> str:
@@ -172,10 +165,11 @@ def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple
     me, peer = processes
     own, other = (text.split("\n") if text else ["something else"] for text in texts)
     pairs = list(itertools.zip_longest(own, other, fillvalue="(nothing)"))
+    verbs = [_WORDS[kind][0] if kind in _WORDS else "does" for kind in kinds]
     if kinds[0] == kinds[1]:
-        error = f"process {peer} {_OTHERS[MeetingKind(kinds[0])]} than process {me}"
+        error = f"process {peer} {verbs[1]} another {_WORDS[kinds[1]][1]} than process {me}"
     else:
-        does = [f"{_VERBS.get(kind, 'does')} {text[0]}" for kind, text in zip(kinds, (own, other), strict=True)]
+        does = [f"{verb} {text[0]}" for verb, text in zip(verbs, (own, other), strict=True)]
         error = f"process {peer} {does[1]}, process {me} {does[0]}"
         pairs = pairs[1:] if {*kinds} == {MeetingKind.STEP, MeetingKind.COMPILE} else []
     different = next((pair for pair in pairs if pair[0] != pair[1]), None)
