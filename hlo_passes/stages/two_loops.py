@@ -46,7 +46,7 @@ class TwoLoops:
     kept: list[ir.Value]
 
     def write(self, mesh: MeshAxes | None) -> ir.Operation:
-        """Write both loops in front of the old one, whose results are unused afterwards; returns the first."""
+        """Write both in front of the loop, which nobody uses afterwards; returns the first."""
         shared = set(self.first.positions).intersection(self.second.positions)
         counter = next(each for each in counters(self.loop) if each[0] in shared)  # that of the test, at least
         first = _Writer(self.loop, self.first, mesh)

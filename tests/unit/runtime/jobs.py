@@ -18,8 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 import jaxpp.api as jaxpp
 from jaxpp.runtime import parcel, processes
 from jaxpp.runtime.program import Receive
-from jaxpp.runtime.transfer import key
-from jaxpp.runtime.waiting import Waiting
+from jaxpp.runtime.transfer import Waiting, key
 
 WIDTH = 32
 
