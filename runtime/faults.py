@@ -176,4 +176,5 @@ def _error(error: BaseException | None) -> str:
 
 def _say(message: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the user may have closed it
-        print(f"jaxpp: {message}", file=sys.stderr, flush=True)
+        # Line and line break in one write: another thread may print at the same time.
+        print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)
