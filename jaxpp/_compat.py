@@ -223,18 +223,12 @@ def to_device(array: Any, sharding: Any) -> Any:
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
     """`to_device` for numpy arrays of the shape and dtype of `like`."""
     from jax._src.interpreters import pxla
-    from jax._src.lib import guard_lib
 
     aval, devices = abstract_value(like.shape, like.dtype, sharding), list(sharding.device_set)
-    allow = guard_lib.TransferGuardLevel.ALLOW
 
     def place(array: Any) -> Any:
-        guard = guard_lib.thread_local_state()  # `jax.transfer_guard` is for what the user's code does
-        kept, guard.host_to_device = guard.host_to_device, allow
-        try:
+        with OwnTransfers():
             return pxla.batched_device_put(aval, sharding, [array], devices)
-        finally:
-            guard.host_to_device = kept
 
     return place
 
@@ -242,14 +236,9 @@ def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
 def to_host(array: Any) -> Any:
     """`numpy.asarray`, of an array on one device, whatever `jax.transfer_guard` says."""
     import numpy as np
-    from jax._src.lib import guard_lib
 
-    guard = guard_lib.thread_local_state()
-    kept, guard.device_to_host = guard.device_to_host, guard_lib.TransferGuardLevel.ALLOW
-    try:
+    with OwnTransfers():
         return np.asarray(array)
-    finally:
-        guard.device_to_host = kept
 
 
 class OwnTransfers:

@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 
 class Dump:
-    """Writes what becomes of one step; watches the passes, so that what a failed one was given is there too.
+    """Writes what becomes of one step. It watches the passes, so that the schedule is there even if a later one fails.
 
     Raises (when it writes):
         OSError: the folder can't be written.
@@ -38,10 +38,10 @@ class Dump:
         self._write("lowered.mlir", str(module.operation.get_asm(enable_debug_info=True)))
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Nothing: an observer of passes has it."""
+        """Do nothing; every observer of passes has this method."""
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Write the schedule, which is known from then on."""
+        """Write the schedule after the pass that finds it."""
         if isinstance(step, FindMicrobatchLoop):
             self._write("schedule.txt", MicrobatchLoop.of(module).schedule)
 

@@ -52,9 +52,8 @@ class LoweredStep:
 
     def __repr__(self) -> str:
         arguments, results = len(self._lowered.in_avals), len(self._lowered.out_avals)
-        return (
-            f"<LoweredStep of {_name(self._lowered)}: {arguments} arrays in, {results} out, {self._lowered.mpmd_mesh}>"
-        )
+        mesh = self._lowered.mpmd_mesh
+        return f"<LoweredStep of {self._lowered.name}: {arguments} arrays in, {results} out, {mesh}>"
 
     def as_text(self, *, debug_info: bool = False) -> str:
         """The lowered module as MLIR text: what `jaxpp-opt` reads."""
@@ -75,7 +74,7 @@ class LoweredStep:
             mesh = self._lowered.mpmd_mesh
             passes = mpmd(schedule, mesh.mpmd_dim, **self._passes)
             with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-                run_passes(module, passes, [_Told(progress), *([dump] if dump else [])])
+                run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
             module.operation.verify()
             meshes = ir.IntegerAttr(module.operation.attributes["jaxpp.meshes"]).value
             if meshes > mesh.mpmd_dim:
@@ -122,7 +121,7 @@ class LoweredStep:
         return CompiledStep(self._lowered, executable)
 
 
-class _Told:
+class _PassProgress:
     """An observer of the passes that tells how far they are."""
 
     def __init__(self, progress: Progress) -> None:
@@ -190,7 +189,7 @@ class CompiledStep:
         self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
 
     def __repr__(self) -> str:
-        return f"<CompiledStep of {title(self.executable.program, _name(self._lowered))}>"
+        return f"<CompiledStep of {title(self.executable.program, self._lowered.name)}>"
 
     def memory_analysis(self) -> tuple[MemoryStats | None, ...]:
         """The memory that a step takes on each device of each mesh; None of a mesh that only other processes run.
@@ -218,7 +217,7 @@ class CompiledStep:
         return summary(
             self.executable.program,
             self.executable.stats,
-            name=_name(self._lowered),
+            name=self._lowered.name,
             device=str(device),
             state=set(self._lowered.feeds.values()),
         )
@@ -301,11 +300,6 @@ class CompiledStep:
         for i, implementation in self._keys_out.items():
             results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
         return jax.tree.unflatten(self._lowered.out_tree, results)
-
-
-def _name(lowered: Lowered) -> str:
-    """The name of the user's function."""
-    return ir.StringAttr(lowered.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
 
 
 def _keys(avals: Sequence[Any]) -> dict[int, str]:

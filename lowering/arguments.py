@@ -114,19 +114,20 @@ class Placer:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any, of_result: bool = False) -> NamedSharding | None:
-        """What the user asked for, over the mesh of the trace, without the mpmd axis: of size 1 on each submesh.
+        """What the user asked for, over the mesh of the trace, without the mpmd axis, which has size 1 on each submesh.
 
-        JaxPP's scripts name it among other axes, and for results: so arrays are sharded outside of the step.
+        Scripts written for JaxPP name that axis beside others, and for results: outside of the step their arrays are
+        sharded over it.
 
         Args:
             what: for the error, e.g. `in_shardings for x`.
             sharding: None, a PartitionSpec, an MpmdSharding, or a NamedSharding over a mesh with the same axis names.
-            of_result: the mpmd axis may shard any dimension.
+            of_result: it is for a result, of which the mpmd axis may shard any dimension.
 
         Raises:
             TypeError: it is something else.
             ValueError: it names an axis the mesh lacks or another memory than that of the devices, or it shards a
-                dimension of an argument over the mpmd axis alone; only the first one may be: it may be stacked layers.
+                dimension of an argument over the mpmd axis alone; the first one may be, as it may count stacked layers.
         """
         if sharding is None:
             return None
@@ -149,7 +150,8 @@ class Placer:
 
     def check_memory(self, what: str, kind: str | None) -> None:
         """Refuse a memory other than that of the devices of the mesh: values are in no other."""
-        own = NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind  # None where no device is of here
+        # None where all devices are other processes'.
+        own = NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind
         if own is not None and kind not in (None, own):
             raise ValueError(
                 f"{what}: memory_kind={kind!r}; the results of a step are in the memory of its devices ({own!r}), and "
@@ -186,21 +188,24 @@ def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
 
 def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
     """Whether the axes of each dimension divide it: not all do in their largest sizes that do on one of the meshes."""
-    shards = [math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry))) for entry in sharding.spec]
-    return not any(size % count for size, count in zip(shape, shards, strict=False))
+    return not any(size % count for size, count in zip(shape, _shards(sharding), strict=False))
+
+
+def _shards(sharding: NamedSharding) -> list[int]:
+    """Into how many parts each dimension is cut."""
+    return [math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry))) for entry in sharding.spec]
 
 
 def _check_fits(what: str, value: str, shape: tuple[int, ...], sharding: NamedSharding, uneven: bool) -> None:
     spec = sharding.spec
     if len(spec) > len(shape):
         raise ValueError(f"{what}: {spec} has {len(spec)} entries, but the {value} has shape {shape}")
-    for size, entry in zip(shape, spec, strict=False):
-        shards = math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry)))
-        if size % shards:
+    for size, count in zip(shape, _shards(sharding), strict=False):
+        if size % count:
             where = (
                 f" on the mesh {dict(sharding.mesh.shape)}, which has each axis in its largest size" if uneven else ""
             )
-            raise ValueError(f"{what}: {spec} cuts a dimension of {size} into {shards}{where}; shape {shape}")
+            raise ValueError(f"{what}: {spec} cuts a dimension of {size} into {count}{where}; shape {shape}")
 
 
 def _axes(spec: PartitionSpec) -> list[str]:

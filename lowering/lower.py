@@ -42,7 +42,7 @@ class Lowered:
             the index in its custom calls; they are compiled with every program of the module.
         stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
             message for one that isn't.
-        feeds: for each result that is an argument of the next step, which; by their numbers.
+        feeds: for the number of each result that is an argument of the next step, the number of that argument.
     """
 
     module: ir.Module
@@ -59,11 +59,15 @@ class Lowered:
     stacks: Mapping[int, str]
     feeds: Mapping[int, int]
 
+    @property
+    def name(self) -> str:
+        """The name of the user's function."""
+        return ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
+
     def described(self) -> list[str]:
-        """The name of the function, and in a line each the name and the type of its arguments."""
-        name = ir.StringAttr(self.module.operation.attributes["sym_name"]).value.removeprefix("jit_")
+        """The name of the function, and the name and type of each argument, for errors."""
         arguments = zip(self.in_names, self.in_avals, strict=True)
-        return [name, *(f"{argument}: {aval.str_short()}" for argument, aval in arguments)]
+        return [self.name, *(f"{argument}: {aval.str_short()}" for argument, aval in arguments)]
 
 
 def lower(
@@ -162,7 +166,7 @@ _OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "sho
 
 
 def _place_of(error: ValueError) -> str:
-    """The file and line in such a message, which JAX has where it compares devices."""
+    """`train.py:12: `, to begin a message with: the place in a message of JAX that compares devices; else nothing."""
     found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
     return f"{found[1]}: " if found else ""
 

@@ -66,8 +66,8 @@ def narrow(module: ir.Module, axes: Axes) -> None:
         axes: that mesh.
 
     Raises:
-        ValueError: a value is sharded over the mpmd axis, or a collective runs over it, or a sharding is over another
-            mesh that is not ours in other words; names the user's line.
+        ValueError: a value is sharded over the mpmd axis, or a collective runs over it, or a sharding names another
+            mesh that can't be expressed by the axes of this one; names the user's line.
     """
     with module.context, ir.Location.unknown():
         operations = list(walk(module.operation))
@@ -198,7 +198,7 @@ def _constant(value: int, kind: ir.Type) -> ir.Value:
 
 
 def _one_mesh(module: ir.Module, meshes: list[ir.Operation], axes: Axes) -> None:
-    """One `sdy.mesh`, `@mesh`, in place of all; but JAX's own of one device, for callbacks, stay what they are."""
+    """Put one `sdy.mesh`, `@mesh`, in place of all, except for JAX's own meshes of one device, for callbacks."""
     for op in meshes:
         _narrow_mesh(op, axes)
     sizes = [1 if k == axes.mpmd else size for k, size in enumerate(axes.sizes)]

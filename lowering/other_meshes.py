@@ -13,7 +13,7 @@ SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings")
 _SIGNATURES = ("arg_attrs", "res_attrs")
 
 
-class Part(NamedTuple):
+class AxisPart(NamedTuple):
     """`size` devices along an axis, after `before` more major ones; Shardy writes `"data":(before)size`."""
 
     axis: str
@@ -43,12 +43,12 @@ def onto(operations: Sequence[ir.Operation], axes: Sizes) -> None:
                 op.attributes[name] = _translated(op.attributes[name], op, others, axes)
 
 
-def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[Part] | None:
-    """An axis of a mesh with `sizes`, in parts of the axes of a mesh with `ours`; None where there are none such."""
+def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
+    """The parts of the axes of a mesh with `ours` that an axis of a mesh with `sizes` is; None if it is none."""
     if math.prod(size for _, size in sizes) != math.prod(size for _, size in ours):
         return None
     low, high = _span(axis, sizes)
-    parts: list[Part] = []
+    parts: list[AxisPart] = []
     reached = high
     for name, _ in ours:
         first, last = _span(name, ours)
@@ -56,25 +56,25 @@ def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[Part] | None:
         if start < end:
             if end != reached or end % start or last % end or start % first:
                 return None
-            parts.append(Part(name, last // end, end // start))
+            parts.append(AxisPart(name, last // end, end // start))
             reached = start
     return parts if reached == low else None
 
 
 def _span(axis: str, sizes: Sizes) -> tuple[int, int]:
-    """How far apart two neighbours along the axis are in the order of the devices, and so much times its size."""
+    """The distance of two neighbours along the axis in the order of the devices, and that times its size."""
     position = next(k for k, (name, _) in enumerate(sizes) if name == axis)
     inner = math.prod(size for _, size in sizes[position + 1 :])
     return inner, inner * sizes[position][1]
 
 
-def _joined(parts: Iterable[Part]) -> list[Part]:
-    """The same with neighbours that are one part put together, as Shardy wants them."""
-    joined: list[Part] = []
+def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
+    """The parts, of which neighbours that make one larger part are joined: Shardy wants them so."""
+    joined: list[AxisPart] = []
     for part in parts:
         last = joined[-1] if joined else None
         if last and last.axis == part.axis and last.before * last.size == part.before:
-            joined[-1] = Part(part.axis, last.before, last.size * part.size)
+            joined[-1] = AxisPart(part.axis, last.before, last.size * part.size)
         else:
             joined.append(part)
     return joined
@@ -139,13 +139,13 @@ class _Translation:
             parts.sort(key=lambda part: (names.index(part.axis), part.before))
         return [self._reference(part) for part in _joined(parts)]
 
-    def _parts(self, axis: Any) -> list[Part]:
+    def _parts(self, axis: Any) -> list[AxisPart]:
         parts = None if axis.sub_axis_info is not None else parts_of(axis.name, self._sizes, self._ours)
         if parts is None:
             raise ValueError(f"{self._what}, whose axis {axis.name!r} is no part of ours; {self._hint}")
         return parts
 
-    def _reference(self, part: Part) -> ir.Attribute:
+    def _reference(self, part: AxisPart) -> ir.Attribute:
         if part.size == dict(self._ours)[part.axis]:
             return sdy.AxisRefAttr.get(part.axis)
         return sdy.AxisRefAttr.get(part.axis, sdy.SubAxisInfoAttr.get(part.before, part.size))

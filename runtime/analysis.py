@@ -1,20 +1,20 @@
-"""What a program takes of each mesh: memory, FLOPs, bytes sent.
+"""What a program needs of each mesh: memory, FLOPs, bytes sent.
 
-It is made of the program, and of what the compiler says of each function; so it can be told of programs, too, that are
-compiled for devices which are not here.
+All of it comes from the program and from what the compiler says of each function. So it is known, too, of programs that
+are compiled for devices which are not here.
 """
 
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxpp.runtime.program import Call, Constant, Program, Receive, Send
+from jaxpp.runtime.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
 from jaxpp.runtime.values import TensorSpec
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
-"""What of XLA's cost analysis may be added up over calls."""
+"""The numbers of XLA's cost analysis that may be added up over calls."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class FunctionStats:
 
     @classmethod
     def of(cls, executable: Any) -> "FunctionStats":
-        """Of a compiled function, also one for a device that is not here."""
+        """The stats of a compiled function, which may be for a device that is not here."""
         memory = executable.get_compiled_memory_stats()
         try:
             costs = dict(executable.cost_analysis())
@@ -50,14 +50,14 @@ class MemoryStats:
     """The memory that a step takes on each device of one mesh, with the names of `jax.stages.Compiled`'s.
 
     Attributes:
-        argument_size_in_bytes: the arguments that lie on this mesh.
-        output_size_in_bytes: the results that do.
-        alias_size_in_bytes: of the results those that take the place of a donated argument.
-        temp_size_in_bytes: what the task that needs most has of its own while it runs.
+        argument_size_in_bytes: the arguments on this mesh.
+        output_size_in_bytes: the results on this mesh.
+        alias_size_in_bytes: those of the results that take the place of a donated argument.
+        temp_size_in_bytes: the temporaries of the task that has most of them.
         generated_code_size_in_bytes: the code of all functions that this mesh runs.
-        peak_memory_in_bytes: the most that is there at once, code left out: arguments, what tasks made that is still
-            needed, and the temporaries of the task that runs. A value that another mesh sends counts from when it is
-            received on. What lies there besides, as other states do, is not in it.
+        peak_memory_in_bytes: the most that the step needs at once, without the code: the arguments, the results of
+            tasks that are still needed, and the temporaries of the running task. A value of another mesh counts from
+            when it is received on. Other arrays on the device are not in it.
     """
 
     argument_size_in_bytes: int
@@ -77,9 +77,9 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
-    """Of each mesh what its tasks cost one device in one step, in XLA's words; None of one that others run.
+    """What the tasks of each mesh cost one device in one step, in XLA's words; None of a mesh that others run.
 
-    XLA counts what a loop inside of a task does once.
+    XLA counts a loop inside of a task as if it ran once.
     """
     found: list[dict[str, float] | None] = []
     for mesh in range(program.meshes):
@@ -113,13 +113,17 @@ def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
 
 def stages(program: Program, mesh: int) -> list[int]:
     """The stages that a mesh runs."""
-    return sorted({each.stage for each in program.sequences[mesh] if isinstance(each, Call) and each.stage is not None})
+    return sorted({task.stage for task in _tasks(program.sequences[mesh])})
 
 
 def microbatches(program: Program) -> int:
     """How many microbatches there are in a step."""
-    everything = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
-    return 1 + max((each.microbatch for each in everything if each.microbatch is not None), default=-1)
+    return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
+
+
+def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
+    """The tasks of the microbatch loop that a mesh runs, also those that are fused into one call."""
+    return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int, ...]]:
@@ -144,7 +148,7 @@ def parameters(program: Program, state: Collection[int]) -> dict[int, tuple[int,
             place = pending.pop()
             made = list(hops.get(place, ()))
             for mesh, call in readers.get(place, ()):
-                if call.microbatch is not None:
+                if call.tasks:
                     return True
                 if call.kind != "after":
                     made += [(mesh, result) for result in call.results]
@@ -170,15 +174,17 @@ def _knows(program: Program, mesh: int, stats: Stats) -> bool:
 class _Memory:
     """Follows the buffers of one device of a mesh through a step.
 
-    A register is a buffer, named by the register that had it first: a result that takes the buffer of an operand has
-    that of the operand.
+    A buffer is named by the register that had it first: a result that takes the buffer of an operand has that name.
+
+    buffers: the buffer of each register.
+    live: the bytes of each buffer that is still needed.
+    total: the sum of these bytes.
     """
 
     def __init__(self, program: Program, mesh: int, stats: Stats) -> None:
         self.program, self.mesh, self.stats = program, mesh, stats
         self.buffers: dict[int, int] = {}
         self.live: dict[int, int] = {}
-        """Bytes by buffer."""
         self.total = 0
         self.arguments = {
             register: argument
@@ -215,7 +221,7 @@ class _Memory:
         self.total += self.live[register]
         self.peak = max(self.peak, self.total)
 
-    def _run(self, each: Constant | Call | Send | Receive) -> None:
+    def _run(self, each: Instruction) -> None:
         if isinstance(each, Constant | Receive):
             self._make(each.result)
             return
@@ -227,15 +233,12 @@ class _Memory:
     def _call(self, call: Call) -> set[int]:
         """Make the results; returns the operands whose buffers they have taken over."""
         function = self.program.functions[call.function]
-        given = [(function.arguments[number], call.operands[number]) for number in function.donates]
         taken: set[int] = set()
-        for register, spec in zip(call.results, function.results, strict=True):
-            pair = next((pair for pair in given if pair[0] == spec), None)
-            if pair is None:
+        for register, donor in zip(call.results, function.donors, strict=True):
+            if donor is None:
                 self._make(register)
             else:
-                given.remove(pair)
-                self.buffers[register] = self.buffers[pair[1]]
-                taken.add(pair[1])
+                self.buffers[register] = self.buffers[call.operands[donor]]
+                taken.add(call.operands[donor])
         self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
         return taken

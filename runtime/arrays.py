@@ -136,7 +136,7 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
 
 @contextlib.contextmanager
 def _implicitly() -> Generator[None]:
-    """`jax.device_put` is then to the guards of transfers what a copy is that nobody has asked for by name."""
+    """`jax.transfer_guard` then treats `jax.device_put` as an implicit transfer: the user has not called it."""
     with contextlib.ExitStack() as stack:
         for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
             if guard.value in ("log", "disallow"):
@@ -146,10 +146,10 @@ def _implicitly() -> Generator[None]:
 
 def _part(array: jax.Array, index: Any) -> jax.Array:
     """What `array` has at `index`, out of one of the shards that are here."""
-    wanted = _bounds(index, array.shape)
+    wanted = bounds_of(index, array.shape)
     for shard in array.addressable_shards:
-        held = _bounds(shard.index, array.shape)
-        if _covers(held, wanted):
+        held = bounds_of(shard.index, array.shape)
+        if covers(held, wanted):
             cut = [slice(start - low, end - low) for (low, _), (start, end) in zip(held, wanted, strict=True)]
             return shard.data if held == wanted else shard.data[tuple(cut)]
     raise LookupError
@@ -159,22 +159,24 @@ def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
     """Whether every process could `put` the array so, out of what it holds; the same answer in all of them."""
     held: dict[int, list[Bounds]] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
-        held.setdefault(device.process_index, []).append(_bounds(index, array.shape))
+        held.setdefault(device.process_index, []).append(bounds_of(index, array.shape))
     return all(
-        any(_covers(bounds, _bounds(index, array.shape)) for bounds in held.get(device.process_index, ()))
+        any(covers(bounds, bounds_of(index, array.shape)) for bounds in held.get(device.process_index, ()))
         for device, index in sharding.devices_indices_map(array.shape).items()
     )
 
 
-Bounds = list[tuple[int, int]]
+Bounds = tuple[tuple[int, int], ...]
 """(start, end) of a part of an array, by dimension."""
 
 
-def _bounds(index: Any, shape: Sequence[int]) -> Bounds:
-    return [each.indices(size)[:2] for each, size in zip(index, shape, strict=True)]
+def bounds_of(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    """The bounds of the part at `index`, such as that of a shard, of an array of this shape."""
+    return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
 
 
-def _covers(whole: Bounds, part: Bounds) -> bool:
+def covers(whole: Bounds, part: Bounds) -> bool:
+    """Whether all of `part` is in `whole`."""
     return all(low <= start and end <= high for (low, high), (start, end) in zip(whole, part, strict=True))
 
 
@@ -212,7 +214,7 @@ class Door:
 
     places: (mesh, register) wherever this process holds it.
     is_whole: whether that is one mesh, and no other process has the argument too: it enters as it is, unsplit.
-    note: called with the number, the value and the dtype of what is an array of the host; None: nobody is.
+    note: called with the number, the value and the dtype of an argument that is an array of the host, if there is one.
     """
 
     def __init__(self, number: int, name: str, argument: Argument, shardings: Shardings) -> None:

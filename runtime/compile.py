@@ -89,7 +89,7 @@ def _compile_function(
 ) -> tuple[Executables, Exception | None]:
     """The executables of one function: the first is compiled, the others are loaded from it where that works.
 
-    Also why it did not work, if that is no known lack of the backend.
+    Also returns the error of a load, unless it says that the backend can't load at all.
     """
     bytecode = program.functions[name].bytecode
     devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]

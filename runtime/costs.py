@@ -5,7 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.runtime.program import Call, Program, Receive, Send
+from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.trace import Event, byte_size
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
@@ -153,9 +153,8 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
     for (kind, stage, microbatch), calls in values.tasks.items():
         if kind == "forward":
-            backward = {
-                place for each in _BACKWARD for place in values.read(values.tasks.get((each, stage, microbatch), []))
-            }
+            names = [TaskName(each, stage, microbatch) for each in _BACKWARD]
+            backward = {place for name in names for place in values.read(values.tasks.get(name, []))}
             known = values.read(calls) | {(mesh, register) for mesh, call in calls for register in call.results}
             activations[stage] = max(activations[stage], values.size(known & backward))
             if stage:
@@ -188,12 +187,12 @@ def _apart(program: Program, call: Call) -> list[Call]:
 class _Values:
     """The tasks of a program, and which call made each value, wherever it was sent since.
 
-    tasks: (mesh, call) of each (kind, stage, microbatch).
+    tasks: (mesh, call) of each task.
     """
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.tasks: defaultdict[tuple[str, int, int], list[tuple[int, Call]]] = defaultdict(list)
+        self.tasks: defaultdict[TaskName, list[tuple[int, Call]]] = defaultdict(list)
         self._makers: dict[Place, Call] = {}
         self._sent: dict[int, Place] = {}
         self._channels: dict[Place, int] = {}
@@ -206,8 +205,8 @@ class _Values:
                 elif isinstance(each, Call):
                     for part in _apart(program, each):
                         self._makers.update(((mesh, register), part) for register in part.results)
-                        if part.stage is not None and part.microbatch is not None:
-                            self.tasks[part.kind, part.stage, part.microbatch].append((mesh, part))
+                        for task in part.tasks:
+                            self.tasks[task].append((mesh, part))
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
         """What the calls read of their own microbatch; only what tasks of `made_by`, a (kind, stage), made."""

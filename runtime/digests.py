@@ -1,4 +1,4 @@
-"""Digests of the arrays that a step is given in the memory of the host: other processes should be given the same."""
+"""Digests of the arguments of a step that are arrays of the host: every process should be given the same numbers."""
 
 import os
 import zlib
@@ -7,19 +7,20 @@ from typing import Any
 import numpy as np
 
 SAMPLES = 512
-"""Elements of a large array that its digest is made of: others at each step."""
+"""How many elements of a large array its digest is made of, at least; each step takes others."""
 
 LARGE = 4096
-"""From so many elements on an array is large."""
+"""An array of more elements is large."""
 
 PRIME = 0x9E3779B1
 """Larger than the stride of any array, so that its multiples reach every start."""
 
 CHOICES = ("sample", "all", "none")
+"""Of which elements of large arrays digests are made; "none": no argument has a digest."""
 
 
-def settings() -> str:
-    """Which of CHOICES the variable JAXPP_CHECK_ARGUMENTS says. Raises ValueError for another one."""
+def sampling() -> str:
+    """The one of CHOICES that the variable JAXPP_CHECK_ARGUMENTS holds. Raises ValueError for another one."""
     found = os.environ.get("JAXPP_CHECK_ARGUMENTS", CHOICES[0])
     if found not in CHOICES:
         raise ValueError(f"JAXPP_CHECK_ARGUMENTS is {found!r}; give one of {', '.join(CHOICES)}")

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -100,20 +100,25 @@ class Executable:
         task and its mesh as a note; arguments that the failed step had donated by then are gone. Under
         `jax_debug_nans` or `jax_debug_infs` FloatingPointError, as `SpecialValues.check`.
         """
+        return self._run_step(arguments, self._dispatch)
+
+    def _run_step(
+        self, arguments: Sequence[Any], run: Callable[[list[Any], SpecialValues | None], None]
+    ) -> list[jax.Array]:
         with self._lock:
             registers = self._enter(arguments)
             special = SpecialValues.wanted(self.program)
             with _compat.OwnTransfers():
-                if special is None:
-                    self._dispatch(self._flat.steps, registers)
-                    return self._leave(registers, arguments)
-                self._look_at_arguments(special, registers)
-                self._dispatch(special.steps(self._flat.steps), registers)
+                if special is not None:
+                    self._look_at_arguments(special, registers)
+                run(registers, special)
                 results = self._leave(registers, arguments)
-                special.check(results)
+                if special is not None:
+                    special.check(results)
                 return results
 
-    def _dispatch(self, steps: Iterable[Step], registers: list[Any]) -> None:
+    def _dispatch(self, registers: list[Any], special: SpecialValues | None) -> None:
+        steps: Iterable[Step] = self._flat.steps if special is None else special.steps(self._flat.steps)
         label: Label = ()
         try:
             for function, operands, results, frees, handlers, label in steps:  # noqa: B007
@@ -133,23 +138,13 @@ class Executable:
         self, arguments: Sequence[Any], on_instruction: OnInstruction, on_start: OnStart | None = None
     ) -> list[jax.Array]:
         """Run one step slowly, instruction by instruction, each followed by `on_instruction`; for tests and traces."""
-        with self._lock:
-            registers = self._enter(arguments)
-            special = SpecialValues.wanted(self.program)
-            with _compat.OwnTransfers():
-                if special is not None:
-                    self._look_at_arguments(special, registers)
-                self._run_each(registers, on_instruction, on_start, special)
-                results = self._leave(registers, arguments)
-                if special is not None:
-                    special.check(results)
-                return results
+        return self._run_step(arguments, partial(self._run_each, on_instruction, on_start))
 
     def _run_each(
         self,
-        registers: list[Any],
         on_instruction: OnInstruction,
         on_start: OnStart | None,
+        registers: list[Any],
         special: SpecialValues | None,
     ) -> None:
         numbers = self._flat.numbers

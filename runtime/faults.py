@@ -20,13 +20,13 @@ ENDED = 60.0
 """Seconds that a wait for a process that has ended goes on: what that offered before may still be on its way."""
 
 ENDED_MESSAGE = 1.0
-"""Likewise, where it waits for nothing but a message."""
+"""Seconds that a wait for a message of a process that has ended goes on."""
 
 FAREWELL = 300.0
 """Seconds that a process which ends waits for the others to end too, as JAX's own barrier does."""
 
 START = 2.0
-"""Seconds after a loss that the start of JAX's backends may go on: it waits for all processes, in C++."""
+"""Seconds that JAX's backends may go on starting after a loss: their start waits for all processes, in C++."""
 
 LAST = 10.0
 """Seconds that process 0 waits for the other survivors to leave, and that leaving takes at most."""
@@ -101,11 +101,13 @@ class Guard:
         self.look(waiting, 0.0)
 
     def leave(self) -> None:
-        """At exit: say goodbye, and wait until the others did, so that they get what they still fetch from here.
+        """At exit: say goodbye, and wait until the others have said it, so that they get what they fetch from here.
 
-        Where one is dead or frozen, what JAX does at exit would wait for it, and then abort; it is left out. So it is
-        where one has failed before its first step: those that wait for its devices end without a farewell. Process 0
-        then waits a little, as its end aborts the others. A forked child is none that the others know.
+        JAX's own farewell waits for all processes. It is left out where one of them is dead or frozen, as JAX would
+        then abort this process; and where one has failed before its first step, as processes that wait for its devices
+        end without a farewell. Process 0 then waits until the others have left, for a while: its end aborts them.
+
+        A forked child does none of this: the others don't know it.
         """
         if os.getpid() != self._pid:
             _compat.skip_farewell()
@@ -144,7 +146,7 @@ class Guard:
             _say(str(loss))
 
     def _see_jax_start(self, loss: Loss) -> None:
-        """End the process when it waits for a lost one to list its devices, which nothing can interrupt."""
+        """End this process if it waits for the lost one to list its devices: nothing can interrupt that wait."""
         begun: float | None = None
         while self._transport is None:
             now = time.monotonic()
@@ -174,4 +176,5 @@ def _error(error: BaseException | None) -> str:
 
 def _say(message: str) -> None:
     with contextlib.suppress(OSError, ValueError, AttributeError):  # the user may have closed it
-        print(f"jaxpp: {message}", file=sys.stderr, flush=True)
+        # Line and line break in one write: another thread may print at the same time.
+        print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)

@@ -12,7 +12,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime import processes
 from jaxpp.runtime.arrays import are_parts_here, put
-from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.remote import fetched
 from jaxpp.runtime.route import batch_copy
@@ -58,7 +58,7 @@ def _meeting(structure: Any, arrays: Sequence[tuple[int, Any, Sharding]]) -> Mee
     ]
     layouts = [str(sharding.devices_indices_map(aval.shape)) for _, aval, sharding in arrays]
     count = f"{len(lines)} array{'s' if len(lines) > 1 else ''}"
-    return Meeting(Kind.FETCH, identity_of(*lines, *layouts), text="\n".join([count, *lines]))
+    return Meeting(MeetingKind.FETCH, identity_of(*lines, *layouts), text="\n".join([count, *lines]))
 
 
 def move(array: Any, sharding: Sharding) -> jax.Array:

@@ -12,7 +12,8 @@ from jaxpp import _compat
 def matrix_flops(bytecode: bytes) -> int:
     """The FLOPs of the matrix products and convolutions of `@main`, on all devices of the mesh together.
 
-    A loop counts as often as it runs, once if that is not known when it is compiled; a condition as its longest branch.
+    A loop counts as often as it runs, or once if that is not known when it is compiled. A conditional counts as its
+    branch with the most FLOPs.
     """
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
@@ -50,7 +51,10 @@ class _Counter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """How many devices run the body of a shard_map on shards of their own; some do the same as others."""
+        """How many devices run the body of a shard_map on shards of their own.
+
+        Along an axis that shards nothing all devices do the same, which counts once.
+        """
         meshes = [top for top in self._tops.values() if top.name == "sdy.mesh"]
         sizes = {
             axis.name: axis.size for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(meshes[0].attributes["mesh"]).axes)

@@ -9,13 +9,14 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.runtime.arrays import Shardings
-from jaxpp.runtime.digests import digest, settings
-from jaxpp.runtime.meetings import Kind, Meeting
+from jaxpp.runtime.digests import digest, sampling
+from jaxpp.runtime.meetings import Meeting, MeetingKind
 from jaxpp.runtime.parcel import Parcel
 from jaxpp.runtime.program import Call, Program, Receive, Send
 from jaxpp.runtime.route import Parts, Route, route_of
-from jaxpp.runtime.transfer import NUMBERS, Peers, Waiting, key
+from jaxpp.runtime.transfer import NUMBERS, Peers, key
 from jaxpp.runtime.values import TensorSpec
+from jaxpp.runtime.waiting import Waiting
 
 Run = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
@@ -39,7 +40,7 @@ class Links:
         self._digest = peers.program
         self._identity, self._text, self._name = peers.program[:16].ljust(16, b"\0"), peers.text, name
         self._meetings = peers.transport.meetings
-        self._settings = settings()
+        self._sampling = sampling()
         self._given: dict[int, int] = {}
         """The digests of this step's arguments that are arrays of the host, by number."""
         self._partners = sorted({owner for mesh in self.owners if self.me in mesh for owner in mesh} - {self.me})
@@ -67,13 +68,13 @@ class Links:
         return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
     def enter(self) -> None:
-        """Before the arguments of a step are looked at."""
+        """Called at the beginning of each step, before its arguments are looked at."""
         self._given = {}
 
     def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
         """Called for each argument of a step that is an array of the host."""
-        if self._settings != "none":
-            self._given[argument] = digest(value, dtype, self._step, self._settings == "all")
+        if self._sampling != "none":
+            self._given[argument] = digest(value, dtype, self._step, self._sampling == "all")
 
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
@@ -81,7 +82,9 @@ class Links:
         self.transport.running.add(self)
         self._step += 1
         names, digests = [self._name(number) for number in self._given], list(self._given.values())
-        meeting = Meeting(Kind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._settings)
+        meeting = Meeting(
+            MeetingKind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._sampling
+        )
         self._meetings.begin(self.neighbours, meeting, self.owners)
         for peer in self._partners:  # before a collective that nothing could interrupt
             self._meetings.check(peer, self.owners)

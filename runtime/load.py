@@ -228,11 +228,25 @@ class _MeshReader:
         stage, microbatch = (
             integer(op.attributes[key]) if key in op.attributes else None for key in ("jaxpp.stage", "jaxpp.microbatch")
         )
-        ends = tuple(results), function.kind, stage, microbatch, tuple(sorted(frees)), self.fused(op, function)
-        self.sequence.append(Call(name, tuple(operands), *ends))
+        self.sequence.append(
+            Call(
+                name,
+                tuple(operands),
+                tuple(results),
+                function.kind,
+                stage,
+                microbatch,
+                frees=tuple(sorted(frees)),
+                fused=self.fused(op, function),
+            )
+        )
 
     def fused(self, op: ir.Operation, function: Function) -> tuple[TaskName, ...]:
-        """The tasks of a call that is several: its function's kind has that of each, and says what is whose."""
+        """The tasks of a call that is several; else none.
+
+        The kind of its function joins the kinds of the tasks; its parts say to which task each argument and result
+        belongs.
+        """
         stages, microbatches = (
             integers(op.attributes[key]) if key in op.attributes else []
             for key in ("jaxpp.stages", "jaxpp.microbatches")

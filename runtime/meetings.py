@@ -19,7 +19,10 @@ import numpy as np
 from jaxpp.runtime.waiting import TransferError, Waiting
 
 MESSAGE = 8
-"""Numbers at the beginning of a message, each below 2**32: identity, count, kind, and of what the digests are."""
+"""How many numbers, each below 2**32, a message has at least. Digests of arguments follow them, if there are any."""
+
+IDENTITY, COUNT, KIND, GIVEN = slice(0, 4), 4, 5, 6
+"""Where in a message these are. GIVEN tells which arguments the digests are of, and how they were made."""
 
 DIGESTS = 8000
 """Digests of arguments in a message at most."""
@@ -28,7 +31,7 @@ WIDTH = 100
 """How much of a line an error shows."""
 
 
-class Kind(enum.IntEnum):
+class MeetingKind(enum.IntEnum):
     """What processes do together."""
 
     STEP = 1
@@ -43,27 +46,27 @@ class Meeting:
     """A call that several processes make together.
 
     kind: what it is.
-    identity: 16 bytes that are the same in all of them, and different for another step, tree, ....
+    identity: 16 bytes that are the same in all of them, and others for another step, tree or checkpoint.
     count: which one of its kind and identity it is.
-    text: what an error says: a title, as "the step `train_step`", and a line for each array in it.
-    names: of the arguments that were given as host arrays, where these are compared.
-    digests: theirs.
-    settings: how the digests were made; only those that were made alike are compared.
+    text: what an error says of it: a title, such as "the step `train_step`", and a line for each array.
+    names: those of the arguments that were given as arrays of the host, where these are compared.
+    digests: of these arguments.
+    sampling: how the digests were made, as of `digests.sampling`; only those that were made alike are compared.
     """
 
-    kind: Kind
+    kind: MeetingKind
     identity: bytes
     count: int = 0
     text: str = ""
     names: Sequence[str] = ()
     digests: Sequence[int] = ()
-    settings: str = ""
+    sampling: str = ""
 
     def message(self) -> list[int]:
         """The numbers that the others get."""
         given = 0
         if self.names:
-            given = zlib.crc32("\0".join((self.settings, *self.names)).encode())
+            given = zlib.crc32("\0".join((self.sampling, *self.names)).encode())
         identity = np.frombuffer(self.identity[:16], np.uint32).tolist()
         return [*identity, self.count % (1 << 32), int(self.kind), given, 0, *self.digests[:DIGESTS]]
 
@@ -124,14 +127,16 @@ class Meetings:
 
     def _compare(self, peer: int, meeting: Meeting, expected: Sequence[int], found: Sequence[int]) -> None:
         """Raise TransferError for two messages that tell of different calls."""
-        if found[:4] != expected[:4] or found[5] != expected[5]:
-            identity = np.array(found[:4], np.uint32).tobytes()
+        if found[IDENTITY] != expected[IDENTITY] or found[KIND] != expected[KIND]:
+            identity = np.array(found[IDENTITY], np.uint32).tobytes()
             texts = meeting.text, self.describe(peer, identity)
-            raise TransferError(_difference((self.me, peer), (meeting.kind, found[5]), texts))
-        if found[4] != expected[4]:
-            raise TransferError(f"process {peer} is at step {found[4]}, process {self.me} at step {expected[4]}")
-        if found[6] != expected[6]:
-            return  # arrays of the host in one process, of a device in the other: nothing to compare
+            raise TransferError(_difference((self.me, peer), (meeting.kind, found[KIND]), texts))
+        if found[COUNT] != expected[COUNT]:
+            raise TransferError(
+                f"process {peer} is at step {found[COUNT]}, process {self.me} at step {expected[COUNT]}"
+            )
+        if found[GIVEN] != expected[GIVEN]:
+            return  # the two were given other arguments on the host, or make digests otherwise: nothing to compare
         pairs = zip(meeting.names, expected[MESSAGE:], found[MESSAGE:], strict=False)
         different = [name for name, own, other in pairs if own != other]
         if different:
@@ -142,34 +147,31 @@ class Meetings:
             )
 
 
-_VERBS: dict[int, str] = {
-    Kind.STEP: "calls",
-    Kind.COMPILE: "compiles",
-    Kind.FETCH: "fetches",
-    Kind.GATHER: "traces",
-    Kind.SAVE: "saves",
+_WORDS: dict[int, tuple[str, str]] = {
+    MeetingKind.STEP: ("calls", "program"),
+    MeetingKind.COMPILE: ("compiles", "step"),
+    MeetingKind.FETCH: ("fetches", "tree"),
+    MeetingKind.GATHER: ("traces", "step"),
+    MeetingKind.SAVE: ("saves", "checkpoint"),
 }
-
-_OTHERS = {
-    Kind.STEP: "calls another program",
-    Kind.COMPILE: "compiles another step",
-    Kind.FETCH: "fetches another tree",
-    Kind.GATHER: "traces another step",
-    Kind.SAVE: "saves another checkpoint",
-}
+"""What a process does in such a call, and to what."""
 
 
 def _difference(processes: tuple[int, int], kinds: tuple[int, int], texts: tuple[str, str]) -> str:
-    """The error of the first of two processes that make different calls."""
+    """The message for two processes that make different calls, as the first of them tells of the second.
+
+    kinds, texts: of their calls.
+    """
     me, peer = processes
     own, other = (text.split("\n") if text else ["something else"] for text in texts)
     pairs = list(itertools.zip_longest(own, other, fillvalue="(nothing)"))
+    verbs = [_WORDS[kind][0] if kind in _WORDS else "does" for kind in kinds]
     if kinds[0] == kinds[1]:
-        error = f"process {peer} {_OTHERS[Kind(kinds[0])]} than process {me}"
+        error = f"process {peer} {verbs[1]} another {_WORDS[kinds[1]][1]} than process {me}"
     else:
-        does = [f"{_VERBS.get(kind, 'does')} {text[0]}" for kind, text in zip(kinds, (own, other), strict=True)]
+        does = [f"{verb} {text[0]}" for verb, text in zip(verbs, (own, other), strict=True)]
         error = f"process {peer} {does[1]}, process {me} {does[0]}"
-        pairs = pairs[1:] if {*kinds} == {Kind.STEP, Kind.COMPILE} else []
+        pairs = pairs[1:] if {*kinds} == {MeetingKind.STEP, MeetingKind.COMPILE} else []
     different = next((pair for pair in pairs if pair[0] != pair[1]), None)
     if not texts[1] or different is None:
         return error

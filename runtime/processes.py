@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 from jaxpp import _compat
 from jaxpp.runtime.faults import ENDED_MESSAGE, Guard, PeerError
-from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.transfer import Peers, Transport
 from jaxpp.runtime.waiting import Waiting
 from jaxpp.runtime.wire import TICK
@@ -66,7 +66,7 @@ def peers(
     watch(others)
     name, *arguments = described()
     title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
-    meet(others, Meeting(Kind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
+    meet(others, Meeting(MeetingKind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
@@ -91,7 +91,7 @@ def meet(others: Sequence[int], meeting: Meeting) -> None:
 def meet_all(meeting: Meeting) -> None:
     """`meet` with all other processes of the job, which are watched from then on."""
     watch_all(PATIENCE)
-    meet([process for process in range(jax.process_count()) if process != jax.process_index()], meeting)
+    meet(_others(), meeting)
 
 
 def interruptible(function: Callable[[], None]) -> None:
@@ -120,13 +120,20 @@ def interruptible(function: Callable[[], None]) -> None:
 
 
 def begin(meeting: Meeting) -> list[int]:
-    """Begin a call with all other processes of the job; returns these. Raises as `Meetings.begin`."""
+    """Begin a call with all other processes of the job, without waiting for them; returns their numbers.
+
+    Raises as `Meetings.begin`.
+    """
     if meeting.identity not in _told:
         _tell(meeting.identity, meeting.text)
         _told.add(meeting.identity)
-    others = [process for process in range(jax.process_count()) if process != jax.process_index()]
+    others = _others()
     transport().meetings.begin(others, meeting)
     return others
+
+
+def _others() -> list[int]:
+    return [process for process in range(jax.process_count()) if process != jax.process_index()]
 
 
 _told: set[bytes] = set()
@@ -138,7 +145,7 @@ def _tell(identity: bytes, text: str) -> None:
 
 
 def _ask(process: int, identity: bytes) -> str:
-    """The text of a Meeting of that process. Told before its message was sent, it is there, or nowhere."""
+    """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
     try:
         key = f"jaxpp/call/{process}/{identity.hex()}"
         return zlib.decompress(_compat.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
@@ -172,10 +179,11 @@ def agree(text: str, together: Sequence[int]) -> bytes:
     other = [process for process in group if found[process] != most]
     texts = [zlib.decompress(_get(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
     verb = "runs" if len(other) == 1 else "run"
-    raise ProcessError(f"{_named(other)} {verb} another program than {_named(usual)}{_difference(usual, other, texts)}")
+    raise ProcessError(f"{named(other)} {verb} another program than {named(usual)}{_difference(usual, other, texts)}")
 
 
-def _named(processes: Sequence[int]) -> str:
+def named(processes: Sequence[int]) -> str:
+    """`process 3`, or `processes 3, 4`."""
     return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
 
 
@@ -190,7 +198,7 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
 
 
 _gathered = itertools.count()
-_GATHER = Meeting(Kind.GATHER, identity_of("gather"), text="a step")
+_GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
 
 
 def gather(text: str) -> list[str]:
@@ -246,7 +254,7 @@ def watch_all(seconds: float) -> None:
 
 
 def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
-    """Likewise, of these."""
+    """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
     own = guard()
     new = [process for process in processes if process not in own.watchdog.wires]
     addresses = {process: _get(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in new}
@@ -256,10 +264,15 @@ def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
         raise ProcessError(str(error)) from None
 
 
+def job_secret() -> bytes:
+    """JAXPP_JOB_SECRET; empty where it is not set."""
+    return os.environ.get("JAXPP_JOB_SECRET", "").encode()
+
+
 def _secret() -> bytes:
     """What the processes of this job know: JAXPP_JOB_SECRET, or else what the first of them has thought of."""
-    if given := os.environ.get("JAXPP_JOB_SECRET"):
-        return given.encode()
+    if given := job_secret():
+        return given
     store = _compat.key_value_store()
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
         store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))

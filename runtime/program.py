@@ -30,6 +30,18 @@ class Function:
     argument_parts: tuple[int, ...] = ()
     result_parts: tuple[int, ...] = ()
 
+    @property
+    def donors(self) -> list[int | None]:
+        """For each result the number of the argument whose buffer it takes: the first donated one of its type."""
+        free = list(self.donates)
+        found: list[int | None] = []
+        for spec in self.results:
+            donor = next((number for number in free if self.arguments[number] == spec), None)
+            if donor is not None:
+                free.remove(donor)
+            found.append(donor)
+        return found
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Constant:

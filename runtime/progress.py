@@ -16,7 +16,7 @@ class Progress:
     """The progress of `total` pieces of work, for a thread that waits for them.
 
     what: what is done: "compiling stage programs".
-    bar: whether a terminal has a bar, or lines too.
+    bar: whether to draw a bar where the stream is a terminal; if not, it has lines too.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Progress:
         self._what, self._total, self._done = what, total, 0
         self._clock, self._start = clock, clock()
         self._next = FIRST
-        # disable=None: silent unless the stream is a terminal.
+        # disable=None: there is no bar unless the stream is a terminal.
         self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, disable=None if bar else True)
 
     def wait(self) -> float | None:
@@ -45,12 +45,11 @@ class Progress:
         if not self._is_bar and self._seconds >= self._next:
             self._next = self._seconds + EVERY
             shown = ", ".join(sorted(running)[:3]) + (", ..." if len(running) > 3 else "")
-            self._say(
-                f"{self._what}: {done} of {self._total} after {self._seconds:.0f} s" + f", now {shown}" * bool(shown)
-            )
+            now = f", now {shown}" if shown else ""
+            self._say(f"{self._what}: {done} of {self._total} after {self._seconds:.0f} s{now}")
 
     def close(self) -> None:
-        """Say that all is done, to those who were told that it was not."""
+        """End the bar. Where there were lines, write a last one if all is done."""
         self._bar.close()
         if self._next > FIRST and self._done == self._total:
             self._say(f"{self._what}: all {self._total} after {self._seconds:.0f} s")

@@ -1,14 +1,14 @@
 """Who has come: the processes of a job meet at the address of their coordinator before JAX does.
 
 JAX's own start waits for minutes, hears no Ctrl-C, and aborts the process when somebody is missing. Here each process
-says its number, of how many, and its version of JAX; process 0 tells all of them what is wrong, if anything is. Who
-comes proves first that he knows JAXPP_JOB_SECRET, as at the watchdogs (`handshake`); without one anybody can.
+says its number, how many processes there are, and its version of JAX; process 0 tells all of them what is wrong, if
+anything is. Before that each proves that it knows JAXPP_JOB_SECRET, as watchdogs do (`handshake`). Where that variable
+is not set, every process can.
 """
 
 import contextlib
 import errno
 import json
-import os
 import selectors
 import socket
 import time
@@ -17,16 +17,16 @@ from importlib.metadata import version
 from typing import Any
 
 from jaxpp.runtime.handshake import Line, RefusedError, WrongSecretError, introduce
-from jaxpp.runtime.processes import ProcessError
+from jaxpp.runtime.processes import ProcessError, job_secret, named
 
 USE = "roll call"
 """What the connections are for."""
 
 POLITE = 5.0
-"""Seconds that who has dialled may take to say who he is."""
+"""Seconds that a process may take, from when it has dialled, to say which one it is."""
 
 STRANGERS = 64
-"""How many connections may be open that have not said whose they are."""
+"""How many connections may be open whose other end has not said which process it is."""
 
 
 def roll_call(coordinator: str, processes: int, process: int, seconds: float) -> bool:
@@ -77,9 +77,9 @@ class _Call:
         problem = ""
         while not problem and (missing := sorted({*range(1, self.count)} - self.present.keys())):
             if time.monotonic() > end:
-                names = f"process{'es' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
                 problem = (
-                    f"{names} of {self.count} did not come to {coordinator} within {seconds:g} s; start all of them"
+                    f"{named(missing)} of {self.count} did not come to {coordinator} within {seconds:g} s; "
+                    "start all of them"
                 )
                 if wrong := sorted(self.refused & {*missing}):
                     problem += f" (who came as {', '.join(map(str, wrong))} has another job secret, JAXPP_JOB_SECRET)"
@@ -128,7 +128,7 @@ class _Call:
 
     def _talk(self, line: Line) -> Generator[None, bytes, None]:
         """Follow a connection message by message. Raises ProcessError for what is wrong with who came."""
-        number, _ = yield from introduce(line, 0, _secret(), _admit)
+        number, _ = yield from introduce(line, 0, job_secret(), _admit)
         found = json.loads((yield))
         line.peer = number
         if found["processes"] != self.count:
@@ -157,10 +157,6 @@ class _Call:
             self.strangers.remove(line)
         elif line.peer is not None:  # it may be started again
             del self.present[line.peer]
-
-
-def _secret() -> bytes:
-    return os.environ.get("JAXPP_JOB_SECRET", "").encode()
 
 
 def _admit(number: int, name: str, use: str) -> None:
@@ -206,7 +202,7 @@ def _converse(line: Line, process: int, own: Mapping[str, object], end: float) -
     """What process 0 says in the end. Raises RefusedError, or anything, when it is none, TimeoutError for silence."""
 
     def talk() -> Generator[None, bytes, dict[str, Any]]:
-        peer, _ = yield from introduce(line, process, _secret(), _admit)
+        peer, _ = yield from introduce(line, process, job_secret(), _admit)
         if peer != 0:
             raise RefusedError(f"process {peer} is not process 0")
         line.send(own)

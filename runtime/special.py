@@ -1,4 +1,4 @@
-"""`jax_debug_nans` and `jax_debug_infs`: which task made the value that should not be there."""
+"""`jax_debug_nans` and `jax_debug_infs`: which task made the first NaN, or the first infinity."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -16,10 +16,11 @@ _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf
 
 
 class SpecialValues:
-    """Looks at every array of one step, as it is made; the step runs one task at a time meanwhile.
+    """Looks at every array of one step as soon as it is made; the step then runs one task at a time.
 
-    As with `jax.jit` it is an error if a result of the step has such a value. What first had one is then named: also
-    what a later task masks, as JAX does when it runs the function again, operation by operation.
+    As with `jax.jit` it is an error if a result of the step has a NaN or an infinity. The error names the task whose
+    array had one first, even if a later task masks that one. JAX does the same when it runs a function again, operation
+    by operation.
     """
 
     def __init__(self, program: Program, kinds: Sequence[str]) -> None:
@@ -35,7 +36,7 @@ class SpecialValues:
     def steps(self, steps: Iterable[Step]) -> Iterator[Step]:
         """The same steps, which look at what they make."""
         for function, operands, results, frees, handlers, label in steps:
-            if operands is NOTHING:  # it asks other processes for what may not come before this one goes on
+            if operands is NOTHING:  # it asks other processes for values, which may come only after later steps
                 yield function, operands, results, frees, handlers, label
                 continue
             yield partial(self._run, function, handlers, label), operands, results, frees, None, label
@@ -57,12 +58,15 @@ class SpecialValues:
 
     def check(self, results: Iterable[Any]) -> None:
         """Raise FloatingPointError, with the place where it was first seen, if a result has such a value."""
-        for kind in {kind: None for result in results for kind in self._kinds(result, self._first)}:
+        kind = next((kind for result in results for kind in self._kinds(result, self._first)), None)
+        if kind is not None:
             raise FloatingPointError(f"invalid value ({kind}) encountered in {self._first[kind]}")
 
     def _note(self, arrays: Iterable[Any], where: Callable[[], str]) -> None:
         missing = [kind for kind, first in self._first.items() if first is None]
-        for kind in {kind for array in arrays for kind in self._kinds(array, missing)} if missing else ():
+        if not missing:
+            return
+        for kind in {kind for array in arrays for kind in self._kinds(array, missing)}:
             self._first[kind] = where()
 
     def _kinds(self, array: Any, kinds: Iterable[str]) -> list[str]:

@@ -90,7 +90,7 @@ class Flat:
         self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def send(self, mesh: int, send: Send) -> None:
-        """A copy within this process, or an offer to others, or some pieces so and some so."""
+        """Copy the pieces that stay in this process, and offer the others to their receivers."""
         if self.links is not None and not self.links.is_local(mesh, send.destination):
             self.offer(self.links, mesh, send)
         elif route_of(self.program, send.channel).is_direct:

@@ -29,8 +29,8 @@ _NOTE = (
 def title(program: Program, name: str) -> str:
     """One line: `train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches, 9 programs`."""
     count = 1 + max((stage for mesh in range(program.meshes) for stage in stages(program, mesh)), default=-1)
-    sizes = sorted(set(program.partitions))
-    devices = f"{', '.join(map(str, program.partitions)) if len(sizes) > 1 else sizes[0]} device{'s' * (sizes != [1])}"
+    sizes = program.partitions
+    devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else _plural(sizes[0], "device")
     programs = {each.function for sequence in program.sequences for each in sequence if isinstance(each, Call)}
     return (
         f"{name}: {_plural(count, 'stage')} on {_plural(program.meshes, 'mesh', 'es')} of {devices}, "
@@ -39,7 +39,7 @@ def title(program: Program, name: str) -> str:
 
 
 def summary(program: Program, stats: Stats, *, name: str, device: str, state: Collection[int]) -> str:
-    """What a step takes of each mesh, as a table in plain text.
+    """What a step needs of each mesh, as a table in plain text.
 
     stats: of the functions that were compiled in this process.
     device: what the devices are called.
@@ -81,7 +81,7 @@ def summary(program: Program, stats: Stats, *, name: str, device: str, state: Co
 
 
 def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
-    """Arguments, temporaries and peak, the largest of all that are known."""
+    """Arguments, temporaries and peak: of each the largest one of the meshes that are known."""
     known = [each for each in found if each is not None]
     columns = (
         [each.argument_size_in_bytes for each in known],
@@ -92,7 +92,7 @@ def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns flush right, the last row, the total, under a line."""
+    """The lines of a table with columns flush right. A rule separates the last row, the total, from the others."""
     widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
     lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (_COLUMNS, *rows)]
     return [*lines[:-1], "-" * len(lines[0]), lines[-1]]

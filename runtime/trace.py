@@ -116,8 +116,8 @@ def _memory(events: Sequence[Event]) -> Memory:
 def _since_epoch() -> float:
     """What to add to `time.perf_counter()` for the clock that all processes have.
 
-    A process that is interrupted between two readings would be off by as long as several hops take: the two that lie
-    nearest to each other count.
+    The two clocks are read one after the other, several times, and the readings that are nearest to each other count: a
+    process that was interrupted between two readings would be off by as long as several hops take.
     """
     readings: list[tuple[float, float]] = []
     for _ in range(10):
@@ -234,16 +234,13 @@ class _Tracer:
     def make(self, mesh: int, call: Call) -> int:
         """The bytes of the results that take no operand's buffer; the others take over what it counts."""
         function = self.program.functions[call.function]
-        donated = [(function.arguments[number], (mesh, call.operands[number])) for number in function.donates]
         made = 0
-        for register, spec in zip(call.results, function.results, strict=True):
-            given = next((pair for pair in donated if pair[0] == spec), None)
-            if given is None:
+        for register, spec, donor in zip(call.results, function.results, function.donors, strict=True):
+            if donor is None:
                 self.bytes[mesh, register] = byte_size(spec)
                 made += byte_size(spec)
             else:
-                donated.remove(given)
-                self.bytes[mesh, register] = self.bytes.pop(given[1], 0)
+                self.bytes[mesh, register] = self.bytes.pop((mesh, call.operands[donor]), 0)
         return made
 
     def free(self, mesh: int, registers: Sequence[int]) -> int:

@@ -19,7 +19,7 @@ def count_text(count: float) -> str:
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:
-    """In the largest unit of which there is one, to three digits; whole numbers of the smallest."""
+    """To three digits, in the largest unit that makes the number 1 or more; whole numbers in the smallest unit."""
     power = 0
     while round(value, 0 if power else 9) >= base and power < len(units) - 1:
         value /= base

@@ -31,7 +31,6 @@ ANSWER_SECONDS = 60.0
 PROOF_SECONDS = 10.0
 """How long the other end of a new connection has to prove that it belongs to the job."""
 
-
 RETURN_SECONDS = 10.0
 """How long a peer whose connection broke has to come back, where its address still answers."""
 
@@ -187,7 +186,7 @@ class Watchdog:
         self._selector.register(self._woken, selectors.EVENT_READ)
         said = time.monotonic()
         while self._open:
-            # Again, as after a SIGSTOP of this process the first one has heard nothing, whatever has come meanwhile.
+            # Repeat the check: a process that was stopped by SIGSTOP has not read what came in the meantime.
             for key, _ in self._selector.select(self._pause / 2) or self._selector.select(0):
                 self._handle(key)
             while self._new:

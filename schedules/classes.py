@@ -20,11 +20,10 @@ from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task, TaskType
 
+__all__ = ["BaseSchedule", "ScheduleTasks", "TaskType", "at_least_one"]
+
 ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
 """For each mesh its cells: a task, several tasks that are fused, or None for a bubble."""
-
-
-__all__ = ["BaseSchedule", "ScheduleTasks", "TaskType", "at_least_one"]
 
 
 @dataclass(frozen=True)

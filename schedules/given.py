@@ -30,7 +30,7 @@ _WANTED: Final = {int: "a whole number", bool: "true or false", Placement: "the 
 
 
 class WordsError(ScheduleError):
-    """The words for a schedule can't be read, or an option of it has no such value."""
+    """The text that names a schedule can't be read, or gives an option a value that it can't have."""
 
 
 class FileError(ScheduleError):
@@ -105,13 +105,13 @@ def resolve(
         given: a text, a path, a Schedule, or what has `build(microbatches)`.
         meshes: of a schedule by name.
         microbatches: of a schedule by name, or of an object that builds one.
-        options: of a schedule by name; its own words go first.
+        options: of a schedule by name; those that `given` has itself are taken instead of these.
 
     Raises:
         FileError: the file can't be read, or holds no schedule.
         WordsError: an option has no such value.
         ScheduleError: there is no such schedule, or not for these numbers.
-        TypeError: it is a class, or nothing of these.
+        TypeError: it is a class, or none of these.
     """
     if isinstance(given, type):
         raise TypeError(
@@ -160,7 +160,7 @@ def _read(path: str) -> Schedule:
 
 
 def parse_file(data: bytes, path: str) -> Schedule:
-    """The schedule in a file: a grid, or a table where its name ends in `.csv`; that of standard input is `-`.
+    """The schedule in a file: a grid, or a table if the name of the file ends in `.csv`. Standard input is `-`.
 
     Raises:
         FileError: it holds neither.

@@ -147,8 +147,10 @@ def _add_placement(parser: argparse.ArgumentParser) -> None:
 
 def _placement(text: str) -> object:
     names = ("linear", "v", "looped", "waves", "any")
-    if text in names or text[:1].isdigit():
-        return text if text in names else _converter(library_options()["placement"])(text)
+    if text in names:
+        return text
+    if text[:1].isdigit():
+        return _converter(library_options()["placement"])(text)
     raise argparse.ArgumentTypeError(f"expected {', '.join(names)}, or meshes such as 0,1,1,0, found {text!r}")
 
 

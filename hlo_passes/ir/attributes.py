@@ -1,6 +1,7 @@
 """The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -64,6 +65,26 @@ def integers(op: ir.Operation, name: str) -> list[int]:
     """The `array<i64: ...>` attribute `name` of `op`; empty when it has none."""
     attribute = op.attributes.get(name)
     return list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+
+
+def is_text(attribute: ir.Attribute | None) -> bool:
+    """Whether it is a string."""
+    return isinstance(attribute, ir.StringAttr)
+
+
+def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf) -> bool:
+    """Whether it is an integer in these bounds."""
+    return isinstance(attribute, ir.IntegerAttr) and least <= attribute.value < below
+
+
+def are_numbers(attribute: ir.Attribute | None, below: float = inf) -> bool:
+    """Whether it is an `array<i64: ...>` of numbers from 0 to below this bound."""
+    return isinstance(attribute, ir.DenseI64ArrayAttr) and all(0 <= number < below for number in attribute)
+
+
+def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:
+    """What a message says of the attribute `name`: `jaxpp.stage = 3 : i64`, or `no jaxpp.stage`."""
+    return f"{name} = {entry[name]}" if name in entry else f"no {name}"
 
 
 def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:

@@ -90,7 +90,8 @@ def recursive(by_name: Mapping[str, ir.Operation]) -> str | None:
         calls[name] = {callee(op) for op in nested(function) if op.name == "func.call"} & by_name.keys()
     done: set[str] = set()
     for start in calls:
-        path: dict[str, list[str]] = {start: list(calls[start])}  # in the order of the calls, with what is to be seen
+        # Each function on the way from `start`, with those of its callees that are still to be visited.
+        path: dict[str, list[str]] = {start: list(calls[start])}
         while path:
             name, ahead = next(reversed(path.items()))
             if not ahead:

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.ir import attributes as at
 from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
 
 _MOST = 1 << 20
-"""Microbatches, or stages: more are a mistake, and would take hours."""
+"""The most microbatches or stages that a loop may have: more are a mistake, and would take hours."""
 
 
 def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
@@ -101,7 +101,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
         and len({len(each) for each in lists}) == 1
         and len(lists) == 3
         and len(set(lists[0])) == len(lists[0])
-        and all(0 <= index < len(loop.operands) and _is_scalar(loop.operands[index]) for index in lists[0])
+        and all(0 <= index < len(loop.operands) and _can_count(loop.operands[index]) for index in lists[0])
     )
     if not well_formed:
         found = ", ".join(f"{name} = {said}" for name, said in fields.items() if name != "schedule")
@@ -114,7 +114,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2])
 
 
-def _is_scalar(value: ir.Value) -> bool:
-    """Whether it can count microbatches."""
+def _can_count(value: ir.Value) -> bool:
+    """Whether a value can count microbatches: it is an integer scalar."""
     type_ = value.type
     return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)

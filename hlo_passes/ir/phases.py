@@ -1,6 +1,4 @@
-"""What a pass takes for granted of the phase before it (docs/ir.md): checked, for modules that were edited by hand."""
-
-from collections.abc import Iterable
+"""Checks of what passes take for granted of the phase before them (docs/ir.md); a module edited by hand may lack it."""
 
 from jaxlib.mlir import ir
 
@@ -12,24 +10,24 @@ _MOST_MESHES = 1 << 16
 
 
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
-    """Phase 3: what `block` calls are tasks, of a kind and a stage. Raises PassError."""
+    """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
     by_name = functions(module)
     called: set[tuple[str, int]] = set()
     for op in operations(block):
         if op.name != "func.call":
             continue
         function = by_name[callee(op)]
-        _check_body(function, callee(op), op)
-        for name, is_right in ((at.KIND, _is_text), (at.STAGE, _is_number)):
+        _check_callee(function, callee(op), op)
+        for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
-                found = _found(function.attributes, name)
+                found = at.found(function.attributes, name)
                 raise PassError(
                     f"the loop calls @{callee(op)}, which is no task: {found}",
                     location=op.location,
                     hint="run outline-stages first",
                 )
         if not at.same(op.attributes.get(at.STAGE), function.attributes[at.STAGE]):
-            found = _found(op.attributes, at.STAGE)
+            found = at.found(op.attributes, at.STAGE)
             expected = function.attributes[at.STAGE]
             raise PassError(f"the call of @{callee(op)} has {found}, expected {expected}", location=op.location)
         task = kind_and_stage(function)
@@ -39,33 +37,35 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
 
 
 def check_unrolled(module: ir.Module) -> int:
-    """Phase 4: the number of meshes; each call of a task in `@main` is on one of them. Raises PassError."""
+    """Check phase 4: each call in `@main` is on one mesh. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "unroll-microbatches")
     by_name = functions(module)
     for op in operations(body_of(main)):
         if op.name != "func.call":
             continue
-        _check_body(by_name[callee(op)], callee(op), op)
-        if not _is_number(op.attributes.get(at.MESH), meshes):
+        _check_callee(by_name[callee(op)], callee(op), op)
+        if not at.is_number(op.attributes.get(at.MESH), below=meshes):
             raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "unroll-microbatches", meshes)
     return meshes
 
 
 def check_placed(module: ir.Module) -> int:
-    """Phase 5: the number of meshes; every call, argument and result is on some of them. Raises PassError."""
+    """Check phase 5: calls, arguments and results are on meshes. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "infer-placement")
     by_name = functions(module)
     for op in operations(body_of(main)):
         if op.name != "func.call":
             continue
-        _check_body(by_name[callee(op)], callee(op), op)
-        if not (_is_number(op.attributes.get(at.MESH), meshes) or _are_numbers(op.attributes.get(at.MESHES), meshes)):
+        _check_callee(by_name[callee(op)], callee(op), op)
+        if not (
+            at.is_number(op.attributes.get(at.MESH), below=meshes) or _are_meshes(op.attributes.get(at.MESHES), meshes)
+        ):
             raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "infer-placement", meshes)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
         for number, entry in enumerate(table):
-            if not _are_numbers(entry.get(at.MESHES), meshes, least=0 if kind == "argument" else 1):
+            if not _are_meshes(entry.get(at.MESHES), meshes, least=0 if kind == "argument" else 1):
                 raise _misplaced(main, entry, f"{kind} {number} of @main", "infer-placement", meshes)
     return meshes
 
@@ -73,47 +73,33 @@ def check_placed(module: ir.Module) -> int:
 def _meshes(module: ir.Module, made_by: str) -> int:
     meshes = at.integer(module.operation, at.MESHES)
     if meshes is None or not 0 < meshes <= _MOST_MESHES:
-        found = _found(module.operation.attributes, at.MESHES)
+        found = at.found(module.operation.attributes, at.MESHES)
         raise PassError(f"{found}, expected the number of meshes", hint=f"run {made_by} first")
     return meshes
 
 
-def _check_body(function: ir.Operation, name: str, op: ir.Operation) -> None:
+def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
     blocks = len(function.regions[0].blocks)
     if blocks != 1:
         raise PassError(f"call of @{name}, which has {blocks} blocks, expected one", location=op.location)
     if name == "main":
         raise PassError("@main calls itself", location=op.location, hint="recursion can't be lowered")
-    if at.KIND in function.attributes and not _is_text(function.attributes[at.KIND]):
-        found = _found(function.attributes, at.KIND)
+    if at.KIND in function.attributes and not at.is_text(function.attributes[at.KIND]):
+        found = at.found(function.attributes, at.KIND)
         raise PassError(f"@{name} has {found}, expected the name of a kind", location=function.location)
 
 
 def _misplaced(
     op: ir.Operation, entry: "ir.OpAttributeMap | dict[str, ir.Attribute]", what: str, made_by: str, meshes: int
 ) -> PassError:
-    found = " and ".join(_found(entry, name) for name in (at.MESH, at.MESHES) if name in entry) or "no mesh"
+    found = " and ".join(at.found(entry, name) for name in (at.MESH, at.MESHES) if name in entry) or "no mesh"
     return PassError(
         f"{what} has {found}; the meshes are 0 to {meshes - 1}", location=op.location, hint=f"run {made_by} first"
     )
 
 
-def _found(entry: "ir.OpAttributeMap | dict[str, ir.Attribute]", name: str) -> str:
-    return f"{name} = {entry[name]}" if name in entry else f"no {name}"
-
-
-def _is_text(said: ir.Attribute | None) -> bool:
-    return isinstance(said, ir.StringAttr)
-
-
-def _is_number(said: ir.Attribute | None, below: int = 1 << 62) -> bool:
-    return isinstance(said, ir.IntegerAttr) and 0 <= said.value < below
-
-
-def _are_numbers(said: ir.Attribute | None, below: int, least: int = 1) -> bool:
-    return _distinct(list(said), below) and len(said) >= least if isinstance(said, ir.DenseI64ArrayAttr) else False
-
-
-def _distinct(numbers: Iterable[int], below: int) -> bool:
-    seen = list(numbers)
-    return len(set(seen)) == len(seen) and all(0 <= number < below for number in seen)
+def _are_meshes(attribute: ir.Attribute | None, meshes: int, least: int = 1) -> bool:
+    """Whether it is a list of at least so many meshes, each once."""
+    if not isinstance(attribute, ir.DenseI64ArrayAttr) or not at.are_numbers(attribute, meshes):
+        return False
+    return len(set(attribute)) == len(attribute) >= least

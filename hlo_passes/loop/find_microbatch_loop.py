@@ -19,7 +19,7 @@ from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
-"""Cells of a schedule that takes long to write down."""
+"""A schedule of more cells takes long to make."""
 
 
 @dataclass(frozen=True)

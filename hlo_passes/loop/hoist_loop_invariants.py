@@ -20,7 +20,7 @@ class HoistLoopInvariants(Pass):
       (weights to bfloat16); arithmetic on whole weights (`w * scale`); chains of more operations than are worth
       computing again.
     - Not moved: what is cheap to compute again and big to keep (a broadcast, an iota, a mask, a transposition); casts
-      to 8-bit floats, which XLA fuses with their product, and what leads to nothing but them; side effects; a value
+      to 8-bit floats, which XLA fuses with their product, and operations that only these use; side effects; a value
       that the user sends to the next stage through a mark.
     - `jax.checkpoint` computes its casts again in the backward, behind a barrier: invariants pass it, so that the
       forward and the backward use one cast.

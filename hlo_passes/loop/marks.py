@@ -146,7 +146,7 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation)
 
 
 def _another_schedule(schedule: schedules.Schedule, count: int) -> str:
-    """What schedule to take for more marks."""
+    """The hint to take a schedule that has as many stages as there are marks."""
     chunks, rest = divmod(count, schedule.meshes)
     fits = not rest and schedule.name in library_options()["chunks"].schedules
     example = f", such as {schedule.name}{{chunks={chunks}}} on {schedule.meshes} meshes" if fits else ""
@@ -154,7 +154,7 @@ def _another_schedule(schedule: schedules.Schedule, count: int) -> str:
 
 
 def _another_loop(loop: ir.Operation) -> str:
-    """What to do where the user's own loop, which has too few marks, is not the one over microbatches."""
+    """The hint for a loop with too few marks that the user wrote: it may not be the one over microbatches."""
     if at.LOOP in loop.attributes:
         return ""
     return (

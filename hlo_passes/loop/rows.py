@@ -18,7 +18,11 @@ Cut = tuple[int, int]
 
 
 def cut_of(value: ir.Value, body: ir.Block) -> Cut | None:
-    """How `value` is a concatenation of equal rows or a sum of padded ones, or elementwise, or reshaped, of such."""
+    """How `value` is cut into rows; None if it is not.
+
+    It is if it is a concatenation of equal rows, a sum of padded rows, or an elementwise function or a reshape of such
+    values.
+    """
     op = producer(value, body)
     if op is None:
         return None

@@ -56,19 +56,18 @@ class FuseTasks(Pass):
         check_unrolled(module)
         main = main_of(module)
         ops = operations(body_of(main))
-        by_number: dict[int, tuple[list[ir.Operation], list[int]]] = {}
+        by_number: dict[int, list[int]] = {}
         for position, op in enumerate(ops):
             number = at.integer(op, at.FUSED) if op.name == "func.call" else None
             if number is not None:
-                calls, places = by_number.setdefault(number, ([], []))
-                calls.append(op)
-                places.append(position)
+                by_number.setdefault(number, []).append(position)
         if not by_number:
             return
         by_name = functions(module)
         fused: dict[Signature, _Fused] = {}
-        for calls, places in by_number.values():
-            _check_adjacent(calls, ops[places[0] + 1 : places[-1]])
+        for positions in by_number.values():
+            calls = [ops[position] for position in positions]
+            _check_adjacent(calls, ops[positions[0] + 1 : positions[-1]])
             group = _read(calls)
             fused.setdefault(group.signature, _Fused(group.signature)).add(group)
         for each in fused.values():
@@ -77,7 +76,7 @@ class FuseTasks(Pass):
 
 
 def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:
-    """Raise PassError where one of the operations between the first and the last of `calls` needs what these make."""
+    """Raise PassError where an operation `between` the first and the last of `calls` needs what these make."""
     made = {result for op in calls for result in op.results}
     for op in between:
         if op not in calls and not made.isdisjoint(op.operands):
@@ -152,7 +151,7 @@ class _Fused:
         """Make the function, and call it in place of each group."""
         parts = [by_name[name] for name, _ in self.signature]
         results = sorted(self.used)
-        tasks = _tasks(self.groups[0].calls, by_name)
+        tasks, task_of_call = _tasks(self.groups[0].calls, by_name)
         base = "_".join(f"{kind}_{stage}" for kind, stage, _ in tasks)
         name = next(n for number in count() if (n := f"{base}_{number}" if number else base) not in by_name)
         attributes: dict[str, ir.Attribute] = {at.KIND: ir.StringAttr.get("+".join(kind for kind, *_ in tasks))}
@@ -162,8 +161,7 @@ class _Fused:
         types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
         function = by_name[name] = create(module, name, arguments, types, attributes)
         tables = [(at.argument_attributes(part), at.result_attributes(part)) for part in parts]
-        of_task = _numbers(self.groups[0].calls, by_name)
-        marks: list[dict[str, ir.Attribute]] = [{at.PART: at.i64(n)} if len(tasks) > 1 else {} for n in of_task]
+        marks: list[dict[str, ir.Attribute]] = [{at.PART: at.i64(n)} if len(tasks) > 1 else {} for n in task_of_call]
         at.set_tables(
             function,
             [tables[i][0][n] | marks[i] for i, n in self.groups[0].arguments],
@@ -171,7 +169,7 @@ class _Fused:
         )
         self._fill(body_of(function), parts, results)
         for group in self.groups:
-            _replace(group, name, results, types, _tasks(group.calls, by_name))
+            _replace(group, name, results, types, _tasks(group.calls, by_name)[0])
 
     def _fill(self, block: ir.Block, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
         made: dict[tuple[int, int], ir.Value] = {}
@@ -189,9 +187,15 @@ class _Fused:
         )
 
 
-def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> list[tuple[str, int, int]]:
-    """(kind, stage, microbatch) of the tasks that `calls` are; the halves of a backward are one."""
+def _tasks(
+    calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]
+) -> tuple[list[tuple[str, int, int]], list[int]]:
+    """(kind, stage, microbatch) of the tasks that `calls` are, and for each call the number of its task.
+
+    The halves of a backward are one task.
+    """
     tasks: list[tuple[str, int, int]] = []
+    numbers: list[int] = []
     for op in calls:
         kind, _ = kind_and_stage(by_name[callee(op)])
         stage, microbatch = at.integer(op, at.STAGE) or 0, at.integer(op, at.MICROBATCH) or 0
@@ -199,12 +203,8 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> l
             kind = "backward"
             tasks.pop()
         tasks.append((kind, stage, microbatch))
-    return tasks
-
-
-def _numbers(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> list[int]:
-    """For each of `calls` the number of its task among `_tasks`."""
-    return [len(_tasks(calls[: number + 1], by_name)) - 1 for number in range(len(calls))]
+        numbers.append(len(tasks) - 1)
+    return tasks, numbers
 
 
 def _replace(

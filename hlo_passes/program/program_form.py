@@ -1,10 +1,9 @@
-"""What docs/ir.md (section 6) promises of the attributes of a program module, looked at one by one."""
+"""Checks of all attributes of a program module, one by one: that they say what docs/ir.md (section 6) promises."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf
 
 from jaxlib.mlir import ir
 
@@ -31,17 +30,17 @@ def check_form(module: ir.Module) -> None:
     _check_sizes(module, len(meshes))
     for function in functions(module).values():
         _check_function(function)
-    _check_borders(module, meshes)
+    _check_borders(meshes)
     for mesh, function in enumerate(meshes):
         _check_tokens(function)
         for op in operations(body_of(function)):
             if op.name == "func.call":
-                _check_call(module, op, mesh)
+                _check_call(op, mesh)
 
 
 def _check_sizes(module: ir.Module, meshes: int) -> None:
     partitions = module.operation.attributes.get("mhlo.num_partitions")
-    if partitions is not None and not _is_number(partitions, least=1):
+    if partitions is not None and not at.is_number(partitions, least=1):
         raise PassError(f"mhlo.num_partitions is {partitions}, expected the number of devices of a mesh")
     sizes = module.operation.attributes.get(at.MESH_SIZES)
     if sizes is None:
@@ -51,16 +50,8 @@ def _check_sizes(module: ir.Module, meshes: int) -> None:
     if len(axes) != meshes:
         raise PassError(f"{at.MESH_SIZES} is a list of {len(axes)}, the module has {meshes} meshes")
     for mesh, each in enumerate(axes):
-        if each.keys() != axes[0].keys() or not each or not all(_is_number(size, least=1) for size in each.values()):
+        if each.keys() != axes[0].keys() or not each or not all(at.is_number(size, least=1) for size in each.values()):
             raise PassError(f"{at.MESH_SIZES} says {entries[mesh]} of mesh {mesh}, expected the size of every axis")
-
-
-def _is_number(said: ir.Attribute, least: int = 0, below: float = inf) -> bool:
-    return isinstance(said, ir.IntegerAttr) and least <= said.value < below
-
-
-def _is_text(said: ir.Attribute) -> bool:
-    return isinstance(said, ir.StringAttr)
 
 
 def _is_flag(said: ir.Attribute) -> bool:
@@ -70,8 +61,8 @@ def _is_flag(said: ir.Attribute) -> bool:
 def _check_function(function: ir.Operation) -> None:
     """A function that is called: its kind, its stage, and the arguments whose buffers it takes over."""
     for name, expected, holds in (
-        (at.KIND, "a string", _is_text),
-        (at.STAGE, "the number of a stage", _is_number),
+        (at.KIND, "a string", at.is_text),
+        (at.STAGE, "the number of a stage", at.is_number),
     ):
         _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
@@ -84,7 +75,7 @@ def _check_function(function: ir.Operation) -> None:
             continue
         count = len(types.results)
         _check(
-            function, what, entry, at.ALIAS, f"the number of one of {count} results", partial(_is_number, below=count)
+            function, what, entry, at.ALIAS, f"the number of one of {count} results", partial(at.is_number, below=count)
         )
         result = ir.IntegerAttr(entry[at.ALIAS]).value
         if result in taken:
@@ -97,15 +88,14 @@ def _check_function(function: ir.Operation) -> None:
 
 
 def _check_parts(function: ir.Operation) -> None:
-    """Of a function of several tasks each argument and result is one's, of another function none."""
+    """In a function that is several tasks each argument and result says to which one it belongs; else none does."""
     kind = function.attributes.get(at.KIND)
     count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
     for border, entries in (("argument", _arguments(function)), ("result", at.result_attributes(function))):
         for number, entry in enumerate(entries):
-            if (at.PART in entry) != (count > 1) or (count > 1 and not _is_number(entry[at.PART], below=count)):
-                found = f"{at.PART} = {entry[at.PART]}" if at.PART in entry else f"no {at.PART}"
-                what = f"{border} {number} of @{name_of(function)}, which is {count} tasks, has {found}"
-                raise PassError(what, location=function.location)
+            if (at.PART in entry) != (count > 1) or (count > 1 and not at.is_number(entry[at.PART], below=count)):
+                what = f"{border} {number} of @{name_of(function)}, which is {count} tasks"
+                raise PassError(f"{what}, has {at.found(entry, at.PART)}", location=function.location)
 
 
 def _check(
@@ -116,7 +106,7 @@ def _check(
     expected: str,
     holds: Callable[[ir.Attribute], bool],
 ) -> None:
-    """Raise PassError where `entry` has an attribute of this name that does not hold."""
+    """Raise PassError where `entry` has an attribute of this name for which `holds` is false."""
     if name in entry and not holds(entry[name]):
         raise PassError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
@@ -134,7 +124,8 @@ class _Value:
     blocks: dict[int, ir.Attribute] = field(default_factory=dict[int, ir.Attribute])
 
 
-def _check_borders(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
+def _check_borders(meshes: Sequence[ir.Operation]) -> None:
+    """The arguments and results of the mesh functions are those of the step."""
     for kind, name, table in (
         ("argument", at.ARGUMENT, at.argument_attributes),
         ("result", at.RESULT, at.result_attributes),
@@ -147,7 +138,7 @@ def _check_borders(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
                 what = f"{kind} {number} of @{name_of(function)}"
                 if name not in entry:
                     raise PassError(f"{what} has no {name}", location=function.location)
-                _check(function, what, entry, name, f"the number of the step's {kind}", _is_number)
+                _check(function, what, entry, name, f"the number of the step's {kind}", at.is_number)
                 value = values.setdefault(ir.IntegerAttr(entry[name]).value, _Value())
                 if mesh in value.types:
                     said = f"{name} = {entry[name]}"
@@ -162,6 +153,10 @@ def _check_borders(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
         missing = next((number for number in range(len(values)) if number not in values), None)
         if kind == "result" and missing is not None:
             raise PassError(f"no mesh returns result {missing} of the step")
+
+
+def _are_some(said: ir.Attribute) -> bool:
+    return at.are_numbers(said) and len(ir.DenseI64ArrayAttr(said)) > 0
 
 
 def _is_block(said: ir.Attribute) -> bool:
@@ -204,20 +199,16 @@ def _check_tokens(function: ir.Operation) -> None:
             raise PassError(f"result {number} is of type {value.type}, expected a tensor", location=end.location)
 
 
-def _check_call(module: ir.Module, op: ir.Operation, mesh: int) -> None:
+def _check_call(op: ir.Operation, mesh: int) -> None:
     what = f"the call of @{callee(op)}"
     expected = f"{mesh}, the mesh of its function"
-    _check(op, what, op.attributes, at.MESH, expected, partial(_is_number, least=mesh, below=mesh + 1))
+    _check(op, what, op.attributes, at.MESH, expected, partial(at.is_number, least=mesh, below=mesh + 1))
     pairs = ((at.STAGE, at.MICROBATCH), (at.STAGES, at.MICROBATCHES))
     for name in pairs[0]:
-        _check(op, what, op.attributes, name, "a number from 0 on", _is_number)
+        _check(op, what, op.attributes, name, "a number from 0 on", at.is_number)
     for name in pairs[1]:
-        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", _are_numbers)
+        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", _are_some)
     given = Counter(name for pair in pairs for name in pair if name in op.attributes)
     if given and set(given) not in [set(pair) for pair in pairs]:
         expected = f"{at.STAGE} and {at.MICROBATCH}, or {at.STAGES} and {at.MICROBATCHES}"
         raise PassError(f"{what} has {' and '.join(given)}, expected {expected}", location=op.location)
-
-
-def _are_numbers(said: ir.Attribute) -> bool:
-    return isinstance(said, ir.DenseI64ArrayAttr) and len(said) > 0 and min(said) >= 0

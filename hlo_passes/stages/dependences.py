@@ -18,14 +18,15 @@ def is_product(op: ir.Operation) -> bool:
 class Dependences:
     """The dependences between the values of some operations, as the operations were when this was made.
 
-    Of a loop in `loops` what it carries depends each on its own: on what it is first, and on what the body makes of it
-    for the next trip. The values of the body are found too. Any other operation depends on all that it uses, also in
-    its regions.
+    Each value that a loop of `loops` carries has dependences of its own: on its first value, and on the one that the
+    body makes for the next trip. The values of the body are found too. Every result of any other operation depends on
+    all values that the operation uses, also in its regions.
 
     Args:
         ops: the operations of one block.
         loops: loops among them, or inside of one another.
-        instead: what some values depend on in place of their operation's operands, or as arguments of the block.
+        instead: for some values the one that they depend on, in place of the operands of their operation. Arguments of
+            the block can be among them.
     """
 
     def __init__(
@@ -57,13 +58,14 @@ class Dependences:
         arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
         values = zip(loop.operands, terminator(body).operands, strict=True)
         for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
+            # A result and its argument are ends of one carried value: what depends on one depends on both.
             self._read[result] = self._read[tested] = [argument]
             self._read[argument] = [result, first, following, *tests]
         for block in (test, body):
             self._add(operations(block)[:-1], loops)
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
-        """The operations other than `loops`, inside of these too, each with what it uses."""
+        """The operations that are none of `loops`, also those inside of these, each with the values that it uses."""
         return iter(self._used)
 
     def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
@@ -78,11 +80,11 @@ class Dependences:
         return found
 
     def products(self, values: Collection[ir.Value]) -> set[int]:
-        """The products that make any of `values`, as their numbers."""
+        """The numbers of the products that make any of `values`."""
         made = ((number, op.results) for number, (op, _) in enumerate(self._products))
         return {number for number, results in made if any(result in values for result in results)}
 
     def inner_products(self) -> set[ir.Value]:
-        """The results of products that other products depend on, or those of a loop's next trip."""
+        """The results of products on which other products depend, or the same ones in the next trip of a loop."""
         needed = self.behind(value for _, operands in self._products for value in operands)
         return {result for op, _ in self._products for result in op.results if result in needed}

@@ -96,11 +96,15 @@ class Backward:
         return self._producers.get(value)
 
     def live(self, needs: Dependences) -> set[ir.Value]:
-        """What the results and the side effects depend on."""
+        """The values that the results and the side effects depend on, with these themselves."""
         return needs.behind([*self.returned, *self._effects])
 
     def early(self, needs: Dependences, wanted: Collection[ir.Value] = ()) -> set[ir.Value]:
-        """What other tasks wait for, and `wanted`, with all behind these; the losses that need no more products."""
+        """The values of the first half.
+
+        They are what other tasks wait for and `wanted`, with all that these depend on, and those losses that need no
+        further product.
+        """
         awaited = {self.returned[number] for number in self.awaited}.union(wanted)
         while True:
             early = needs.behind(awaited)
@@ -156,7 +160,7 @@ class Halved:
 
 def halve(backward: Backward) -> Halved:
     """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
-    # The products of a loop that those of its next trip depend on are seen in its body alone.
+    # Only the body of a loop shows which of its products those of the next trip depend on.
     in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
     values = backward.early(Dependences(backward.ops), in_loops)
     early = {op for op in backward.ops if any(result in values for result in op.results)}
@@ -189,7 +193,7 @@ def _check_apart(backward: Backward) -> None:
 
 
 def may_be_in_either(op: ir.Operation) -> bool:
-    """Whether `op` is as well done in one half as in the other: no product, nor anything unknown."""
+    """Whether it makes no difference in which half `op` is: it is no product, and a known operation."""
     return is_cheap(op) or op.name in _LIGHT
 
 

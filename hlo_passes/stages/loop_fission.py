@@ -53,7 +53,7 @@ def _plans(
     early: Collection[ir.Value],
     live: Collection[ir.Value],
 ) -> list[_Plan]:
-    """The loops in one block whose late results need more products than the early half makes."""
+    """The loops of one block in which the late half needs products that the early half does not make."""
     plans: list[_Plan] = []
     made = needs.products(early)
     for op in ops:
@@ -127,7 +127,7 @@ class _LoopHalves:
         return self._before_barriers.get(value, value)
 
     def _find_late(self) -> tuple[list[ir.Value], list[ir.Operation]]:
-        """What only the second half carries, and its operations."""
+        """The values that only the second half carries, and the operations of the second half."""
         effects = [op for op in self._ops if has_side_effect(op) and op not in self._early]
         results = zip(self._next, self._loop.results, strict=True)
         roots = [argument for argument, result in results if is_used(result) and argument not in self._values]
@@ -163,7 +163,7 @@ class _LoopHalves:
         )
 
     def _late_barriers(self) -> dict[ir.Value, ir.Value]:
-        """What stands before the barriers that the first half has not."""
+        """For each result of a barrier that the first half does not have, the value before the barrier."""
         return {result: value for result, value in self._before_barriers.items() if result not in self._values}
 
     def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
@@ -173,7 +173,7 @@ class _LoopHalves:
         return [argument for argument in counting if argument in used or argument in self._tested]
 
     def _size(self, value: ir.Value) -> int:
-        """What keeping `value` costs: a row for each trip, and the writing of these; all of what is outside anyway."""
+        """What it costs to keep `value`: its bytes; of a value of the body those of all trips, and 1 to write them."""
         inside = value in self._producers or value in self._next
         return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
 
@@ -209,7 +209,7 @@ def _tested(loop: ir.Operation) -> list[ir.Value]:
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
-    """What the results of barriers were before."""
+    """For each result of a barrier the value that it was before all barriers."""
     before: dict[ir.Value, ir.Value] = {}
     for op in ops:
         if op.name == "stablehlo.optimization_barrier":

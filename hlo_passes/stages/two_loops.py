@@ -23,12 +23,12 @@ Counter = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Half:
-    """What one of the two loops is.
+    """One of the two loops.
 
     Attributes:
-        positions: what it carries of that which the loop carried.
-        ops: its operations, of the body of the loop.
-        same: values that stand for others that `ops` use.
+        positions: of the values that it carries, among those that the old loop carried.
+        ops: the operations of the old body that it has.
+        same: for some values that `ops` use the values to use in their place.
     """
 
     positions: list[int]
@@ -38,7 +38,7 @@ class Half:
 
 @dataclass(frozen=True)
 class TwoLoops:
-    """How `loop` is divided: two loops of as many trips. The first one stacks `kept`, of its body, for the second."""
+    """How `loop` is divided: two loops of as many trips. The first one stacks the values `kept` for the second."""
 
     loop: ir.Operation
     first: Half

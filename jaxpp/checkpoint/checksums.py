@@ -12,7 +12,7 @@ import json
 import math
 import warnings
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,12 +23,10 @@ from etils import epath
 
 from jaxpp import _compat
 from jaxpp.checkpoint.leaves import Held
+from jaxpp.runtime.arrays import Bounds, bounds_of, covers
 
 THREADS = 4
 FILES = "checksums.process_{}.json"
-
-Bounds = tuple[tuple[int, int], ...]
-"""(start, end) of a block, by dimension."""
 
 
 class DamagedError(OSError):
@@ -69,7 +67,7 @@ def blocks_of(array: jax.Array) -> Iterator[tuple[Bounds, np.ndarray[Any, Any]]]
     """What this process writes of an array: the first copy of each shard, on the host."""
     for shard in array.addressable_shards:
         if shard.replica_id == 0:
-            yield _bounds(shard.index, array.shape), np.asarray(shard.data)
+            yield bounds_of(shard.index, array.shape), np.asarray(shard.data)
 
 
 class Checksums:
@@ -162,18 +160,14 @@ def _parts(read: Any, bounds: Bounds) -> Iterator[np.ndarray[Any, Any] | None]:
         yield np.asarray(read)[tuple(slice(*each) for each in bounds)]
         return
     for shard in read.addressable_shards:
-        held = _bounds(shard.index, read.shape)
+        held = bounds_of(shard.index, read.shape)
         pairs = list(zip(held, bounds, strict=True))
-        if all(low <= start and end <= high for (low, high), (start, end) in pairs):
+        if covers(held, bounds):
             # An array of its own around the same buffer: an array keeps the copy that was made of it on the host.
             own = jax.make_array_from_single_device_arrays(shard.data.shape, shard.data.sharding, [shard.data])
             yield _compat.to_host(own)[tuple(slice(start - low, end - low) for (low, _), (start, end) in pairs)]
         elif all(max(low, start) < min(high, end) for (low, high), (start, end) in pairs):
             yield None
-
-
-def _bounds(index: Sequence[slice], shape: Collection[int]) -> Bounds:
-    return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
 
 
 def _size(bounds: Bounds) -> int:

@@ -2,6 +2,7 @@
 
 import operator
 import os
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, SupportsIndex
 
@@ -13,9 +14,9 @@ from jaxpp import _compat
 from jaxpp.array import plain
 from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
-from jaxpp.checkpoint.leaves import like_tree, named_leaves, to_store
+from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
 from jaxpp.runtime import processes
-from jaxpp.runtime.meetings import Kind, Meeting, identity_of
+from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.remote import fetched
 
 
@@ -109,15 +110,12 @@ class Saver:
         if number in all_steps(self._directory):
             raise FileExistsError(f"{self._directory} has a checkpoint of step {number} already")
         notes = {name: held.note() for name, (_, held) in stored.items() if held.note()}
-        sums = {name: checksum(each) for name, (each, held) in stored.items()
-                if isinstance(each, np.ndarray) and not held.is_empty}  # fmt: skip
-        checksums = {"leaves": sums, "notes": checksum_of_notes(stored, notes, sums)}
         tree = like_tree(state, {name: None if held.is_empty else array for name, (array, held) in stored.items()})
-        metadata: Any = {"jaxpp": notes, "jaxpp_checksums": checksums}
+        metadata: Any = {"jaxpp": notes, "jaxpp_checksums": _checksums(stored, notes)}
         item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
         if jax.process_count() > 1:
             text = f"step {number} in {self._directory}"
-            processes.meet_all(Meeting(Kind.SAVE, identity_of(text), text=text))
+            processes.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
         self._saving = number
         with _compat.OwnTransfers():
             self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
@@ -156,6 +154,16 @@ class Saver:
             if error is None:
                 raise
             error.add_note(f"jaxpp: {problem}")
+
+
+def _checksums(stored: Mapping[str, tuple[Any, Held]], notes: Mapping[str, Any]) -> dict[str, Any]:
+    """The checksums that are saved with the notes: of the notes, and of the leaves that are no `jax.Array`s."""
+    leaves = {
+        name: checksum(each)
+        for name, (each, held) in stored.items()
+        if isinstance(each, np.ndarray) and not held.is_empty
+    }
+    return {"leaves": leaves, "notes": checksum_of_notes(stored, notes, leaves)}
 
 
 def _meet_in_background(*, key: str, timeout_ms: int) -> None:

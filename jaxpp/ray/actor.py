@@ -19,7 +19,8 @@ from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.analysis import Stats
-from jaxpp.runtime.transfer import Peers, TransferError, Transport
+from jaxpp.runtime.transfer import Peers, Transport
+from jaxpp.runtime.waiting import TransferError
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@
 import itertools
 import re
 import sys
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.runtime import Call, analysis, load
 from jaxpp.runtime.progress import Progress
 
 
@@ -97,3 +99,19 @@ def test_parameters_are_counted_through_a_cast_and_moments_are_not() -> None:
     rows = [line.split() for line in compiled.summary().splitlines()[3:7]]
     assert [row[2] for row in rows[:2]] == [str(128 + 256), "64"]
     assert rows[3][1] == str(128 + 64 + 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "meshes", "options"), [("dualpipe", 2, {}), ("interleaved-1f1b", 1, {"chunks": 1, "fused": True})]
+)
+def test_fused_calls_count_for_all_their_stages(name: str, meshes: int, options: dict[str, Any]) -> None:
+    """Those of the second schedule are all that its mesh runs of the microbatches."""
+    schedule = schedules.make(name, meshes=meshes, microbatches=4, **options)
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), make_mesh(meshes))
+    program = load(step.lower(weights(schedule.stages), batch(4)).program().module)
+    assert any(isinstance(each, Call) and each.fused for each in program.sequences[0])
+    assert [analysis.stages(program, mesh) for mesh in range(meshes)] == [
+        sorted({task.stage for task in order}) for order in schedule.orders
+    ]
+    assert analysis.microbatches(program) == 4
+    assert set(analysis.parameters(program, program.arguments)) == set(range(schedule.stages + 2))

@@ -23,7 +23,8 @@ STAGES_OF_TWO = [0, 2, 1, 3]
 
 def tell(**found: Any) -> None:
     """Tell the test something, as a line of JSON."""
-    print("\n" + json.dumps(found), flush=True)
+    # In one write, also where Python does not buffer: the watchdog's thread may print at the same time.
+    print(f"\n{json.dumps(found)}\n", end="", flush=True)
 
 
 def raised(function: Callable[[], Any]) -> None:

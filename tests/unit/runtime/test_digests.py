@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jaxpp.runtime.digests import LARGE, digest, settings
+from jaxpp.runtime.digests import LARGE, digest, sampling
 
 F4 = np.dtype(np.float32)
 
@@ -48,7 +48,7 @@ def test_a_large_array_takes_no_longer_than_a_small_one() -> None:
 
 
 def test_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings() == "sample"
+    assert sampling() == "sample"
     monkeypatch.setenv("JAXPP_CHECK_ARGUMENTS", "some")
     with pytest.raises(ValueError, match=r"^JAXPP_CHECK_ARGUMENTS is 'some'; give one of sample, all, none$"):
-        settings()
+        sampling()

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxpp.runtime.meetings import MESSAGE, Kind, Meeting, Meetings, identity_of
+from jaxpp.runtime.meetings import MESSAGE, Meeting, MeetingKind, Meetings, identity_of
 from jaxpp.runtime.waiting import TransferError
 
-STEP = Meeting(Kind.STEP, identity_of("step"), 1, "the step `train`\nbatch[0]: float32[4]\nbatch[1]: float32[4]")
+STEP = Meeting(MeetingKind.STEP, identity_of("step"), 1, "the step `train`\nbatch[0]: float32[4]\nbatch[1]: float32[4]")
 OTHER_SHAPE = Meeting(
-    Kind.COMPILE, identity_of("compile"), 0, "the step `train`\nbatch[0]: float32[4]\nbatch[1]: int8[2]"
+    MeetingKind.COMPILE, identity_of("compile"), 0, "the step `train`\nbatch[0]: float32[4]\nbatch[1]: int8[2]"
 )
-GIVEN = dataclasses.replace(STEP, names=["a", "b", "c"], digests=[1, 2, 3], settings="sample")
+GIVEN = dataclasses.replace(STEP, names=["a", "b", "c"], digests=[1, 2, 3], sampling="sample")
 
 
 def pair(cut: bool = False) -> tuple[Meetings, Meetings]:
@@ -87,7 +87,7 @@ def test_arguments_that_differ() -> None:
     assert errors(GIVEN, other, cut=True) == ["", ""]
 
 
-@pytest.mark.parametrize("change", [{"names": ["a", "b", "d"]}, {"settings": "all"}, {"names": [], "digests": []}])
+@pytest.mark.parametrize("change", [{"names": ["a", "b", "d"]}, {"sampling": "all"}, {"names": [], "digests": []}])
 def test_what_cannot_be_compared(change: dict[str, Any]) -> None:
     other = dataclasses.replace(GIVEN, **{"digests": [4, 5, 6], **change})
     assert errors(GIVEN, other) == ["", ""]

@@ -162,7 +162,7 @@ def drip(stranger: socket.socket, thread: threading.Thread) -> None:
 
 def test_another_secret(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     secrets = iter([b"one", b"another"])
-    monkeypatch.setattr("jaxpp.runtime.roll_call._secret", lambda: next(secrets))
+    monkeypatch.setattr("jaxpp.runtime.roll_call.job_secret", lambda: next(secrets))
     zero, one = meet(port, (0, 2), (1, 2), seconds=1)
     assert one == f"process 0 at 127.0.0.1:{port} has another job secret (JAXPP_JOB_SECRET)"
     assert zero == (
