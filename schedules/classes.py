@@ -50,7 +50,7 @@ class BaseSchedule(ABC):
     def tasks(self, n_mubatches: int) -> ScheduleTasks | Schedule:
         """For each mesh its tasks in order; None stands for a bubble and is ignored, a list or tuple is fused.
 
-        Or a schedule of so many microbatches, whose placement then counts.
+        Or a schedule of so many microbatches, with the stages on the meshes that `get_mpmd_idx` says.
         """
 
     def get_mpmd_idx(self, stage_id: int) -> int:
@@ -67,6 +67,9 @@ class BaseSchedule(ABC):
         placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)))
         tasks: object = self.tasks(microbatches)
         schedule = tasks if isinstance(tasks, Schedule) else Schedule.of(self.name, placement, _rows(self.name, tasks))
+        if schedule.placement != placement:
+            found = f"those that tasks() returns are on {schedule.placement}"
+            raise ScheduleError(f"{self.name}: get_mpmd_idx puts the stages on the meshes {placement}, {found}")
         check(schedule)
         if schedule.microbatches != microbatches:
             found = f"found {schedule.microbatches}"

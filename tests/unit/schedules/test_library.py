@@ -239,6 +239,10 @@ F, B = S.Task("forward", 0, 0), S.Task("backward", 0, 0)
         ([F], "Broken: tasks() must return one list of tasks per mesh, found"),
         ([[B, F]], "mesh 0 position 0: B(stage 0, mb 0) needs F(stage 0, mb 0), which comes later on mesh 0"),
         ([[F, B]], "Broken: expected tasks for 2 microbatches, found 1"),
+        (
+            S.make("1f1b", meshes=2, microbatches=2),
+            "Broken: get_mpmd_idx puts the stages on the meshes 0, those that tasks() returns are on 0 1",
+        ),
     ],
 )
 def test_a_users_mistake_is_named(rows: object, message: str) -> None:
