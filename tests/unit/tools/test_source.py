@@ -145,6 +145,10 @@ def test_bytecode_whose_reading_does_not_end(monkeypatch: pytest.MonkeyPatch) ->
     endless = "from jaxpp.tools import source; source.make_context = lambda: [0 for _ in iter(int, 1)]"
     child = subprocess.run([sys.executable, "-c", f"{endless}; source.try_bytecode(b'', 1)"], check=False)
     assert child.returncode == -signal.SIGXCPU
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: child)
+
+    def ended(*_: object, **__: object) -> subprocess.CompletedProcess[bytes]:
+        return child
+
+    monkeypatch.setattr(subprocess, "run", ended)
     with make_context() as context, pytest.raises(InputError, match=r"^x: .* MLIR's reader does not come to an end$"):
         source.parse(b"ML\xefR", "x", context, whole=True)
