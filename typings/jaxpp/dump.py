@@ -1,1 +1,0 @@
-../../jaxpp/dump.py
