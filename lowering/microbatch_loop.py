@@ -235,7 +235,11 @@ def schedule_text(schedule: Any, length: int) -> str:
 
 
 class _Loop(Primitive):
-    """The loop, of which no rule asks that its body is made of JAX's low primitives only: `_lower` traces it again."""
+    """The primitive of the loop.
+
+    JAX 0.12 asks a primitive whose body has "high" primitives (as `jnp.histogram` has) for a rule that lowers these first.
+    This one needs none: `_lower` traces the body again, as ordinary JAX.
+    """
 
     def is_high(self, *avals: Any, **params: Any) -> bool:
         return False
