@@ -237,7 +237,7 @@ def schedule_text(schedule: Any, length: int) -> str:
 class _Loop(Primitive):
     """The primitive of the loop.
 
-    JAX 0.12 asks a primitive whose body has "high" primitives (as `jnp.histogram` has) for a rule that lowers these first.
+    JAX 0.12 asks a primitive whose body has "high" primitives (`jnp.histogram` has) for a rule that lowers these first.
     This one needs none: `_lower` traces the body again, as ordinary JAX.
     """
 
