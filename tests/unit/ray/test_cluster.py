@@ -134,7 +134,7 @@ def test_the_actors_tell_what_their_tasks_take(step: Any) -> None:
     compiled = step.compile(steps.init(2), steps.batch(0))
     assert all(each is not None and each.peak_memory_in_bytes > 0 for each in compiled.memory_analysis())
     assert len(compiled.cost_analysis()) == 2
-    assert compiled.summary().splitlines()[-4].split()[0] == "all"
+    assert "all" in [line.split()[0] for line in compiled.summary().splitlines() if line]
 
 
 def test_stacked_layers_are_split_over_the_actors(cluster: Any) -> None:
