@@ -1,5 +1,7 @@
 """Checks of what passes take for granted of the phase before them (docs/ir.md); a module edited by hand may lack it."""
 
+from collections.abc import Iterator
+
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import PassError
@@ -11,13 +13,8 @@ _MOST_MESHES = 1 << 16
 
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
     """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
-    by_name = functions(module)
     called: set[tuple[str, int]] = set()
-    for op in operations(block):
-        if op.name != "func.call":
-            continue
-        function = by_name[callee(op)]
-        _check_callee(function, callee(op), op)
+    for op, function in _calls(module, block):
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -40,11 +37,7 @@ def check_unrolled(module: ir.Module) -> int:
     """Check phase 4: each call in `@main` is on one mesh. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "unroll-microbatches")
-    by_name = functions(module)
-    for op in operations(body_of(main)):
-        if op.name != "func.call":
-            continue
-        _check_callee(by_name[callee(op)], callee(op), op)
+    for op, _ in _calls(module, body_of(main)):
         if not at.is_number(op.attributes.get(at.MESH), below=meshes):
             raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "unroll-microbatches", meshes)
     return meshes
@@ -54,11 +47,7 @@ def check_placed(module: ir.Module) -> int:
     """Check phase 5: calls, arguments and results are on meshes. Returns the number of meshes. Raises PassError."""
     main = main_of(module)
     meshes = _meshes(module, "infer-placement")
-    by_name = functions(module)
-    for op in operations(body_of(main)):
-        if op.name != "func.call":
-            continue
-        _check_callee(by_name[callee(op)], callee(op), op)
+    for op, _ in _calls(module, body_of(main)):
         if not (
             at.is_number(op.attributes.get(at.MESH), below=meshes) or _are_meshes(op.attributes.get(at.MESHES), meshes)
         ):
@@ -76,6 +65,16 @@ def _meshes(module: ir.Module, made_by: str) -> int:
         found = at.found(module.operation.attributes, at.MESHES)
         raise PassError(f"{found}, expected the number of meshes", hint=f"run {made_by} first")
     return meshes
+
+
+def _calls(module: ir.Module, block: ir.Block) -> Iterator[tuple[ir.Operation, ir.Operation]]:
+    """The calls in `block`, each with its function. Raises PassError for a function that can't be called."""
+    by_name = functions(module)
+    for op in operations(block):
+        if op.name == "func.call":
+            function = by_name[callee(op)]
+            _check_callee(function, callee(op), op)
+            yield op, function
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
