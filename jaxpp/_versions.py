@@ -5,8 +5,8 @@ import warnings
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-# Each has every private name in `_compat.py`, whose tests passed under all of them. CI runs the whole suite under the first
-# and the last.
+# Each has every private name in `_compat.py`, whose tests passed under all of them.
+# CI runs the whole suite under the first and the last.
 TRIED = ("0.10.2", "0.11.2", "0.12.0.1")
 
 _Arguments = ParamSpec("_Arguments")
