@@ -9,7 +9,7 @@ STAMP := $(VENV)/installed
 # A file's tests stay together: they share what starts processes, and what JAX has traced.
 PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder
 QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
-  runtime/test_execute.py end_to_end/test_calls.py))
+  runtime/execution/test_execute.py end_to_end/test_calls.py))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
@@ -52,7 +52,7 @@ lit: $(STAMP) ## The lit tests once more, by stock lit
 coverage: $(STAMP) ## Unit and lit tests with branch coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered
 
-docs: $(STAMP) ## Write docs/passes.md from the passes' docstrings
+docs: $(STAMP) ## Write docs/passes.md and the excerpts of docs/tour.md
 	$(BIN)/python -m jaxpp.tools.docs
 
 format: $(STAMP) ## Let ruff format and fix

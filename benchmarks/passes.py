@@ -2,6 +2,7 @@
 
     python examples/gpt.py --layers 12 --steps 1 --dump gpt.mlir
     python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
+    python benchmarks/passes.py --gpt 96x48x64 --sizes "" --repeat 1    # GPT-3: layers x stages x microbatches
 
 Prints one table: a row per pass, a column per module, milliseconds (the minimum over the repetitions: a pass is
 deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should not grow.
@@ -9,8 +10,10 @@ deterministic, what varies is the machine), and microseconds per task for the sy
 
 import argparse
 import os
+import sys
 import time
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +70,42 @@ def synthetic(stages: int, microbatches: int) -> ir.Module:
     return lower(step, (weights, (data, data)), mpmd_mesh=mesh, donate_argnums=0).module
 
 
+def gpt(layers: int, stages: int, microbatches: int, width: int = 12288, heads: int = 96) -> ir.Module:
+    """The step of examples/gpt.py at the width of GPT-3, one device per stage, AdamW; nothing of it is allocated."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+    optax, model = import_module("optax"), import_module("gpt_model")
+    config = model.Config(stages, layers, width, heads, 2048, "bfloat16")
+
+    def array(*shape: int) -> Any:
+        return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+    norm = {"scale": array(width), "bias": array(width)}
+    block = {
+        "attention_norm": norm,
+        "qkv": array(width, 3, heads, width // heads),
+        "out": array(heads, width // heads, width),
+        "mlp_norm": norm,
+        "up": array(width, 4 * width),
+        "down": array(4 * width, width),
+    }
+    ends = {"tokens": array(256, width), "positions": array(2048, width), "norm": norm, "head": array(width, 256)}
+    parameters = {**ends, "blocks": [block] * layers}
+    optimizer = optax.adamw(1e-3)
+    gradient = jax.value_and_grad(partial(model.loss, config))
+
+    def step(parameters: Any, moments: Any, batch: Any) -> Any:
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        schedule = jaxpp.Std1F1B(stages)
+        losses, grads = jaxpp.treduce(partial(gradient, parameters), batch, schedule=schedule, operation=operation)
+        updates, moments = optimizer.update(grads, moments, parameters)
+        return optax.apply_updates(parameters, updates), moments, jnp.mean(losses)
+
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:stages]), ("mpmd",)), "mpmd")
+    batch = jax.ShapeDtypeStruct((microbatches, 4, 2049), jnp.int32)
+    arguments = (parameters, jax.eval_shape(optimizer.init, parameters), batch)
+    return lower(step, arguments, mpmd_mesh=mesh, donate_argnums=(0, 1)).module
+
+
 def measure(module: ir.Module, repeat: int) -> dict[str, float]:
     """The least seconds of each pass over `repeat` runs on copies of `module`."""
     clock = Clock()
@@ -93,12 +132,16 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", default="8x64,16x128,32x256,64x512", help="stages x microbatches, ...")
     parser.add_argument("--module", type=Path, help="a dumped step, to be measured first")
+    parser.add_argument("--gpt", help="layers x stages x microbatches of a GPT as wide as GPT-3, to be measured too")
     args = parser.parse_args()
     rows: dict[str, tuple[dict[str, float], int]] = {}
     if args.module:
         with make_context():
             rows[args.module.stem] = measure(ir.Module.parse(args.module.read_text(encoding="utf-8")), args.repeat), 0
-    for size in args.sizes.split(","):
+    if args.gpt:
+        layers, stages, microbatches = map(int, args.gpt.split("x"))
+        rows[f"gpt {args.gpt}"] = measure(gpt(layers, stages, microbatches), args.repeat), 2 * stages * microbatches
+    for size in filter(None, args.sizes.split(",")):
         stages, microbatches = map(int, size.split("x"))
         rows[f"{stages} x {microbatches}"] = (
             measure(synthetic(stages, microbatches), args.repeat),

@@ -32,7 +32,7 @@ import numpy as np
 from processes_models import make
 from processes_runs import RUNS
 
-from jaxpp.runtime.processes import gather
+from jaxpp.runtime.processes.job import gather
 
 MODELS = ("tf", "mlp", "tiny")
 TORCH = ("torch 1F1B", "torch int.", "torch ZBV")

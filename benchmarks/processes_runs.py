@@ -14,7 +14,7 @@ from processes_models import LAYERS, Model, Tree
 
 import jaxpp
 from jaxpp import _compat
-from jaxpp.runtime.processes import gather
+from jaxpp.runtime.processes.job import gather
 
 Run = Callable[[], Any]
 """One step, waited for; returns its loss, None in a process that doesn't know it."""

@@ -29,11 +29,10 @@ from jaxlib.mlir import ir
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import compile_program, make_context
-from jaxpp.hlo_passes.ir.functions import body_of, functions, operations
-from jaxpp.hlo_passes.ir.values import byte_size
-from jaxpp.hlo_passes.loop.counted import trips
+from jaxpp.ir.counted import trips
+from jaxpp.ir.functions import body_of, functions, operations
+from jaxpp.ir.values import byte_size
 from jaxpp.runtime import Call, Program, Receive, load
-from jaxpp.runtime.trace import byte_size as spec_size
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
@@ -143,13 +142,13 @@ def _bytes(program: Program, stage: int) -> tuple[int, int, int]:
         elif isinstance(each, Call) and each.microbatch == call.microbatch and each is not call:
             own.update(each.results)
     registers = program.registers[mesh]
-    kept = sum(spec_size(registers[register]) for register in set(call.operands) & own)
+    kept = sum(registers[register].bytes for register in set(call.operands) & own)
     shapes = {register: registers[register].shape for register in set(call.operands) & own}
     ready = [register for register, shape in shapes.items() if shape and set(shape[1:-1]) <= {1}]  # or a stack of them
     with make_context():
         module = ir.Module.parse(program.functions[call.function].bytecode)
         products = sum(_product_bytes(body_of(function)) for function in functions(module).values())
-        return kept, products, sum(spec_size(registers[register]) for register in ready)
+        return kept, products, sum(registers[register].bytes for register in ready)
 
 
 def _product_bytes(block: ir.Block) -> int:

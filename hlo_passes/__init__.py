@@ -1,11 +1,13 @@
 """The passes that turn a lowered module into a program module, one file each (docs/passes.md).
 
-`PASSES` maps each pass's name to its class, in the order in which the `mpmd` pipeline runs them.
+`PASSES` maps each pass's name to its class, in the order in which the `mpmd` pipeline runs them; a `verify-*` pass
+stands where the phase ends whose promises it checks.
 """
 
-from jaxpp.hlo_passes.base import Observer, Pass, PassError, run_passes
-from jaxpp.hlo_passes.pipelines import PIPELINES, mpmd
+from jaxpp.hlo_passes.base import Observer, Pass, run_passes
+from jaxpp.hlo_passes.pipelines import PIPELINES, mpmd, with_verification
+from jaxpp.ir.errors import PassError
 
-PASSES: dict[str, type[Pass]] = {step.name: type(step) for step in mpmd()}
+PASSES: dict[str, type[Pass]] = {step.name: type(step) for step in with_verification(mpmd())}
 
 __all__ = ["PASSES", "PIPELINES", "Observer", "Pass", "PassError", "run_passes"]

@@ -7,27 +7,7 @@ from typing import ClassVar, Protocol
 
 from jaxlib.mlir import ir
 
-from jaxpp.schedules.collector import collector_paused
-
-
-class PassError(Exception):
-    """A pass refused a module: the user's mistake, in one short message.
-
-    `location` is that of the guilty op (JAX puts the user's file and line in it), `message` says what was found and
-    expected, `hint` what to do.
-    """
-
-    def __init__(self, message: str, *, location: ir.Location | None = None, hint: str = "") -> None:
-        from jaxpp.hlo_passes.ir.locations import source_of
-
-        self.message = message
-        self.hint = hint
-        self.source = source_of(location) if location is not None else None
-        super().__init__(str(self))
-
-    def __str__(self) -> str:
-        where = f"{self.source}: " if self.source else ""
-        return f"{where}error: {self.message}" + (f"\n  {self.hint}" if self.hint else "")
+from jaxpp._system import collector_paused
 
 
 @dataclass(frozen=True)
@@ -53,13 +33,17 @@ class Observer(Protocol):
         ...
 
 
+STANDING: list[Observer] = []
+"""Observers of every run in this process, besides those that it is given: the tests verify each phase."""
+
+
 def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Observer] = ()) -> None:
     """Run `passes` over `module` in order, in place, showing each step to the observers.
 
     Raises:
         PassError: a pass refused the module; the module is then in an unspecified state.
     """
-    observers = tuple(observers)
+    observers = (*observers, *STANDING)
     # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
     with module.context, ir.Location.unknown(), collector_paused():
         for step in passes:

@@ -1,18 +1,22 @@
 """Pipelines: passes in order, each with the reason why it stands there."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.hlo_passes.loop.forward_gathers import ForwardGathers
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
+from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
@@ -20,10 +24,15 @@ from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
+from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.hlo_passes.stages.offload_residuals import OffloadResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
-from jaxpp.hlo_passes.stages.split_accumulators import SplitAccumulators
+from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
+from jaxpp.hlo_passes.stages.split_forward import SplitForward
+from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
@@ -39,18 +48,21 @@ def mpmd(
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
+        SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
-        SplitConditionals(),  # before the passes that follow values, which don't look into branches
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
-        ForwardGathers(),  # after hoisting, which casts what was gathered; before the rows of the stacks are followed
+        AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         PlaceReshards(),  # needs the shardings; before the marks become transfers
         DelayReductions(gather_weights, scatter_gradients),  # needs the shardings; before anything is cut
+        PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
+        SplitForward(),  # after the backward's halves, which read the residuals that are made again
+        OffloadResiduals(),  # likewise
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -60,6 +72,36 @@ def mpmd(
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
         VerifyProgram(),  # the proof, and the peaks of memory
     )
+
+
+VERIFIED_AFTER: dict[type[Pass], Pass] = {
+    AssignStages: VerifyLoop(),
+    PlaceResiduals: VerifyLoop(),  # the last pass of the phase
+    SplitBackward: VerifyTasks(),
+    FuseTasks: VerifyUnrolled(),
+    ShareFunctions: VerifyPlaced(),
+}
+"""What checks the promises of docs/ir.md that hold after a pass."""
+
+
+class VerifyPhases:
+    """An observer that checks the promises of each phase where it ends: in tests, and under `--validate`."""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Check `module`, if a phase ends with `step`. Raises PassError for a promise that is broken."""
+        if type(step) in VERIFIED_AFTER:
+            VERIFIED_AFTER[type(step)].run(module)
+
+
+def with_verification(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """`passes`, and the `verify-*` passes where the phases end, each once."""
+    last = {type(verify): step for step, verify in VERIFIED_AFTER.items()}
+    verifies = {step: VERIFIED_AFTER[step] for step in last.values()}
+    every = ([step, verifies.get(type(step))] for step in passes)
+    return tuple(step for both in every for step in both if step is not None)
 
 
 PIPELINES: dict[str, Callable[..., tuple[Pass, ...]]] = {"mpmd": mpmd}

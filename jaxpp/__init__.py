@@ -3,8 +3,8 @@
     step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"))
 
 Mark where stages end (`mark_stage_end`), wrap the gradient of one microbatch in `treduce` with a schedule, and call the
-step as you would call `jax.jit(train_step)`. The names are in `jaxpp.api`; they are loaded when first used, so that
-`jaxpp.schedules` and the command-line tools start without JAX.
+step as you would call `jax.jit(train_step)`. Names are loaded when they are first used, so that `jaxpp.schedules`
+and the command-line tools start without JAX.
 """
 
 from typing import TYPE_CHECKING
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from jaxpp import ray as ray
     from jaxpp import runtime as runtime
     from jaxpp import schedules as schedules
-    from jaxpp.api import *  # noqa: F403
+    from jaxpp.names import *  # noqa: F403
 else:  # a checker that saw `__getattr__` would take any name
     import importlib
 
     _MODULES = frozenset("api checkpoint distributed hlo_passes lowering ray runtime schedules".split())
-    # What `jaxpp.api` has, so that a name that it hasn't is refused without JAX.
-    _API = frozenset(
+    # What `jaxpp.names` has, so that a name that it hasn't is refused without JAX.
+    _NAMES = frozenset(
         """
         GIS Add BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo Interleaved1F1B
         InterleavedGPipe InterleavedZeroBubble KimiK2 LoopedBFS Max MpmdArray MpmdMesh MpmdSharding Op PassError
@@ -39,9 +39,9 @@ else:  # a checker that saw `__getattr__` would take any name
     def __getattr__(name):
         if name in _MODULES:
             return importlib.import_module(f"jaxpp.{name}")
-        if name not in _API:
+        if name not in _NAMES:
             raise AttributeError(f"module 'jaxpp' has no attribute '{name}'")
-        return globals().setdefault(name, getattr(importlib.import_module("jaxpp.api"), name))
+        return globals().setdefault(name, getattr(importlib.import_module("jaxpp.names"), name))
 
     def __dir__():
-        return sorted(_MODULES | _API | set(globals()))
+        return sorted(_MODULES | _NAMES | set(globals()))

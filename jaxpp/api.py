@@ -1,96 +1,13 @@
-"""The public names of jaxpp, under the name that NVIDIA's JaxPP gives them: `import jaxpp.api as jaxpp`."""
+"""The public names of jaxpp, under the name that NVIDIA's JaxPP gives them: `import jaxpp.api as jaxpp`.
 
-from jaxpp.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
-from jaxpp.hlo_passes import PassError
-from jaxpp.jit import mpmd_jit_by_yield, mpmd_jit_with_loop
-from jaxpp.lowering import (
-    Add,
-    Concat,
-    Max,
-    MpmdMesh,
-    MpmdSharding,
-    Op,
-    cross_mpmd_all_reduce,
-    cross_mpmd_stack,
-    mark_stage_end,
-    pipeline_enter_stage,
-    place_with,
-    treduce,
-    treduce_i,
-)
-from jaxpp.runtime.fetch import fetch
-from jaxpp.schedules import (
-    GIS,
-    BaseSchedule,
-    BitPipe,
-    Chimera,
-    DualPipe,
-    DualPipeV,
-    Eager1F1B,
-    GPipe,
-    Hanayo,
-    Interleaved1F1B,
-    InterleavedGPipe,
-    InterleavedZeroBubble,
-    KimiK2,
-    LoopedBFS,
-    ScheduleError,
-    Seq1F1B,
-    Std1F1B,
-    Task,
-    VHalf,
-    VMin,
-    ZeroBubble,
-    ZeroBubbleH2,
-    ZeroBubbleV,
-    rows_of_layers,
-)
-from jaxpp.times import collect_task_times_ms
+To import it gives `jax.Array` the properties that scripts written for JaxPP ask results for; `import jaxpp` does not.
+"""
 
-__all__ = [
-    "GIS",
-    "Add",
-    "BaseSchedule",
-    "BitPipe",
-    "Chimera",
-    "Concat",
-    "DualPipe",
-    "DualPipeV",
-    "Eager1F1B",
-    "GPipe",
-    "Hanayo",
-    "Interleaved1F1B",
-    "InterleavedGPipe",
-    "InterleavedZeroBubble",
-    "KimiK2",
-    "LoopedBFS",
-    "Max",
-    "MpmdArray",
-    "MpmdMesh",
-    "MpmdSharding",
-    "Op",
-    "PassError",
-    "ScheduleError",
-    "Seq1F1B",
-    "Std1F1B",
-    "Task",
-    "VHalf",
-    "VMin",
-    "ZeroBubble",
-    "ZeroBubbleH2",
-    "ZeroBubbleV",
-    "collect_task_times_ms",
-    "cross_mpmd_all_reduce",
-    "cross_mpmd_stack",
-    "fetch",
-    "mark_stage_end",
-    "mpmd_jit_by_yield",
-    "mpmd_jit_with_loop",
-    "mpmd_to_spmd_reshard",
-    "pipeline_enter_stage",
-    "place_with",
-    "rows_of_layers",
-    "spmd_to_mpmd_reshard",
-    "treduce",
-    "treduce_i",
-]
+from jaxpp import names
+from jaxpp.compatibility.properties import extend_arrays
+from jaxpp.names import *  # noqa: F403
+
+__all__: list[str] = []
+__all__ += names.__all__
+
+extend_arrays()

@@ -4,11 +4,11 @@ import os
 from typing import Any
 
 from jaxpp import _compat
-from jaxpp.runtime import processes
-from jaxpp.runtime.faults import PeerError
-from jaxpp.runtime.processes import ProcessError
-from jaxpp.runtime.roll_call import roll_call
-from jaxpp.runtime.waiting import TransferError
+from jaxpp.runtime.processes import membership
+from jaxpp.runtime.processes.faults import PeerError
+from jaxpp.runtime.processes.membership import ProcessError
+from jaxpp.runtime.processes.roll_call import roll_call
+from jaxpp.runtime.processes.waiting import TransferError
 
 __all__ = ["PeerError", "ProcessError", "TransferError", "initialize"]
 
@@ -41,11 +41,11 @@ def initialize(
         ProcessError: a process is missing or there twice, was told another number of processes, has another version of
             JAX; nobody listens at the coordinator's address; its port is in use; one has another secret.
     """
-    processes.watchdog_seconds()
+    membership.watchdog_seconds()
     coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
     if coordinator_address is None or num_processes is None or process_id is None:
         options["initialization_timeout"] = round(initialization_timeout)
     elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
         options.setdefault("coordinator_bind_address", coordinator_address)
     _compat.initialize_distributed(coordinator_address, num_processes, process_id, **options)
-    processes.watch_all(initialization_timeout)
+    membership.watch_all(initialization_timeout)

@@ -7,22 +7,23 @@
 The number counts the steps of this process; where there are several processes, `.process1` goes before it.
 """
 
+import contextlib
 import itertools
 import os
 
 import jax
 from jaxlib.mlir import ir
 
+from jaxpp._system import write_file
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
-from jaxpp.schedules.files import write_file
+from jaxpp.ir.errors import PassError
 
 _numbers = itertools.count()
 
 
 class Dump:
-    """Writes what becomes of one step. It watches the passes, so that the schedule is there even if a later one fails.
+    """Writes what becomes of one step. It watches the passes, so that the schedule is there even if one of them fails.
 
     Raises (when it writes):
         OSError: the folder can't be written.
@@ -38,12 +39,13 @@ class Dump:
         self._write("lowered.mlir", str(module.operation.get_asm(enable_debug_info=True)))
 
     def before(self, step: Pass, module: ir.Module) -> None:
-        """Do nothing; every observer of passes has this method."""
+        """Write the schedule before the pass that fits it to the loop, which may refuse that."""
+        if isinstance(step, FindMicrobatchLoop):
+            with contextlib.suppress(PassError):  # the pass will raise it
+                self._write("schedule.txt", step.schedule_of(module))
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Write the schedule after the pass that finds it."""
-        if isinstance(step, FindMicrobatchLoop):
-            self._write("schedule.txt", MicrobatchLoop.of(module).schedule)
+        """Do nothing; every observer of passes has this method."""
 
     def program(self, module: ir.Module) -> None:
         """Write what the passes have made."""

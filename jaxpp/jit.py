@@ -9,14 +9,15 @@ import jax
 import jax.core
 
 from jaxpp._compat import trace_context
-from jaxpp.array import plain
+from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.single import in_one_microbatch
-from jaxpp.runtime.remote import described
-from jaxpp.step import CompiledStep, LoweredStep, Schedule
+from jaxpp.program import Schedule
+from jaxpp.runtime.processes.fetch import Handle
+from jaxpp.step import CompiledStep, LoweredStep
 
 
 def mpmd_jit_with_loop(
@@ -194,7 +195,7 @@ class MpmdFunction:
 
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
-        args, kwargs = described(plain((args, kwargs)))
+        args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
 
@@ -231,3 +232,11 @@ def _kind(leaf: Any) -> Any:
         return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
     except AttributeError:
         return type(leaf)
+
+
+def _described(leaf: Any) -> Any:
+    """A leaf as a step is lowered for it: of a handle its type and sharding."""
+    if not isinstance(leaf, Handle):
+        return leaf
+    weak = bool(getattr(leaf.aval, "weak_type", False))
+    return jax.ShapeDtypeStruct(leaf.aval.shape, leaf.aval.dtype, sharding=leaf.sharding, weak_type=weak)

@@ -11,8 +11,7 @@ from jaxpp._versions import warn_of_newer_jax
 warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
-from jaxpp.lowering.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with  # noqa: E402  # frames are hidden
-from jaxpp.lowering.lower import Lowered, lower  # noqa: E402
+from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
 from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
@@ -27,13 +26,10 @@ __all__ = [
     "MpmdMesh",
     "MpmdSharding",
     "Op",
-    "cross_mpmd_all_reduce",
-    "cross_mpmd_stack",
     "in_one_microbatch",
     "lower",
     "mark_stage_end",
     "pipeline_enter_stage",
-    "place_with",
     "treduce",
     "treduce_i",
 ]

@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
+from jaxpp.lowering.prefixes import entries_per_leaf, entries_per_result
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Placer:
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
         if self.mpmd_mesh.uneven:
-            # Not what lies on several: it is replicated there because they differ, not because it was wanted so.
+            # Not an array on several: it is replicated because they differ in size, not because the user wants it.
             mesh = sharding.mesh
             if not isinstance(mesh, Mesh) or len(self.mpmd_mesh.mpmd_indices_for_mesh(mesh) or ()) != 1:
                 return None
@@ -187,7 +187,7 @@ def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
 
 
 def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
-    """Whether the axes of each dimension divide it: not all do in their largest sizes that do on one of the meshes."""
+    """Whether the axes of each dimension divide it; axes that do on one mesh may not do so in their largest sizes."""
     return not any(size % count for size, count in zip(shape, _shards(sharding), strict=False))
 
 
@@ -231,17 +231,11 @@ def per_leaf(what: str, prefix: Any, arguments: Sequence[Any]) -> list[list[Any]
         raise ValueError(f"{what}: {found} for {len(arguments)} positional arguments that are not static")
     spread: list[list[Any]] = []
     for k, (tree, argument) in enumerate(zip(prefix, arguments, strict=True)):
-        entries: list[Any] = []
-        spread.append(entries)
         try:
-            jax.tree.map(partial(_spread, entries), tree, argument, is_leaf=is_sharding)
+            spread.append(entries_per_leaf(tree, argument, is_sharding))
         except ValueError as error:
             raise ValueError(f"{what}[{k}] does not fit its argument: {str(error).splitlines()[0]}") from None
     return spread
-
-
-def _spread(entries: list[Any], sharding: Any, subtree: Any) -> None:
-    entries.extend([sharding] * len(jax.tree.leaves(subtree)))
 
 
 def is_sharding(x: Any) -> bool:
@@ -264,15 +258,7 @@ def check_results(placer: Placer, prefix: Any, results: Any) -> None:
     Raises:
         ValueError: `prefix` is no prefix of their tree, or a sharding has too many entries or does not divide.
     """
-    shardings: list[Any] = []
-    try:
-        jax.tree.map(partial(_spread, shardings), prefix, results, is_leaf=is_sharding)
-    except ValueError:
-        returned = str(jax.tree.structure(results)).removeprefix("PyTreeDef")
-        raise ValueError(
-            f"out_shardings do not fit what the function returns, {returned[:300]}; "
-            "give one sharding, or a pytree of shardings that is a prefix of it"
-        ) from None
+    shardings = entries_per_result(prefix, results, is_sharding, "out_shardings do not", "sharding")
     for name, result, sharding in zip(leaf_names("result", results), jax.tree.leaves(results), shardings, strict=True):
         placed = placer.requested(f"out_shardings for {name}", sharding, of_result=True)
         if placed is not None:

@@ -6,8 +6,6 @@ A hint for placement: a result that comes back as an argument should stay where 
 from collections.abc import Sequence
 from typing import Any
 
-FEEDS = "jaxpp.feeds"
-
 
 class _Node:
     """A subtree with the positions of its leaves among all leaves: `start` to `start + size`."""

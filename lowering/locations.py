@@ -1,20 +1,19 @@
 """The user's file and line: of an MLIR location, and of the call that is being traced."""
 
-import re
 import sys
 from types import FrameType
 
 from jaxlib.mlir import ir
 
-_NOT_THE_USERS = ("jaxpp", "jax", "jaxlib", "contextlib", "functools")
+from jaxpp.ir.locations import source_of
 
-_FILE = re.compile(r'"([^"\n]*)":(\d+):\d+')
+_NOT_THE_USERS = ("jaxpp", "jax", "jaxlib", "contextlib", "functools")
 
 
 def source_line(location: ir.Location) -> str:
     """`train.py:12` for the innermost file and line of a location; `<unknown>` without one."""
-    found = _FILE.search(str(location))
-    return f"{found[1]}:{found[2]}" if found else "<unknown>"
+    found = source_of(location)
+    return found.rpartition(":")[0] if found else "<unknown>"
 
 
 def raised_at(error: BaseException) -> str:

@@ -13,14 +13,16 @@ from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
+from jaxpp.ir import attributes as at
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
-from jaxpp.lowering.feeds import FEEDS, match_state
-from jaxpp.lowering.locations import raised_at
+from jaxpp.lowering.feeds import match_state
+from jaxpp.lowering.locations import raised_at, source_line
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
-from jaxpp.lowering.microbatch_loop import MICROBATCH_LOOP, schedule_text
+from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow, walk
+from jaxpp.schedules.errors import ScheduleError
 
 
 @dataclass(frozen=True)
@@ -276,8 +278,8 @@ def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> No
     """Refuse a result that the function itself puts into another memory than that of the devices."""
     for name, attributes in zip(names, ir.ArrayAttr(_main(module).attributes["res_attrs"]), strict=True):
         entries = {named.name: named.attr for named in ir.DictAttr(attributes)}
-        if "mhlo.memory_kind" in entries:
-            placer.check_memory(name, ir.StringAttr(entries["mhlo.memory_kind"]).value)
+        if at.MEMORY in entries:
+            placer.check_memory(name, ir.StringAttr(entries[at.MEMORY]).value)
 
 
 def _has_mesh() -> bool:
@@ -297,7 +299,7 @@ def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
                 ir.DictAttr.get({name: ir.IntegerAttr.get(i64, size) for name, size in mesh.shape.items()})
                 for mesh in mpmd_mesh.uneven
             ]
-            module.operation.attributes["jaxpp.mesh_sizes"] = ir.ArrayAttr.get(sizes)
+            module.operation.attributes[at.MESH_SIZES] = ir.ArrayAttr.get(sizes)
 
 
 def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
@@ -306,21 +308,27 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
         attributes = list(ir.ArrayAttr(_main(module).attributes["res_attrs"]))
         for result, argument in feeds.items():
             entries = {named.name: named.attr for named in ir.DictAttr(attributes[result])}
-            entries[FEEDS] = ir.IntegerAttr.get(i64, argument)
+            entries[at.FEEDS] = ir.IntegerAttr.get(i64, argument)
             attributes[result] = ir.DictAttr.get(entries)
         _main(module).attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
 
 
 def _set_schedule(module: ir.Module, schedule: Any) -> None:
-    """Give the loops that name no schedule the one of the caller; a schedule's name has to wait for the passes."""
-    if schedule is None or (isinstance(schedule, str) and "\n" not in schedule):
+    """Give the loops that name no schedule the one of the caller."""
+    if schedule is None:
         return
     with module.context:
         for loop in walk(module.operation):
-            if MICROBATCH_LOOP not in loop.attributes:
+            if at.LOOP not in loop.attributes:
                 continue
-            entries = {named.name: named.attr for named in ir.DictAttr(loop.attributes[MICROBATCH_LOOP])}
+            entries = {named.name: named.attr for named in ir.DictAttr(loop.attributes[at.LOOP])}
             if ir.StringAttr(entries["schedule"]).value == "":
-                length = ir.IntegerAttr(entries["length"]).value
-                entries["schedule"] = ir.StringAttr.get(schedule_text(schedule, length))
-                loop.attributes[MICROBATCH_LOOP] = ir.DictAttr.get(entries)
+                entries["schedule"] = ir.StringAttr.get(_text_for(loop, schedule, ir.IntegerAttr(entries["length"])))
+                loop.attributes[at.LOOP] = ir.DictAttr.get(entries)
+
+
+def _text_for(loop: ir.Operation, schedule: Any, length: ir.IntegerAttr) -> str:
+    try:
+        return schedule_text(schedule, length.value)
+    except ScheduleError as error:
+        raise ScheduleError(f"{source_line(loop.location)}: {error}", error.where) from error

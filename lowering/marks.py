@@ -11,9 +11,9 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.ir import attributes as at
 from jaxpp.lowering.locations import here
 
-BOUNDARY = "jaxpp.boundary"
 FORWARD = "forward"
 BACKWARD = "backward"
 
@@ -140,7 +140,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[lis
 
 def _lower(_: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str) -> list[ir.Value]:
     barrier = stablehlo.OptimizationBarrierOp(list(values))
-    barrier.operation.attributes[BOUNDARY] = mark_attribute(stage, phase, name)
+    barrier.operation.attributes[at.BOUNDARY] = mark_attribute(stage, phase, name)
     return list(barrier.results)
 
 

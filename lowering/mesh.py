@@ -4,13 +4,22 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxpp._compat import cpu_devices
+
+
+class Host(Protocol):
+    """Who has the devices that those of a mesh stand for: what lowering knows of a `jaxpp.backend.Backend`."""
+
+    @property
+    def platform(self) -> str:
+        """What the devices are, as JAX calls it: "cpu", "cuda"..."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -24,7 +33,8 @@ class MpmdMesh:
     Args:
         jax_mesh: all devices; of submeshes of different sizes, one that has each axis in its largest size.
         mpmd_axis_name: the axis along which the meshes lie.
-        cluster: the `jaxpp.ray.Cluster` whose devices those of `jax_mesh` stand for; None when they are what they are.
+        backend: who compiles for the devices and runs steps there, as a `jaxpp.ray.Cluster`: those of `jax_mesh` only
+            stand for its own. None: they are JAX's own.
         uneven: the submeshes, where they differ in size.
 
     Raises:
@@ -33,7 +43,7 @@ class MpmdMesh:
 
     jax_mesh: Mesh
     mpmd_axis_name: str
-    cluster: Any = None
+    backend: Host | None = None
     uneven: tuple[Mesh, ...] = ()
 
     def __post_init__(self) -> None:
@@ -42,22 +52,28 @@ class MpmdMesh:
         if self.mpmd_axis_name not in self.jax_mesh.axis_names:
             axes = ", ".join(f"{name!r} ({size})" for name, size in self.jax_mesh.shape.items())
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")
+        for name in ("platform", "compile") if self.backend is not None else ():
+            if not hasattr(self.backend, name):
+                found = type(self.backend).__name__
+                raise TypeError(f"MpmdMesh: backend is of type {found}, without `{name}`: see jaxpp.backend.Backend")
 
     def __repr__(self) -> str:
         axis, first = self.mpmd_axis_name, self.unstack[0].devices.flat[0]
         shapes = sorted({_sizes_of(mesh, axis) for mesh in self.unstack})
         if len(shapes) > 1:
             shapes = [f"[{', '.join(_sizes_of(mesh, axis) for mesh in self.unstack)}]"]
-        platform = first.platform if self.cluster is None else f"{self.cluster.platform} of a cluster"
+        platform = (
+            first.platform if self.backend is None else f"{self.backend.platform} of a {type(self.backend).__name__}"
+        )
         of = "" if shapes == ["()"] else f" of {shapes[0]}"
         return f"MpmdMesh({axis}={self.mpmd_dim}{of}, {platform})"
 
     @staticmethod
-    def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", cluster: Any = None) -> "MpmdMesh":
+    def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", backend: Host | None = None) -> "MpmdMesh":
         """The meshes of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
 
         All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
-        mpmd axis is of size 1 in each, or in none of them: then it is put first. `cluster`: as of an MpmdMesh.
+        mpmd axis is of size 1 in each, or in none of them: then it is put first. `backend`: as of an MpmdMesh.
 
         Raises:
             ValueError: there are none, their axes differ, or a device is in two of them.
@@ -80,9 +96,9 @@ class MpmdMesh:
                 f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; each stage needs devices of its own"
             )
         if len({mesh.devices.shape for mesh in meshes}) > 1:
-            return MpmdMesh(_largest(meshes), mpmd_axis_name, cluster, tuple(meshes))
+            return MpmdMesh(_largest(meshes), mpmd_axis_name, backend, tuple(meshes))
         whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))
-        return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name, cluster)
+        return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name, backend)
 
     @property
     def mpmd_axis(self) -> int:
@@ -109,10 +125,10 @@ class MpmdMesh:
         if wrong or not mpmd_indices:
             raise ValueError(f"mpmd_submesh: indices {list(mpmd_indices)} of a mesh with {self.mpmd_dim} mpmd groups")
         if self.uneven:
-            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name, self.cluster)
+            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name, self.backend)
         devices = np.take(self.jax_mesh.devices, list(mpmd_indices), self.mpmd_axis)
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
-        return MpmdMesh(mesh, self.mpmd_axis_name, self.cluster)
+        return MpmdMesh(mesh, self.mpmd_axis_name, self.backend)
 
     @property
     def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:
@@ -132,14 +148,19 @@ class MpmdMesh:
     @property
     def platforms(self) -> tuple[str] | None:
         """What functions are lowered for, ("cpu",) or ("cuda",); None: what the devices of `jax_mesh` are."""
-        if self.cluster is not None:
-            return (str(self.cluster.platform),)
+        if self.backend is not None:
+            return (self.backend.platform,)
         if not self.uneven:
             return None
         device = self.unstack[0].devices.flat[0]
         if device.platform == "gpu":
             return ("rocm" if "rocm" in device.client.platform_version else "cuda",)
         return (str(device.platform),)
+
+    @property
+    def device_kind(self) -> str:
+        """What its devices are, for people."""
+        return str(self.jax_mesh.devices.flat[0].device_kind) if self.backend is None else self.backend.platform
 
     @property
     def my_mpmd_axis_index(self) -> int:
@@ -174,7 +195,7 @@ class MpmdMesh:
         return self.jax_mesh if self.uneven else self.unstack[0]
 
     def together(self, mpmd_indices: Sequence[int]) -> Mesh:
-        """The mesh over which an array lies that all of these meshes hold: of those that differ in size one long row.
+        """The mesh of an array that all of these meshes hold; where they differ in size, one long row of their devices.
 
         Such a row has every device along the mpmd axis, and the other axes of size 1: what lies over it is replicated.
 

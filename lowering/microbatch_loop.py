@@ -13,13 +13,13 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
 from jaxpp._compat import closed_over_as_arguments
+from jaxpp.ir import attributes as at
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
+from jaxpp.lowering.prefixes import entries_per_result
 from jaxpp.lowering.reductions import Add, Concat, Max, Op
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.given import library_name, resolve
-
-MICROBATCH_LOOP = "jaxpp.microbatch_loop"
+from jaxpp.schedules.given import as_text
 
 
 def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: int = 0, operation: Any = None) -> Any:
@@ -163,7 +163,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
 
 
 def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that a partial calls, for the messages of JAX: they name what a wrapper wraps, but no partial."""
+    """The function that a partial calls: JAX's messages name what a wrapper wraps, but not what a partial calls."""
     while isinstance(fn, partial):
         fn = fn.func
     return fn
@@ -188,15 +188,8 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
     """Every leaf that the user's function returns with its operation."""
     if operation is None:
         operation = (Concat(), Add) if isinstance(shapes, tuple) and len(shapes) == 2 else Add
-    ops: list[Any] = []  # one for each leaf; never a tree of them, as nodes of a user's own may take no operation
-    try:
-        jax.tree.map(partial(_spread, ops), operation, shapes, is_leaf=_is_operation)
-    except ValueError:
-        returned = str(jax.tree.structure(shapes)).removeprefix("PyTreeDef")
-        raise ValueError(
-            f"{here()}{caller}: operation {operation} does not fit what the function returns, {returned[:300]}; "
-            "give one operation, or a pytree of operations that is a prefix of it"
-        ) from None
+    what = f"{here()}{caller}: operation {operation} does not"
+    ops = entries_per_result(operation, shapes, _is_operation, what, "operation")
     paths = [f"result{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
     for name, op in zip(paths, ops, strict=True):
         if not _is_operation(op):
@@ -205,10 +198,6 @@ def _results(traced: ClosedJaxpr, shapes: Any, operation: Any, caller: str) -> l
             )
     made = [op() if isinstance(op, type) else op for op in ops]
     return [_Result(name, aval, op) for name, aval, op in zip(paths, traced.out_avals, made, strict=True)]
-
-
-def _spread(ops: list[Any], operation: Any, results: Any) -> None:
-    ops.extend([operation] * len(jax.tree.leaves(results)))
 
 
 def _is_operation(x: Any) -> bool:
@@ -226,10 +215,8 @@ def schedule_text(schedule: Any, length: int) -> str:
     """
     if schedule is None:
         return ""
-    if isinstance(schedule, str) and ("\n" in schedule or library_name(schedule)):
-        return schedule
     try:
-        return str(resolve(schedule, microbatches=length))
+        return as_text(schedule, microbatches=length)
     except TypeError as error:
         raise TypeError(f"{here()}{error}") from None
 
@@ -312,7 +299,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
         "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),
         "schedule": ir.StringAttr.get(schedule),
     }
-    loop.attributes[MICROBATCH_LOOP] = ir.DictAttr.get(attribute)
+    loop.attributes[at.LOOP] = ir.DictAttr.get(attribute)
     return results
 
 

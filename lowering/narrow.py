@@ -123,7 +123,7 @@ def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:
 
 
 def _uses_axis(attribute: ir.Attribute, axis: str) -> bool:
-    """Whether a dimension is sharded (or unreduced) over `axis`; being replicated over it is no use."""
+    """Whether a dimension is sharded (or unreduced) over `axis`; a value that is replicated over it does not use it."""
     if f'"{axis}"' not in str(attribute):
         return False
     if sdy.TensorShardingPerValueAttr.isinstance(attribute):

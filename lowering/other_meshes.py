@@ -69,7 +69,7 @@ def _span(axis: str, sizes: Sizes) -> tuple[int, int]:
 
 
 def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
-    """The parts, of which neighbours that make one larger part are joined: Shardy wants them so."""
+    """The parts, with neighbours joined that make one larger part, as Shardy requires."""
     joined: list[AxisPart] = []
     for part in parts:
         last = joined[-1] if joined else None

@@ -1,4 +1,4 @@
-"""A function with stage marks and no loop, as a loop of one microbatch: what the passes cut into stages."""
+"""Makes a function with stage marks and no loop a loop of one microbatch, which the passes can cut into stages."""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,11 +16,11 @@ from jaxpp.schedules import Placement, Schedule, Task
 
 
 def in_one_microbatch(fun: Callable[..., Any], meshes: int, stages: int | None = None) -> Callable[..., Any]:
-    """`fun` with all that leads to its stage marks in a loop of one microbatch, with a schedule for it.
+    """`fun` with its stage marks, and all that they depend on, in a loop of one microbatch that has a schedule.
 
-    What leads to no mark (the weight gradients, the optimizer) stands after the loop, and is placed where its operands
-    are. Of `n` marks, `n` or `n + 1` stages are made: the latter where `stages` says so, or where it is not given and
-    the meshes can be shared out so. Stage i runs on mesh i, or i modulo the number of meshes.
+    What no mark depends on (the weight gradients, the optimizer) stands after the loop, and is placed where its
+    operands are. Of `n` marks, `n` or `n + 1` stages are made: the latter where `stages` says so, or where it is not
+    given and the meshes can be shared out so. Stage i runs on mesh i, or i modulo the number of meshes.
 
     Args:
         fun: a function of arrays with stage marks.
@@ -120,7 +120,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
-    """Run a jaxpr without arguments: the part that leads to a mark in the loop, the rest after it."""
+    """Run a jaxpr without arguments: what a mark depends on in the loop, the rest after it."""
     jaxpr = traced.jaxpr
     inside, after = _cut(jaxpr)
     made = {var for eqn in inside for var in eqn.outvars}
@@ -134,7 +134,7 @@ def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
 
 
 def _cut(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
-    """The equations that lead to a mark, and the others; each in order."""
+    """The equations on which a mark depends, and the others; each in order."""
     needed: set[Any] = set()
     inside: list[JaxprEqn] = []
     after: list[JaxprEqn] = []

@@ -1,12 +1,12 @@
 """Program module -> compiled -> executed: `Executable(load(module), submeshes)(arguments)`."""
 
 from jaxpp._versions import warn_of_newer_jax
-from jaxpp.runtime.costs import measured_costs
-from jaxpp.runtime.execute import Executable
-from jaxpp.runtime.load import load
-from jaxpp.runtime.program import Call, Program, Receive, Send, TaskName
-from jaxpp.runtime.trace import Event, trace_step, write_chrome_trace
-from jaxpp.runtime.values import ProgramError
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
+from jaxpp.runtime.execution.execute import Executable
+from jaxpp.runtime.execution.load import load
+from jaxpp.runtime.measuring.costs import measured_costs
+from jaxpp.runtime.measuring.trace import Event, trace_step, write_chrome_trace
 
 warn_of_newer_jax()
 

@@ -17,7 +17,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     names(), make(...) the published schedules; each also as a class: Std1F1B, ZeroBubble, DualPipeV, ...
     resolve(...)       the schedule that a user named, wrote in a file, or gave as text or object
     check(s)           is it valid, and if not, why
-    rows_of_layers(...) where stacked layers stand, so that each mesh has one block of them
+    rows_of_layers(...) the order of stacked layers in which those of each mesh are contiguous
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones

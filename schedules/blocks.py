@@ -9,15 +9,15 @@ The method of "Pipeline Parallelism with Controllable Memory" (arXiv 2405.15362)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import Kind
-from jaxpp.schedules.language import Pattern, Step
-from jaxpp.schedules.library.building_block import Block, repeat
+from jaxpp.schedules.language import Pattern, PlanStep
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.tighten import PERIOD, Slots, tightened
 
 
 def block(
@@ -59,7 +59,7 @@ def block(
     needed = max(len(row) + len(_owing(row)) for row in rows)
     period = needed if period is None else whole_number(period, "period", least=needed)
     if tighten:
-        orders = repeat(_v_shaped(name, placement, steps, period), microbatches)
+        orders = tightened(_v_shaped(name, placement, steps, period), microbatches)
     else:
         orders = [_order(name, mesh, row, period, microbatches) for mesh, row in enumerate(rows)]
     kinds: dict[str, Kind] = {step.name: step.kind for step in steps if step.kind}
@@ -68,20 +68,20 @@ def block(
     return schedule
 
 
-def _single(pattern: Pattern) -> Step:
+def _single(pattern: Pattern) -> PlanStep:
     if len(pattern.cells) != 1 or len(pattern.cells[0]) != 1 or len(pattern.cells[0][0].stages) != 1:
         raise ScheduleError(f"a building block has single steps of one stage, such as F(0), found {pattern}")
     return pattern.cells[0][0]
 
 
-def _owing(row: Mapping[Step, int]) -> list[Step]:
+def _owing(row: Mapping[PlanStep, int]) -> list[PlanStep]:
     """The input gradients whose weight gradients have no slot of their own."""
     placed = {step.stages for step in row if step.name == "weight_grad"}
     return [step for step in row if step.name == "input_grad" and step.stages not in placed]
 
 
-def _order(name: str, mesh: int, row: Mapping[Step, int], period: int, microbatches: int) -> list[Task]:
-    taken: dict[int, Step] = {}
+def _order(name: str, mesh: int, row: Mapping[PlanStep, int], period: int, microbatches: int) -> list[Task]:
+    taken: dict[int, PlanStep] = {}
     for step, slot in row.items():
         if slot % period in taken:
             other = taken[slot % period]
@@ -108,18 +108,15 @@ def _order(name: str, mesh: int, row: Mapping[Step, int], period: int, microbatc
     return order + owed
 
 
-def _v_shaped(name: str, placement: Placement, steps: Mapping[Step, int], period: int) -> Block:
+def _v_shaped(name: str, placement: Placement, steps: Mapping[PlanStep, int], period: int) -> list[Slots]:
     slots = {(step.name, step.stages[0]): slot for step, slot in steps.items()}
     wanted = {(kind, stage) for kind in ("forward", "input_grad") for stage in range(placement.stages)}
-    if placement != Placement.waves(placement.meshes, 2) or slots.keys() != wanted or period != 6:
+    if placement != Placement.waves(placement.meshes, 2) or slots.keys() != wanted or period != PERIOD:
         raise ScheduleError(
             f"{name}: only a block of one F and one I per stage on a V-shaped placement can be tightened, in 6 slots"
         )
-    last = placement.stages - 1
-    return [_row(slots, mesh, last - mesh) for mesh in range(placement.meshes)]
-
-
-def _row(slots: Mapping[tuple[str, int], int], down: int, up: int) -> tuple[int, int, int, int]:
-    keys: Sequence[tuple[str, int]] = (("forward", down), ("forward", up), ("input_grad", up), ("input_grad", down))
-    first, second, third, fourth = (slots[key] for key in keys)
-    return first, second, third, fourth
+    pairs = [(mesh, placement.stages - 1 - mesh) for mesh in range(placement.meshes)]
+    return [
+        (slots["forward", down], slots["forward", up], slots["input_grad", up], slots["input_grad", down])
+        for down, up in pairs
+    ]

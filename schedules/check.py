@@ -50,6 +50,27 @@ def check(schedule: HasGraph) -> None:
 
 
 def _check_each_task(graph: Graph) -> None:
+    if not _every_task_is_fine(graph):
+        _name_the_wrong_task(graph)
+
+
+def _every_task_is_fine(graph: Graph) -> bool:
+    """Whether each task is of a known kind, on a mesh that holds its stage, and there once, by quick looks at them all.
+
+    A task of a spread stage is there once on each mesh.
+    """
+    on_meshes = [{task.stage for task in graph.tasks[row.start : row.stop]} for row in graph.rows]
+    held = map(graph.placement.stages_of, range(len(graph.rows)))
+    distinct = sum(map(len, graph.numbers.values()))
+    return (
+        not graph.partners
+        and distinct == len(graph.tasks)
+        and graph.rules.keys() >= graph.numbers.keys()
+        and all(map(set.issubset, on_meshes, held))
+    )
+
+
+def _name_the_wrong_task(graph: Graph) -> None:
     seen: set[Task] = set()
     for mesh, row in enumerate(graph.rows):
         stages = graph.placement.stages_of(mesh)

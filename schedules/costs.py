@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
+from jaxpp._system import write_file
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.files import write_file
 from jaxpp.schedules.kinds import KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 
@@ -110,12 +110,12 @@ class Costs:
             parts = self.time("input_grad", schedule), self.time("weight_grad", schedule)
             return [sum(pair) for pair in zip(*parts, strict=True)]
         if kind in self.kinds:
-            return _spread(self.kinds[kind], kind, schedule)
+            return _for_each_stage(self.kinds[kind], kind, schedule)
         if kind in _KINDS:
-            return _spread(cast("PerStage", getattr(self, kind)), kind, schedule)
+            return _for_each_stage(cast("PerStage", getattr(self, kind)), kind, schedule)
         rule = schedule.rules[kind]
         if rule.time is not None:
-            return _spread(rule.time, kind, schedule)
+            return _for_each_stage(rule.time, kind, schedule)
         if kind == "recompute":
             return self.time("forward", schedule)
         moved = [abs(rule.memory) * size / self.copy_bandwidth for size in self.bytes("activation_bytes", schedule)]
@@ -135,7 +135,7 @@ class Costs:
             return self.bytes("activation_bytes", schedule)
         if what == "message_bytes" and isinstance(value, float):
             return [value] * schedule.stages
-        return _spread(value, what, schedule)
+        return _for_each_stage(value, what, schedule)
 
     @property
     def stages(self) -> int | None:
@@ -295,7 +295,7 @@ def _is_list(value: object) -> bool:
     return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
-def _spread(value: PerStage, what: str, schedule: Schedule) -> list[float]:
+def _for_each_stage(value: PerStage, what: str, schedule: Schedule) -> list[float]:
     if isinstance(value, float):
         return [value * schedule.meshes / schedule.stages] * schedule.stages
     numbers = list(cast("Sequence[float]", value))

@@ -1,4 +1,4 @@
-"""The one exception of this package, and the guard for counts."""
+"""The one exception of this package, and the guards for counts."""
 
 from __future__ import annotations
 
@@ -33,6 +33,16 @@ def whole_number(value: object, what: str, *, least: int) -> int:
     except TypeError:
         pass
     raise ScheduleError(f"{what} must be a whole number of at least {least}, found {value!r}")
+
+
+def multiple_of(divisor: int, value: int, what: str, reason: str) -> None:
+    """Guard: `value` is a multiple of `divisor`.
+
+    Raises:
+        ScheduleError: it is not; `reason` says why it has to be.
+    """
+    if value % divisor:
+        raise ScheduleError(f"{what} must be a multiple of {divisor}, found {value}: {reason}")
 
 
 def marked(label: str, words: Sequence[str], index: int) -> str:

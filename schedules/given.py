@@ -2,7 +2,7 @@
 
 1f1b                       a schedule of the library, for so many meshes and microbatches
 gis{chunks=4 group=2}      with options of its own
-mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); of two a library's name wins
+mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); `1f1b` is always the library's
 schedule: mine ...         the text of a grid
 Std1F1B(4)                 an object with `build(microbatches)`, or a Schedule, as it is
 """
@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, Final
 
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -47,7 +47,7 @@ class FileError(ScheduleError):
 
 
 @dataclass(frozen=True)
-class Option:
+class LibraryOption:
     """What schedules of the library take beside the numbers of meshes and microbatches.
 
     Attributes:
@@ -77,21 +77,20 @@ class Option:
 
 
 @cache
-def library_options() -> Mapping[str, Option]:
-    """The options of the whole library by name, from the signatures and docstrings of its functions."""
-    found: dict[str, Option] = {}
+def library_options() -> Mapping[str, LibraryOption]:
+    """The options of the whole library by name, read from the signatures and docstrings of its functions."""
+    found: dict[str, LibraryOption] = {}
     for name, function in LIBRARY.items():
-        for parameter in list(inspect.signature(function).parameters.values())[2:]:
+        for option, parameter in options_of(name).items():
             kind = _TYPES.get(parameter.annotation.partition(" ")[0])
-            about = re.search(rf"\n *{parameter.name}: ([^,;.]*)", inspect.getdoc(function) or "")
+            about = re.search(rf"\n *{option}: ([^,;.]*)", inspect.getdoc(function) or "")
             if kind is not None and about is not None:
-                option = Option(parameter.name, kind, about[1])
-                found.setdefault(parameter.name, option).schedules.append(name)
+                found.setdefault(option, LibraryOption(option, kind, about[1])).schedules.append(name)
     return found
 
 
 def library_name(given: object) -> str | None:
-    """The name in `gis{chunks=4}`; None for what is no name of the library, with or without options."""
+    """The name in `gis{chunks=4}`; None where the library has no such name."""
     match = _NAME.fullmatch(given) if isinstance(given, str) else None
     return match["name"] if match and match["name"] in LIBRARY else None
 
@@ -102,10 +101,10 @@ def resolve(
     """The schedule that was given: by name, in a file, as text, or as an object (see above).
 
     Args:
-        given: a text, a path, a Schedule, or what has `build(microbatches)`.
+        given: a text, a path, a Schedule, or an object with `build(microbatches)`.
         meshes: of a schedule by name.
         microbatches: of a schedule by name, or of an object that builds one.
-        options: of a schedule by name; those that `given` has itself are taken instead of these.
+        options: of a schedule by name; the options in braces behind the name come before these.
 
     Raises:
         FileError: the file can't be read, or holds no schedule.
@@ -130,6 +129,16 @@ def resolve(
     if microbatches is None:
         raise ScheduleError(f"{type(given).__name__} builds a schedule for a number of microbatches: give it")
     return build(microbatches)
+
+
+def as_text(given: object, *, microbatches: int, meshes: int | None = None) -> str:
+    """The text form of what was given: a grid, or the name of a schedule of the library while `meshes` is not known.
+
+    Raises: as `resolve`, which reads the text.
+    """
+    if isinstance(given, str) and ("\n" in given or (meshes is None and library_name(given))):
+        return given
+    return str(resolve(given, meshes=meshes, microbatches=microbatches))
 
 
 def _from_words(words: str, meshes: int | None, microbatches: int | None, options: Mapping[str, object]) -> Schedule:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.task import Placement, Task
 
@@ -75,10 +74,9 @@ def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, s
     """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
     slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
     graph = Graph(placement, rules, cells, slices, [], [], [], {}, {}, {})
-    with collector_paused():
-        _number(graph)
-        _find_needs(graph, skipped)
-        _find_waits(graph)
+    _number(graph)
+    _find_needs(graph, skipped)
+    _find_waits(graph)
     return graph
 
 

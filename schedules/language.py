@@ -30,9 +30,13 @@ to a finished schedule, such as "offload stage 0 until needed", is in `jaxpp.sch
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Final
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
@@ -40,17 +44,27 @@ from jaxpp.schedules.kinds import LETTERS, Kind
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
-_BACKWARD: Final = ("backward", "input_grad")
-_COUNTED_AS: Final = {"input_grad": "backward"}
+Unit: TypeAlias = tuple[int, int, int]
+"""What a task is of: a stage, a microbatch, a slice of it."""
+
+Take: TypeAlias = Callable[[], tuple[Task, ...]]
+"""Gives the next cell of a pattern: its tasks, none where nothing is left of them."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """The next task of a kind, of one stage or of several in turn; `kind` has its rules where it is the user's."""
+class PlanStep:
+    """The next task of a kind, of one stage or of several in turn.
+
+    Attributes:
+        name: of the kind.
+        stages: that take turns.
+        groups: how many microbatches each turn takes, turn by turn; the last number holds for all that follow.
+        kind: its rules, where it is the user's own.
+    """
 
     name: str
     stages: tuple[int, ...]
-    group: int
+    groups: tuple[int, ...]
     kind: Kind | None = None
 
     def __str__(self) -> str:
@@ -61,7 +75,7 @@ class Step:
 class Pattern:
     """Steps in order; those of one cell are fused. `+` joins patterns, `*` repeats one, `&` fuses single steps."""
 
-    cells: tuple[tuple[Step, ...], ...]
+    cells: tuple[tuple[PlanStep, ...], ...]
 
     def __add__(self, other: Pattern) -> Pattern:
         return Pattern(self.cells + _pattern(other).cells)
@@ -109,13 +123,14 @@ class Operation:
         kind = Kind.parse(text)
         return cls(kind.name, kind)
 
-    def __call__(self, *stages: int, group: int = 1) -> Pattern:
+    def __call__(self, *stages: int, group: int | Sequence[int] = 1) -> Pattern:
         """The next task of this kind.
 
         Args:
             stages: whose; of several each takes `group` microbatches in turn, and then the next ones. Without any it
                 is the weight gradient that has been owed for longest.
-            group: microbatches that a stage takes before it is the next stage's turn.
+            group: microbatches that a stage takes before it is the next stage's turn; of several numbers the first is
+                that of all stages' first turns, and so on, and the last that of all later ones.
 
         Raises:
             ScheduleError: a number is not a whole number, or there is no stage.
@@ -123,7 +138,9 @@ class Operation:
         if not stages and self.name != "weight_grad":
             raise ScheduleError(f"{self.name}: expected the stage, or several to take in turn, found none")
         numbers = tuple(whole_number(stage, f"the stage of {self.name}", least=0) for stage in stages)
-        return Pattern(((Step(self.name, numbers, whole_number(group, "group", least=1), self.kind),),))
+        sizes = group if isinstance(group, Sequence) and group else [group]
+        groups = tuple(whole_number(size, "group", least=1) for size in sizes)
+        return Pattern(((PlanStep(self.name, numbers, groups, self.kind),),))
 
 
 F: Final = Operation("forward")
@@ -148,19 +165,16 @@ class MeshOrder:
     cells: list[tuple[Task, ...]] = field(default_factory=list[tuple[Task, ...]])
     kinds: dict[str, Kind] = field(default_factory=dict[str, Kind])
     _shares: dict[int, range] = field(default_factory=dict[int, range])
-    _streams: dict[tuple[str, tuple[int, ...], int], Iterator[Task]] = field(
-        default_factory=dict[tuple[str, tuple[int, ...], int], Iterator[Task]]
-    )
-    _done: set[Task] = field(default_factory=set[Task])
-    _owed: list[Task] = field(default_factory=list[Task])
+    _streams: dict[PlanStep, Iterator[Unit]] = field(default_factory=dict[PlanStep, Iterator[Unit]])
+    # How many tasks of a kind and stage are written.
+    _taken: dict[tuple[str, int], list[int]] = field(default_factory=dict[tuple[str, int], list[int]])
+    # For each stage the weight gradients that are owed, each with the number of those that were owed before.
+    _owed: dict[int, deque[tuple[int, Task]]] = field(default_factory=dict[int, deque[tuple[int, Task]]])
+    _debts: Iterator[int] = field(default_factory=itertools.count)
 
     def run(self, *patterns: Pattern) -> None:
         """Each step once, in order; those of which nothing is left are left out."""
-        for pattern in patterns:
-            for cell in _pattern(pattern).cells:
-                tasks = tuple(task for step in cell if (task := self._next(step)))
-                if tasks:
-                    self.cells.append(tasks)
+        self._write(self._takes(patterns))
 
     warm_up = run
     cool_down = run
@@ -171,11 +185,10 @@ class MeshOrder:
         Raises:
             ScheduleError: `times` is not a whole number of at least 0.
         """
-        left = None if times is None else whole_number(times, "times", least=0)
-        while left is None or left > 0:
+        takes = self._takes(patterns)
+        for _ in itertools.count() if times is None else range(whole_number(times, "times", least=0)):
             before = len(self.cells)
-            self.run(*patterns)
-            left = None if left is None else left - 1
+            self._write(takes)
             if len(self.cells) == before:
                 return
 
@@ -183,35 +196,67 @@ class MeshOrder:
         """Of this stage, which other meshes hold as well, run only these microbatches here: before its first step."""
         self._shares[stage] = microbatches
 
-    def _next(self, step: Step) -> Task | None:
+    def _write(self, takes: Iterable[Take]) -> None:
+        append = self.cells.append
+        for take in takes:
+            if cell := take():
+                append(cell)
+
+    def _takes(self, patterns: Iterable[Pattern]) -> list[Take]:
+        cells = [[self._take(step) for step in cell] for pattern in patterns for cell in _pattern(pattern).cells]
+        return [cell[0] if len(cell) == 1 else partial(_fused, cell) for cell in cells]
+
+    def _take(self, step: PlanStep) -> Take:
         if step.kind:
             self.kinds[step.name] = step.kind
         if step.name == "weight_grad":
-            task = next((task for task in self._owed if not step.stages or task.stage in step.stages), None)
-            if task:
-                self._owed.remove(task)
-            return task
-        name = _COUNTED_AS.get(step.name, step.name)
-        key = (name, step.stages, step.group)
-        stream = self._streams.setdefault(key, self._in_turn(name, step.stages, step.group))
-        task = next((task for task in stream if task not in self._done), None)
-        if task is None:
-            return None
-        self._done.add(task)
-        if step.name != "input_grad":
-            return task
-        self._owed.append(Task("weight_grad", task.stage, task.microbatch, task.slice))
-        return Task("input_grad", task.stage, task.microbatch, task.slice)
+            return partial(self._pay, step.stages)
+        # A split backward is counted as a backward.
+        counted = replace(step, name="backward") if step.name == "input_grad" else step
+        stream = self._streams.get(counted)
+        if stream is None:
+            stream = self._streams[counted] = self._in_turn(counted)
+        if step.name == "input_grad":
+            return partial(self._split, stream)
+        return partial(next, zip(itertools.starmap(partial(Task, step.name), stream), strict=True), ())
 
-    def _in_turn(self, kind: str, stages: tuple[int, ...], group: int) -> Iterator[Task]:
-        shares = [self._shares.get(stage, self.microbatches) for stage in stages]
+    def _split(self, stream: Iterator[Unit]) -> tuple[Task, ...]:
+        """The input gradient of the next backward; its weight gradient is owed from now on."""
+        unit = next(stream, None)
+        if unit is None:
+            return ()
+        self._owed.setdefault(unit[0], deque()).append((next(self._debts), Task("weight_grad", *unit)))
+        return (Task("input_grad", *unit),)
+
+    def _pay(self, stages: tuple[int, ...]) -> tuple[Task, ...]:
+        """The weight gradient that has been owed for longest, of these stages if there are any."""
+        owed = [queue for stage, queue in self._owed.items() if queue and (not stages or stage in stages)]
+        return min(owed, key=itemgetter(0)).popleft()[1:] if owed else ()
+
+    def _in_turn(self, step: PlanStep) -> Iterator[Unit]:
+        shares = [self._shares.get(stage, self.microbatches) for stage in step.stages]
         # Later slices attend to earlier ones: backwards go the other way.
-        parts = range(self.slices)[:: -1 if kind in _BACKWARD else 1]
-        for first in range(0, max(map(len, shares)), group):
-            for stage, share in zip(stages, shares, strict=True):
-                for microbatch in share[first : first + group]:
+        parts = range(self.slices)[:: -1 if step.name == "backward" else 1]
+        most = max(map(len, shares))
+        turns = itertools.chain(step.groups, itertools.repeat(step.groups[-1])) if len(shares) > 1 else [most]
+        first = 0
+        for size in turns:
+            for stage, share in zip(step.stages, shares, strict=True):
+                # Another step may take tasks of this stage too: all take them in the same order.
+                number, taken = first * len(parts), self._taken.setdefault((step.name, stage), [0])
+                for microbatch in share[first : first + size]:
                     for part in parts:
-                        yield Task(kind, stage, microbatch, part)
+                        if number == taken[0]:
+                            taken[0] = number + 1
+                            yield stage, microbatch, part
+                        number += 1
+            first += size
+            if first >= most:
+                return
+
+
+def _fused(takes: Sequence[Take]) -> tuple[Task, ...]:
+    return tuple(task for take in takes for task in take())
 
 
 class Plan:
@@ -256,10 +301,14 @@ class Plan:
         Raises:
             ScheduleError: it is no valid schedule, or a step was never written: `1f1b: B(stage 0, mb 3) is missing`.
         """
-        kinds = {name: kind for row in self.rows for name, kind in row.kinds.items()}
-        schedule = Schedule.of(self.name, self.placement, (row.cells for row in self.rows), kinds.values(), skipped)
+        schedule = self.draft(skipped)
         check(schedule)
         if schedule.microbatches != self.microbatches:
             found = f"found {schedule.microbatches}"
             raise ScheduleError(f"{self.name}: expected tasks for {self.microbatches} microbatches, {found}")
         return schedule
+
+    def draft(self, skipped: Iterable[Task] = ()) -> Schedule:
+        """What is written, unchecked: for the library, as its tests have checked its schedules."""
+        kinds = {name: kind for row in self.rows for name, kind in row.kinds.items()}
+        return Schedule.of(self.name, self.placement, (row.cells for row in self.rows), kinds.values(), skipped)

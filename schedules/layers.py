@@ -1,4 +1,4 @@
-"""Where the layers of a model stand in stacked arrays, so that each mesh has one block of them."""
+"""The order of a model's layers in stacked arrays that makes the layers of each mesh contiguous."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxpp.schedules.task import Placement
 def rows_of_layers(schedule: BaseSchedule | Schedule | Placement, layers: int) -> NDArray[np.int64]:
     """The row of each layer in arrays that stack the layers mesh by mesh, first those of mesh 0, then of mesh 1...
 
-    An array can be sharded in equal blocks of neighbouring rows only. Where a mesh holds stages that don't follow one
-    another, its layers are neighbours in this order; in the order of the model they are not, and rows whose block is on
-    another mesh are sent every step, their gradients back. With `rows = rows_of_layers(schedule, layers)`:
+    An array can only be sharded in equal parts of contiguous rows. Where a mesh holds stages that don't follow one
+    another, its layers are contiguous in this order. In the order of the model they are not: rows that are stored on
+    another mesh are sent every step, and their gradients back. With `rows = rows_of_layers(schedule, layers)`:
 
         stacked[rows]                   the layers in the order of the model: what a loss scans over
         stacked = model[np.argsort(rows)]    stacked so, from parameters in the order of the model

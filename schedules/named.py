@@ -2,19 +2,23 @@
 
     Interleaved1F1B(num_stages=8, mpmd_dim=4).build(microbatches=16) == make("interleaved-1f1b", meshes=4, ...)
 
-Those with one stage per mesh take `num_stages`, the others also `mpmd_dim`, the number of meshes.
+Those with one stage per mesh take `num_stages`, the others also `mpmd_dim`, the number of meshes. What else a schedule
+of the library takes is a field of its class, with the same default.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import ClassVar, Final
 
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, at_least_one
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library import make
+from jaxpp.schedules.library import make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
+
+_LIBRARY_NAMES: Final = {"fuse_steady_state": "fused"}
+"""The library's names of options for which JaxPP has another."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +31,10 @@ class LibrarySchedule(BaseSchedule):
 
     published: ClassVar[str] = ""
 
-    def __init_subclass__(cls, **kwargs: object) -> None:
+    def __init_subclass__(cls, published: str = "", **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        if "published" in cls.__dict__:
-            cls.name = cls.published
+        if published or "published" in cls.__dict__:
+            cls.name = cls.published = published or cls.published
 
     def tasks(self, n_mubatches: int) -> ScheduleTasks:
         """The cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
@@ -57,8 +61,9 @@ class LibrarySchedule(BaseSchedule):
         return self.num_stages
 
     def options(self) -> dict[str, object]:
-        """What the library's function takes beside meshes and microbatches."""
-        return {}
+        """What the library's function takes beside meshes and microbatches: the fields of its name."""
+        values = {_LIBRARY_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
+        return {name: values[name] for name in options_of(self.published) if name in values}
 
     def placement(self) -> Placement:
         """Where the stages are at home."""
@@ -92,14 +97,21 @@ class InterleavedBaseSchedule(LibrarySchedule):
         return self.num_stages // self.mpmd_dim
 
     def options(self) -> dict[str, object]:
-        return {"chunks": self.chunks()}
+        chunks = {"chunks": self.chunks()} if "chunks" in options_of(self.published) else {}
+        return {**chunks, **super().options()}
 
     def placement(self) -> Placement:
         return Placement.looped(self.mpmd_dim, self.chunks())
 
 
-@dataclass(frozen=True)
-class _VShaped(InterleavedBaseSchedule):
+class _Waves(InterleavedBaseSchedule):
+    """Stages down the meshes and up again."""
+
+    def placement(self) -> Placement:
+        return Placement.waves(self.mpmd_dim, self.chunks())
+
+
+class _VShaped(_Waves):
     """Two stages per mesh, down the meshes and up again."""
 
     def __post_init__(self) -> None:
@@ -110,51 +122,33 @@ class _VShaped(InterleavedBaseSchedule):
                 f"with self.mpmd_dim={self.mpmd_dim}"
             )
 
-    def options(self) -> dict[str, object]:
-        return {}
 
-    def placement(self) -> Placement:
-        return Placement.waves(self.mpmd_dim, self.chunks())
-
-
-class GPipe(LibrarySchedule):
+class GPipe(LibrarySchedule, published="gpipe"):
     """All forwards, then all backwards (see `gpipe`)."""
 
-    published = "gpipe"
 
-
-class Std1F1B(LibrarySchedule):
+class Std1F1B(LibrarySchedule, published="1f1b"):
     """One forward, one backward (see `one_f_one_b`)."""
 
-    published = "1f1b"
 
-
-class Eager1F1B(LibrarySchedule):
+class Eager1F1B(LibrarySchedule, published="eager-1f1b"):
     """1F1B with twice as many forwards ahead (see `eager_one_f_one_b`)."""
 
-    published = "eager-1f1b"
 
-
-class ZeroBubble(LibrarySchedule):
+class ZeroBubble(LibrarySchedule, published="zb-h1"):
     """ZB-H1: the backward split in two, in the memory of 1F1B (see `zb_h1`)."""
 
-    published = "zb-h1"
 
-
-class ZeroBubbleH2(LibrarySchedule):
+class ZeroBubbleH2(LibrarySchedule, published="zb-h2"):
     """ZB-H2: nearly no bubble, in twice the memory of 1F1B (see `zb_h2`)."""
 
-    published = "zb-h2"
 
-
-class Chimera(LibrarySchedule):
+class Chimera(LibrarySchedule, published="chimera"):
     """Two directions, each stage on two meshes (see `chimera`)."""
-
-    published = "chimera"
 
 
 @dataclass(frozen=True)
-class DualPipe(LibrarySchedule):
+class DualPipe(LibrarySchedule, published="dualpipe"):
     """Two directions, a forward of one with a backward of the other (see `dualpipe`).
 
     Attributes:
@@ -162,14 +156,10 @@ class DualPipe(LibrarySchedule):
     """
 
     fused: bool = True
-    published = "dualpipe"
-
-    def options(self) -> dict[str, object]:
-        return {"fused": self.fused}
 
 
 @dataclass(frozen=True)
-class Seq1F1B(LibrarySchedule):
+class Seq1F1B(LibrarySchedule, published="seq1f1b"):
     """1F1B over slices of the sequence (see `seq1f1b`).
 
     Attributes:
@@ -177,14 +167,10 @@ class Seq1F1B(LibrarySchedule):
     """
 
     slices: int = 2
-    published = "seq1f1b"
-
-    def options(self) -> dict[str, object]:
-        return {"slices": self.slices}
 
 
 @dataclass(frozen=True)
-class Interleaved1F1B(InterleavedBaseSchedule):
+class Interleaved1F1B(InterleavedBaseSchedule, published="interleaved-1f1b"):
     """1F1B with several stages per mesh (see `interleaved_1f1b`).
 
     Attributes:
@@ -193,14 +179,9 @@ class Interleaved1F1B(InterleavedBaseSchedule):
 
     fuse_steady_state: bool = False
 
-    published = "interleaved-1f1b"
-
-    def options(self) -> dict[str, object]:
-        return {"chunks": self.chunks(), "fused": self.fuse_steady_state}
-
 
 @dataclass(frozen=True)
-class KimiK2(InterleavedBaseSchedule):
+class KimiK2(InterleavedBaseSchedule, published="kimi-k2"):
     """Interleaved 1F1B with one more forward ahead (see `kimi_k2`).
 
     Attributes:
@@ -209,30 +190,21 @@ class KimiK2(InterleavedBaseSchedule):
 
     fuse_steady_state: bool = False
 
-    published = "kimi-k2"
 
-    def options(self) -> dict[str, object]:
-        return {"chunks": self.chunks(), "fused": self.fuse_steady_state}
-
-
-class LoopedBFS(InterleavedBaseSchedule):
+class LoopedBFS(InterleavedBaseSchedule, published="looped-bfs"):
     """GPipe with several stages per mesh, breadth-first (see `looped_bfs`)."""
-
-    published = "looped-bfs"
 
 
 InterleavedGPipe = LoopedBFS
 """JaxPP's name."""
 
 
-class InterleavedZeroBubble(InterleavedBaseSchedule):
+class InterleavedZeroBubble(InterleavedBaseSchedule, published="interleaved-zb"):
     """Interleaved 1F1B with the backward split in two (see `interleaved_zb`)."""
-
-    published = "interleaved-zb"
 
 
 @dataclass(frozen=True)
-class GIS(InterleavedBaseSchedule):
+class GIS(InterleavedBaseSchedule, published="gis"):
     """Interleaved in smaller groups, for less memory (see `gis`).
 
     Attributes:
@@ -240,41 +212,26 @@ class GIS(InterleavedBaseSchedule):
     """
 
     group: int | None = None
-    published = "gis"
-
-    def options(self) -> dict[str, object]:
-        return {"chunks": self.chunks(), "group": self.group}
 
 
-class Hanayo(InterleavedBaseSchedule):
+class Hanayo(_Waves, published="hanayo"):
     """Waves down and up the meshes (see `hanayo`)."""
 
-    published = "hanayo"
 
-    def placement(self) -> Placement:
-        return Placement.waves(self.mpmd_dim, self.chunks())
-
-
-class ZeroBubbleV(_VShaped):
+class ZeroBubbleV(_VShaped, published="zb-v"):
     """ZB-V: no bubble in the memory of 1F1B (see `zb_v`)."""
 
-    published = "zb-v"
 
-
-class VHalf(_VShaped):
+class VHalf(_VShaped, published="v-half"):
     """Half of 1F1B's memory (see `v_half`)."""
 
-    published = "v-half"
 
-
-class VMin(_VShaped):
+class VMin(_VShaped, published="v-min"):
     """A third of 1F1B's memory (see `v_min`)."""
-
-    published = "v-min"
 
 
 @dataclass(frozen=True)
-class DualPipeV(_VShaped):
+class DualPipeV(_VShaped, published="dualpipe-v"):
     """DualPipe in one V (see `dualpipe_v`).
 
     Attributes:
@@ -282,10 +239,6 @@ class DualPipeV(_VShaped):
     """
 
     fused: bool = False
-    published = "dualpipe-v"
-
-    def options(self) -> dict[str, object]:
-        return {"fused": self.fused}
 
     def _make(self, microbatches: int) -> Schedule:
         if microbatches < self.num_stages:
@@ -294,7 +247,5 @@ class DualPipeV(_VShaped):
         return super()._make(microbatches)
 
 
-class BitPipe(_VShaped):
+class BitPipe(_VShaped, published="bitpipe"):
     """Two V-shaped directions, each stage on two meshes (see `bitpipe`)."""
-
-    published = "bitpipe"

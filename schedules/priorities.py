@@ -7,15 +7,15 @@ Backwards go first, then the oldest microbatch, and no stage keeps more activati
 
 from __future__ import annotations
 
-import heapq
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import Dispatch
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import task_times
@@ -44,7 +44,7 @@ def by_priority(
         microbatches: at least 1.
         priority: of a task: a number, or a tuple to compare; ties go to the lower microbatch, then the higher stage.
         tasks: the kinds that every stage runs for every microbatch; a user's as `Kind`.
-        limit: for each stage the most activations that it keeps alive: no forward starts beyond it.
+        limit: for each stage the most activations that a mesh keeps alive of it: no forward starts beyond it.
         mesh_of: the mesh of a task, where its stage is on several.
         costs: times of the tasks; by default F, I and W take equally long, and B as long as two.
 
@@ -53,114 +53,91 @@ def by_priority(
     """
     microbatches = whole_number(microbatches, "microbatches", least=1)
     kinds = {kind if isinstance(kind, str) else kind.name: kind for kind in tasks}
+    types = [
+        [Task(kind, stage, mb) for mb in range(microbatches)] for kind in kinds for stage in range(placement.stages)
+    ]
+    homes = [_homes(name, placement, tasks, mesh_of) for tasks in types]
     rows: list[list[Task]] = [[] for _ in range(placement.meshes)]
-    for stage, homes in enumerate(placement.homes):
-        if stage in placement.spread or (len(homes) > 1 and mesh_of is None):
-            raise ScheduleError(f"{name}: stage {stage} is on several meshes: mesh_of must say which runs a task")
-        for task in (Task(word, stage, mb) for word in kinds for mb in range(microbatches)):
-            mesh = mesh_of(task) if mesh_of else placement[stage]
-            if mesh not in homes:
-                raise ScheduleError(f"{name}: mesh_of sends {task.words} to mesh {mesh!r}, expected one of {homes}")
-            rows[mesh].append(task)
-    pool = Schedule.of(name, placement, rows, [kind for kind in kinds.values() if isinstance(kind, Kind)])
-    if pool.graph.lacking or not pool.rules.keys() >= kinds.keys():
-        check(pool)
-    keys = [(priority(task), task.microbatch, -task.stage) for task in pool.graph.tasks]
-    schedule = replace(pool, orders=_Run(pool.graph, task_times(pool, costs or Costs()), keys, limit).run())
+    for tasks_of, (mesh, *_) in zip(types, homes, strict=True):
+        rows[mesh].append(tasks_of[0])
+    first = Schedule.of(name, placement, rows, [kind for kind in kinds.values() if isinstance(kind, Kind)])
+    if first.graph.lacking or not first.rules.keys() >= kinds.keys():
+        check(first)
+    run = _ByPriority(first, costs or Costs(), types, homes, priority, limit)
+    run.run()
+    run.check_done()
+    orders = tuple(tuple(types[each][microbatch] for each, microbatch in order) for order in run.orders)
+    schedule = replace(first, orders=orders)
     check(schedule)
     return schedule
 
 
-@dataclass
-class _Run:
-    """A run that decides as it goes, over the numbers of a graph whose rows have no order yet."""
+def _homes(
+    name: str, placement: Placement, tasks: Sequence[Task], mesh_of: Callable[[Task], int] | None
+) -> Sequence[int]:
+    """The mesh of each of these tasks of one stage."""
+    stage = tasks[0].stage
+    homes = placement.homes[stage]
+    if mesh_of is None and len(homes) == 1:
+        return homes * len(tasks)
+    if mesh_of is None or stage in placement.spread:
+        raise ScheduleError(f"{name}: stage {stage} is on several meshes: mesh_of must say which runs a task")
+    found = list(map(mesh_of, tasks))
+    for task, mesh in zip(tasks, found, strict=True):
+        if mesh not in homes:
+            raise ScheduleError(f"{name}: mesh_of sends {task.words} to mesh {mesh!r}, expected one of {homes}")
+    return found
 
-    graph: Graph
-    durations: Sequence[float]
-    keys: Sequence[Any]
-    limit: Callable[[int], int] | None
-    orders: list[list[Task]] = field(init=False)
-    # Tasks that have all they need, by mesh; those that a limit holds back are put back.
-    ready: list[list[tuple[Any, int]]] = field(init=False)
-    alive: dict[int, int] = field(default_factory=dict[int, int])
-    events: list[tuple[float, int, int]] = field(default_factory=list[tuple[float, int, int]])
 
-    def __post_init__(self) -> None:
-        graph = self.graph
-        self.orders = [[] for _ in graph.rows]
-        self.ready = [[] for _ in graph.rows]
-        self.homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
-        self.missing = [len(needs) for needs in graph.needs]
-        self.users: list[list[int]] = [[] for _ in graph.tasks]
-        self.busy_with = [-1] * len(graph.rows)
-        self.track_clocks: dict[tuple[int, str], float] = {}
-        # Sums of the same times in another order differ in their last digits.
-        self.tolerance = 1e-9 * min(self.durations, default=0.0)
-        for number, needs in enumerate(graph.needs):
+class _ByPriority(Dispatch):
+    """A run over all microbatches; `first` has the tasks of the first one, from which it learns who needs whom."""
+
+    def __init__(
+        self,
+        first: Schedule,
+        costs: Costs,
+        types: Sequence[Sequence[Task]],
+        homes: Sequence[Sequence[int]],
+        preferred: Callable[[Task], Any],
+        limit: Callable[[int], int] | None,
+    ) -> None:
+        self.types, self.preferred = types, preferred
+        graph = first.graph
+        type_of = {tasks[0]: each for each, tasks in enumerate(types)}
+        numbers = [type_of[task] for task in graph.tasks]
+        times = [0.0] * len(types)
+        users: list[list[int]] = [[] for _ in types]
+        for each, time, needs in zip(numbers, task_times(first, costs), graph.needs, strict=True):
+            times[each] = time
             for need in needs:
-                self.users[need].append(number)
+                users[numbers[need]].append(each)
+        tracks = {numbers[number]: track for number, track in graph.tracks.items()}
+        super().__init__(times, [0.0] * len(types), users, homes, first.meshes, tracks)
+        forwards = {tasks[0].stage: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
+        self.limits = {each: limit(stage) for stage, each in forwards.items()} if limit else {}
+        # For the last type of a stage its forward, whose activations it gives back.
+        last = "weight_grad" if "weight_grad" in graph.numbers else "backward"
+        stages = {each: tasks[0].stage for each, tasks in enumerate(types) if tasks[0].kind == last}
+        self.frees = {each: forwards[stage] for each, stage in stages.items() if self.limits}
+        # Activations by the mesh that keeps them and the forward that made them.
+        self.alive: dict[tuple[int, int], int] = defaultdict(int)
 
-    def run(self) -> tuple[tuple[Task, ...], ...]:
-        for number, missing in enumerate(self.missing):
-            if not missing:
-                self.offer(number)
-        now = 0.0
-        while True:
-            for mesh in range(len(self.orders)):
-                if self.busy_with[mesh] < 0:
-                    self.decide(mesh, now)
-            if not self.events:
-                break
-            now = self.events[0][0]
-            while self.events and self.events[0][0] <= now + self.tolerance:
-                _, mesh, number = heapq.heappop(self.events)
-                if self.busy_with[mesh] == number:
-                    self.busy_with[mesh] = -1
-                self.finish(number)
-        self.check_done()
-        return tuple(map(tuple, self.orders))
+    def priority(self, each: int, microbatch: int) -> Any:
+        task = self.types[each][microbatch]
+        return self.preferred(task), microbatch, -task.stage
 
-    def offer(self, number: int) -> None:
-        heapq.heappush(self.ready[self.homes[number]], (self.keys[number], number))
+    def fits(self, mesh: int, each: int) -> bool:
+        return each not in self.limits or self.alive[mesh, each] < self.limits[each]
 
-    def decide(self, mesh: int, now: float) -> None:
-        """Start the best task that is ready, and before it the copies that are."""
-        held: list[tuple[Any, int]] = []
-        while self.ready[mesh]:
-            entry = heapq.heappop(self.ready[mesh])
-            number = entry[1]
-            if not self.fits(number):
-                held.append(entry)
-                continue
-            self.start(mesh, number, now)
-            if number not in self.graph.tracks:
-                break
-        for entry in held:
-            heapq.heappush(self.ready[mesh], entry)
+    def started(self, mesh: int, each: int) -> None:
+        if each in self.limits:
+            self.alive[mesh, each] += 1
 
-    def fits(self, number: int) -> bool:
-        task = self.graph.tasks[number]
-        return not self.limit or task.kind != "forward" or self.alive.get(task.stage, 0) < self.limit(task.stage)
-
-    def start(self, mesh: int, number: int, now: float) -> None:
-        task, track = self.graph.tasks[number], self.graph.tracks.get(number)
-        self.orders[mesh].append(task)
-        self.alive[task.stage] = self.alive.get(task.stage, 0) + (task.kind == "forward")
-        if track is None:
-            self.busy_with[mesh] = number
-        else:
-            now = max(now, self.track_clocks.get((mesh, track), 0.0))
-            self.track_clocks[mesh, track] = now + self.durations[number]
-        heapq.heappush(self.events, (now + self.durations[number], mesh, number))
-
-    def finish(self, number: int) -> None:
-        task = self.graph.tasks[number]
-        releases = "weight_grad" if "weight_grad" in self.graph.numbers else "backward"
-        self.alive[task.stage] -= task.kind == releases
-        for user in self.users[number]:
-            self.missing[user] -= 1
-            if not self.missing[user]:
-                self.offer(user)
+    def ended(self, each: int, microbatch: int) -> None:
+        if each in self.frees:
+            mesh = self.homes[self.frees[each]][microbatch]
+            self.alive[mesh, self.frees[each]] -= 1
+            self.touched.add(mesh)
 
     def check_done(self) -> None:
         """Name what is stuck.
@@ -168,11 +145,12 @@ class _Run:
         Raises:
             ScheduleError: a limit lets nothing run on, or tasks wait for one another.
         """
-        if sum(map(len, self.orders)) == len(self.graph.tasks):
+        if sum(map(len, self.orders)) == sum(map(len, self.types)):
             return
-        held = [number for row in self.ready for _, number in row]
+        held = [(each, heap[0][1]) for heaps in self.ready for each, heap in heaps.items() if heap]
         if not held:
             raise ScheduleError("the kinds of tasks need one another in a circle: nothing can run")
-        task = self.graph.tasks[held[0]]
-        alive = f"{self.alive.get(task.stage, 0)} activations of stage {task.stage} are alive"
+        each, microbatch = held[0]
+        task = self.types[each][microbatch]
+        alive = f"{self.alive[self.homes[each][microbatch], each]} activations of stage {task.stage} are alive"
         raise ScheduleError(f"nothing can run on: {task.words} is beyond the limit, as {alive} and none can be freed")

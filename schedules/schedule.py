@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.csv import check_copies, parse_csv, placement_of, print_csv
@@ -55,7 +56,7 @@ class Schedule:
             raise ScheduleError(
                 f"{self.name}: the placement names {self.meshes} meshes, but there are {len(self.orders)} orders"
             )
-        found = {cell for row in self.cells for cell in row if len(cell) > 1}
+        found = {cell for row in self.cells for cell in row if len(cell) > 1} if self.fused else set()
         for group in self.fused - found:
             words = "+".join(map(str, group))
             raise ScheduleError(f"{self.name}: fused group {words} must be two or more neighbours in one mesh's order")
@@ -70,10 +71,19 @@ class Schedule:
         skipped: Iterable[Task] = (),
     ) -> Schedule:
         """Build from the cells of each mesh; a cell is a task, or a sequence of tasks that are fused."""
-        cells = [[(cell,) if isinstance(cell, Task) else tuple(cell) for cell in row] for row in rows]
-        orders = tuple(tuple(task for cell in row for task in cell) for row in cells)
-        fused = frozenset(cell for row in cells for cell in row if len(cell) > 1)
-        return cls(name, placement, orders, fused, tuple(kinds), frozenset(skipped))
+        orders: list[tuple[Task, ...]] = []
+        fused: set[tuple[Task, ...]] = set()
+        for row in rows:
+            order: list[Task] = []
+            for cell in row:
+                if isinstance(cell, Task):
+                    order.append(cell)
+                    continue
+                order += cell
+                if len(cell) > 1:
+                    fused.add(tuple(cell))
+            orders.append(tuple(order))
+        return cls(name, placement, tuple(orders), frozenset(fused), tuple(kinds), frozenset(skipped))
 
     @staticmethod
     def parse(text: str) -> Schedule:
@@ -168,7 +178,7 @@ class Schedule:
         """For each mesh its cells in order: tuples of the tasks that run as one, mostly of one task."""
         heads = {group[0]: group for group in self.fused if len(group) > 1}
         if not heads:
-            return tuple(tuple((task,) for task in order) for order in self.orders)
+            return tuple(tuple(zip(order, strict=True)) for order in self.orders)
         return tuple(_cells(order, heads) for order in self.orders)
 
     @cached_property
@@ -183,7 +193,8 @@ class Schedule:
 
     @cached_property
     def _graph(self) -> Graph:
-        return build_graph(self.placement, self.rules, self.cells, self.skipped)
+        with collector_paused():
+            return build_graph(self.placement, self.rules, self.cells, self.skipped)
 
     def dependences(self, task: Task) -> tuple[Task, ...]:
         """What `task` needs before it can run, by the rules of its kind; wrong schedules may lack some of it.

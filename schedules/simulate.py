@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.report import Report

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.tools.pipeline_text import PipelineTextError, parse_pipeline, unknown
+from jaxpp.validation import MOST_TRIPS
 
 Passes = Mapping[str, type[Pass]]
 Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
@@ -68,15 +69,26 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
     group.add_argument(
         "--validate", action="store_true", help="run the module before and after every pass and compare the results"
     )
-    group.add_argument("--seed", type=_seed, default=0, metavar="N", help="for --validate: the seed of its inputs")
+    group.add_argument("--seed", type=_from(0), default=0, metavar="N", help="for --validate: the seed of its inputs")
+    group.add_argument(
+        "--validate-trips",
+        type=_from(1),
+        default=MOST_TRIPS,
+        metavar="N",
+        help=f"for --validate: how often a loop of unknown length may run (default {MOST_TRIPS})",
+    )
     group.add_argument("--debug", action="store_true", help="show the traceback of an internal error")
 
 
-def _seed(text: str) -> int:
-    """What argparse makes of `--seed`: a number from 0 on, as numpy's generators take it."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a number from 0 on, found '{text}'")
-    return int(text)
+def _from(least: int) -> Callable[[str], int]:
+    """What argparse makes of a number that has to be so large or larger."""
+
+    def read(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"expected a number from {least} on, found '{text}'")
+        return int(text)
+
+    return read
 
 
 def pipeline_of(

@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.locations import source_of
+from jaxpp.ir.locations import source_of
 
 NOT_UTF8 = "the input holds a name that is not UTF-8"
 

@@ -1,4 +1,8 @@
-"""`python -m jaxpp.tools.docs`: write docs/passes.md from the docstrings of the passes; `--check` tells if it is stale.
+"""`python -m jaxpp.tools.docs`: write what is generated under docs/; `--check` tells if it is stale.
+
+docs/passes.md is made of the docstrings of the passes. In docs/tour.md the excerpts are: a line
+`<!-- after NAME: PATTERN -->` asks for the lines that match PATTERN of the module after the pass NAME (or after
+`lowering`), when the pipeline runs on the `step` of the page's first Python block.
 
 A pass documents its options (its dataclass fields) in its docstring, in a section of lines `name: what it is`:
 
@@ -9,16 +13,24 @@ A pass documents its options (its dataclass fields) in its docstring, in a secti
 
 import argparse
 import inspect
+import io
+import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from jaxpp.hlo_passes.base import Pass
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.hlo_passes.base import Pass, run_passes
 from jaxpp.tools.listing import first_line
+from jaxpp.tools.observers import PrintAfter
 from jaxpp.tools.pipeline_text import Option, options_of, quote
 
-_TARGET = Path(__file__).resolve().parents[1] / "docs" / "passes.md"
+_DOCS = Path(__file__).resolve().parents[1] / "docs"
 _SECTION = re.compile(r"^Options:\n((?: +\S.*\n|\n(?= ))+)\n?", re.MULTILINE)
 _ENTRY = re.compile(r"^    (\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 _INTRODUCTION = """\
@@ -29,6 +41,18 @@ _INTRODUCTION = """\
 In the order in which `jaxpp-opt --pipeline mpmd` runs them. Alone, a pass is run with `jaxpp-opt -p name`, or
 `jaxpp-opt -p name{option=value}`. What the modules between them look like: [ir.md](ir.md).
 """
+
+_PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_EXCERPT = re.compile(r"^<!-- after ([\w-]+): ([^\n]*) -->\n(?:\n```mlir\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
+_HEADER = re.compile(r"^// -----// after ([\w-]+) //----- //\n", re.MULTILINE)
+# What an excerpt leaves out: the types of operands, results and attributes, and the precision of products.
+_LEFT_OUT = re.compile(
+    r", precision = \[[^]]*\]"
+    r"| : i(?:32|64)\b"
+    r"|(?<=>) : tensor<\w+>(?=\}|$)"
+    r"| : [(!t][^{]*?(?=(?: attributes)? \{|$)"
+)
+_WIDTH = 118
 
 
 def passes_page(passes: Mapping[str, type[Pass]]) -> str:
@@ -62,22 +86,78 @@ def _row(option: Option, doc: str) -> str:
     return f"| `{option.name}` | {option.type.__name__} | {default} | {doc} |"
 
 
-def main(argv: Sequence[str] | None = None, *, target: Path = _TARGET) -> int:
-    """Write `target`, or with `--check` compare: exit code 1 when it is stale."""
-    parser = argparse.ArgumentParser("python -m jaxpp.tools.docs", description="Write docs/passes.md.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the file is stale")
+def tour_page(text: str) -> str:
+    """`text`, the page docs/tour.md, with the excerpts that it asks for.
+
+    Raises:
+        ValueError: a marker names no pass of the pipeline, or no line matches its pattern.
+    """
+    modules = _modules(text)
+
+    def excerpt(found: re.Match[str]) -> str:
+        name, pattern = found.groups()
+        if name not in modules:
+            raise ValueError(f"`after {name}`: no pass of the pipeline has that name")
+        lines = list(_chosen(modules[name].splitlines(), re.compile(pattern)))
+        if not lines:
+            raise ValueError(f"`after {name}`: no line matches `{pattern}`")
+        return "\n".join([f"<!-- after {name}: {pattern} -->", "", "```mlir", *lines, "```", ""])
+
+    return _EXCERPT.sub(excerpt, text)
+
+
+def _modules(text: str) -> dict[str, str]:
+    """The module of the page's `step` as it was lowered, and after each pass."""
+    from jaxpp.hlo_passes import PIPELINES
+
+    example = _PYTHON.search(text)
+    if example is None:
+        raise ValueError("the page has no Python block")
+    names: dict[str, Any] = {}
+    exec(example[1], names)  # what a reader of the page would run
+    lowered = names["step"].lower(names["weights"], names["batch"]).as_text()
+    printed = io.StringIO()
+    module = ir.Module.parse(lowered, make_context())
+    run_passes(module, PIPELINES["mpmd"](), [PrintAfter(printed, None)])
+    _, *parts = _HEADER.split(printed.getvalue())
+    return {"lowering": lowered, **dict(zip(parts[::2], parts[1::2], strict=True))}
+
+
+def _chosen(lines: Sequence[str], pattern: re.Pattern[str]) -> Iterator[str]:
+    """The lines that match, shortened; a line of dots for those in between."""
+    last = -1
+    for number, line in enumerate(lines):
+        if not pattern.search(line):
+            continue
+        indent = line[: len(line) - len(line.lstrip())]
+        if 0 <= last < number - 1:
+            yield f"{indent}..."
+        yield from textwrap.wrap(
+            _LEFT_OUT.sub("", line), _WIDTH, subsequent_indent=f"{indent}    ", break_long_words=False
+        )
+        last = number
+
+
+def main(argv: Sequence[str] | None = None, *, folder: Path = _DOCS) -> int:
+    """Write the pages into `folder`, or with `--check` compare: exit code 1 when one is stale."""
+    parser = argparse.ArgumentParser("python -m jaxpp.tools.docs", description="Write docs/passes.md, docs/tour.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a page is stale")
     options = parser.parse_args(argv)
     from jaxpp.hlo_passes import PASSES
 
-    page = passes_page(PASSES)
-    if not options.check:
-        target.write_text(page, encoding="utf-8")
-        return 0
-    if target.exists() and target.read_text(encoding="utf-8") == page:
-        return 0
-    print(f"{target.name} is stale: run `make docs`", file=sys.stderr)
-    return 1
+    tour = folder / "tour.md"
+    pages = {folder / "passes.md": passes_page(PASSES), tour: tour_page(tour.read_text(encoding="utf-8"))}
+    stale = [page for page, text in pages.items() if not page.exists() or page.read_text(encoding="utf-8") != text]
+    for page in stale:
+        if options.check:
+            print(f"{page.name} is stale: run `make docs`", file=sys.stderr)
+        else:
+            page.write_text(pages[page], encoding="utf-8")
+    return int(options.check and bool(stale))
 
 
 if __name__ == "__main__":
+    # Before JAX is imported, which reads them: the tour has two meshes of one device.
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("JAX_NUM_CPU_DEVICES", "2")
     sys.exit(main())

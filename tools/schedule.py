@@ -15,8 +15,9 @@ from rich.console import RenderableType
 from tqdm import tqdm
 
 from jaxpp import schedules as S
-from jaxpp.schedules.files import write_file
+from jaxpp._system import write_file
 from jaxpp.schedules.formats.picture import picture
+from jaxpp.schedules.given import library_name
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
 from jaxpp.tools.schedule_arguments import make_parser
@@ -26,7 +27,7 @@ OK, BAD_INPUT, BAD_USAGE, INTERNAL_ERROR = 0, 1, 2, 70
 
 
 @dataclass(frozen=True)
-class _Call:
+class _Invocation:
     """One invocation: its arguments, and the streams that a command may read and report to."""
 
     options: argparse.Namespace
@@ -64,7 +65,7 @@ def main(
         return stop.code if isinstance(stop.code, int) else BAD_USAGE
     try:
         check_options(options)
-        result = options.command(_Call(options, stdin, stderr))
+        result = options.command(_Invocation(options, stdin, stderr))
         _write(result, getattr(options, "output", "-"), stdout)
     except UsageError as error:
         print(f"{options.usage.format_usage()}{options.usage.prog}: error: {error}", file=stderr)
@@ -86,7 +87,7 @@ def main(
     return OK
 
 
-def _list(call: _Call) -> RenderableType:
+def _list(call: _Invocation) -> RenderableType:
     """List the schedules of the library, with their papers and options.
 
     example: jaxpp-schedule list
@@ -94,7 +95,7 @@ def _list(call: _Call) -> RenderableType:
     return tables.library()
 
 
-def _show(call: _Call) -> RenderableType:
+def _show(call: _Invocation) -> RenderableType:
     """Print the grid of a schedule, in colour on a terminal.
 
     example: jaxpp-schedule show interleaved-1f1b --meshes 4 --microbatches 8 --chunks 2
@@ -102,7 +103,7 @@ def _show(call: _Call) -> RenderableType:
     return tables.grid(call.schedule(call.options.name))
 
 
-def _simulate(call: _Call) -> RenderableType | str:
+def _simulate(call: _Invocation) -> RenderableType | str:
     """Print how long a schedule takes, its bubbles, and the memory of each mesh.
 
     example: jaxpp-schedule simulate zb-h1 --meshes 4 --microbatches 8 --weight-grad 0.7 --hop 0.1
@@ -111,7 +112,7 @@ def _simulate(call: _Call) -> RenderableType | str:
     return f"{json.dumps(tables.numbers(report), indent=2)}\n" if call.options.json else tables.summary(report)
 
 
-def _compare(call: _Call) -> RenderableType:
+def _compare(call: _Invocation) -> RenderableType:
     """Compare schedules, the shortest makespan first.
 
     example: jaxpp-schedule compare 1f1b zb-v gis{chunks=4} mine.txt --meshes 4 --microbatches 8 --costs costs.toml
@@ -124,13 +125,13 @@ def _compare(call: _Call) -> RenderableType:
             # Costs of more stages than a schedule has are those of parts of its stages.
             rows.append((name, S.simulate(made, costs.merged(made.stages))))
         except S.ScheduleError as error:
-            if name.partition("{")[0] not in S.names():
+            if library_name(name) is None:
                 raise
             rows.append((name, error))
     return tables.comparison(rows)
 
 
-def _search(call: _Call) -> RenderableType:
+def _search(call: _Invocation) -> RenderableType:
     """Find a schedule that is short for given costs and within given memory, and print its grid.
 
     example: jaxpp-schedule search --meshes 4 --microbatches 8 --placement v --memory-limit 4 --seconds 5 -o best.txt
@@ -150,7 +151,7 @@ def _search(call: _Call) -> RenderableType:
     return tables.grid(found)
 
 
-def _tune(call: _Call) -> str:
+def _tune(call: _Invocation) -> str:
     """Rank all schedules of the library and what a search finds, for given costs and within given memory.
 
     example: jaxpp-schedule tune --meshes 4 --microbatches 8 --costs costs.toml --memory-limit 4
@@ -160,7 +161,7 @@ def _tune(call: _Call) -> str:
         return f"{S.tune(costs, **_wanted(call.options), progress=progress)}\n"
 
 
-def _convert(call: _Call) -> str:
+def _convert(call: _Invocation) -> str:
     """Print a schedule as a grid, as one of PyTorch's tables, or simulated as a trace for Perfetto.
 
     example: jaxpp-schedule convert 1f1b --meshes 4 --microbatches 8 --to csv -o 1f1b.csv
@@ -172,7 +173,7 @@ def _convert(call: _Call) -> str:
     return schedule.to_csv(call.options.communicate) if form == "csv" else f"{schedule}\n"
 
 
-def _plot(call: _Call) -> bytes:
+def _plot(call: _Invocation) -> bytes:
     """Draw a simulated schedule: SVG, PNG, or an HTML page that zooms.
 
     example: jaxpp-schedule plot zb-v --meshes 4 --microbatches 8 -o zb-v.html
@@ -180,7 +181,7 @@ def _plot(call: _Call) -> bytes:
     return picture(call.report(call.options.name), call.options.output)
 
 
-_COMMANDS: Final[Mapping[str, Callable[[_Call], RenderableType | str | bytes]]] = {
+_COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | bytes]]] = {
     "list": _list,
     "show": _show,
     "simulate": _simulate,

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from jaxpp.schedules.given import Option, WordsError, library_options
+from jaxpp.schedules.given import LibraryOption, WordsError, library_options
 from jaxpp.tools.schedule_input import COSTS
 
 _NAME: Final = (
@@ -64,7 +64,7 @@ def _add_library_options(parser: argparse.ArgumentParser) -> None:
             group.add_argument(flag, type=_converter(option), metavar=metavar, help=about)
 
 
-def _converter(option: Option) -> Callable[[str], object]:
+def _converter(option: LibraryOption) -> Callable[[str], object]:
     def convert(text: str) -> object:
         try:
             return option.convert(text)

@@ -2,12 +2,11 @@
 
 import argparse
 import dataclasses
-import inspect
 from typing import Any, Final, TextIO
 
 from jaxpp import schedules as S
 from jaxpp.schedules.given import FileError, WordsError, library_name, library_options, parse_file
-from jaxpp.schedules.library import LIBRARY
+from jaxpp.schedules.library import options_of
 from jaxpp.tools import streams
 from jaxpp.tools.streams import InputError
 
@@ -26,7 +25,7 @@ def check_options(options: argparse.Namespace) -> None:
         UsageError: there is one.
     """
     given = vars(options)
-    names = [name.partition("{")[0] for name in given.get("names", [given.get("name")]) if name]
+    names = [library_name(name) for name in given.get("names", [given.get("name")]) if name]
     for option in library_options().values() if names else ():
         if given[option.name] is not None and not any(name in option.schedules for name in names):
             flag = option.name.replace("_", "-")
@@ -69,7 +68,7 @@ def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, objec
         for option in library_options().values()
         if name in option.schedules and getattr(options, option.name) is not None
     }
-    if name is not None and "costs" in inspect.signature(LIBRARY[name]).parameters:
+    if name is not None and "costs" in options_of(name):
         values["costs"] = load_costs(options)
     return values
 

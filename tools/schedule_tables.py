@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxpp import schedules as S
-from jaxpp.schedules.library import LIBRARY
+from jaxpp.schedules.library import LIBRARY, options_of
 from jaxpp.schedules.report import Release
 
 _RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")
@@ -50,8 +50,8 @@ def library() -> Table:
         summary = (inspect.getdoc(function) or "").partition("\n")[0].removesuffix(".")
         paper = _PAPER.search(summary)
         options = [
-            f"{parameter.name}={parameter.default}" if parameter.default is not None else parameter.name
-            for parameter in list(inspect.signature(function).parameters.values())[2:]
+            f"{option}={parameter.default}" if parameter.default is not None else option
+            for option, parameter in options_of(name).items()
         ]
         table.add_row(name, _PAPER.sub("", summary), paper["paper"] if paper else "", " ".join(options).lower())
     return table

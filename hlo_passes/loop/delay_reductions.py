@@ -5,17 +5,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import terminator
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.shardings import MeshAxes, uneven_axes, without
-from jaxpp.hlo_passes.ir.values import is_used, is_zero, zeros_of
 from jaxpp.hlo_passes.loop import partial_sums
-from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, REDUCE, PartialSum, Stacker
+from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, PartialSum, Stacker
 from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant, remake, sharded, shardings
+from jaxpp.ir.functions import terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
+from jaxpp.ir.values import is_used, is_zero
 
 CHOICES = ("microbatch", "step")
 
@@ -94,7 +95,7 @@ def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Total:
+class _DelayedSum:
     """A carried value that each iteration adds partial sums over the same axes to: additions in order, and summands."""
 
     position: int
@@ -106,12 +107,12 @@ class _Total:
         return self.terms[0].axes
 
 
-def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _Total | None:
+def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum | None:
     """What the loop sums at `position`, if all of it may wait."""
     value: ir.Value = loop.body.arguments[position]
     if is_used(loop.op.regions[0].blocks[0].arguments[position]):
         return None
-    total = _Total(position, [], [])
+    total = _DelayedSum(position, [], [])
     while True:
         uses = list(value.uses)
         if len(uses) != 1:
@@ -130,12 +131,12 @@ def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _Total | None
         value = op.results[0]
 
 
-def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _Total) -> bool:
+def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> bool:
     """Whether the accumulator is sharded over the axes of the sum, so that one summand per device takes more memory."""
     return any(not set(axes).isdisjoint(total.axes) for axes in mesh.read(loop.op.results[total.position]))
 
 
-def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _Total) -> int:
+def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> int:
     """Bytes per device that one summand per device takes more than the accumulator does now."""
     result = loop.op.results[total.position]
     axes = mesh.read(result)
@@ -149,18 +150,18 @@ class _Rewrite:
         self._mesh, self._loop = mesh, loop
         self._old: list[ir.Operation] = []
 
-    def run(self, totals: list[_Total]) -> None:
+    def run(self, totals: list[_DelayedSum]) -> None:
         """Rewrite the body, then the loop around it, then what follows it."""
         by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
         old = self._loop.op
-        shardings = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]
+        groups = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]
         types = {n: stacker.type_of(old.results[n].type) for n, (_, stacker) in by_position.items()}
         for total, stacker in by_position.values():
             self._in_body(total, stacker)
         for op in self._old:
             op.erase()
         zeros = {n: stacker.zeros(old.results[n], ir.InsertionPoint(old)) for n, (_, stacker) in by_position.items()}
-        new = self._loop_with(types, zeros, dict(zip(by_position, shardings, strict=True)))
+        new = self._loop_with(types, zeros, dict(zip(by_position, groups, strict=True)))
         after = ir.InsertionPoint.after(new)
         for number, result in enumerate(old.results):
             made = new.results[number]
@@ -169,7 +170,7 @@ class _Rewrite:
             result.replace_all_uses_with(made)
         old.erase()
 
-    def _in_body(self, total: _Total, stacker: Stacker) -> None:
+    def _in_body(self, total: _DelayedSum, stacker: Stacker) -> None:
         body = self._loop.body
         value: ir.Value = body.arguments[total.position]
         terms = iter(total.terms)
@@ -183,57 +184,32 @@ class _Rewrite:
         self._old.extend(op for term in total.terms for op, _ in term.steps)
 
     def _loop_with(
-        self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], shardings: Mapping[int, ir.Attribute]
+        self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], groups: Mapping[int, ir.Attribute]
     ) -> ir.Operation:
         """The loop anew, with these types, first values and shardings of some of what it carries."""
         old = self._loop.op
         rank = [ir.RankedTensorType(result.type).rank for result in old.results]
         whole = [at.value_sharding(r) or self._mesh.attribute([()] * k) for r, k in zip(old.results, rank, strict=True)]
-        attributes: dict[str, ir.Attribute] = {name: old.attributes[name] for name in old.attributes}
-        per_value = [shardings.get(number, sharding) for number, sharding in enumerate(whole)]
-        attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get(per_value)
-        new = ir.Operation.create(
-            old.name,
-            results=[types.get(number, result.type) for number, result in enumerate(old.results)],
-            operands=[zeros.get(number, operand) for number, operand in enumerate(old.operands)],
-            attributes=attributes,
-            regions=2,
-            ip=ir.InsertionPoint(old),
-            loc=old.location,
-        )
-        for source, target in zip(old.regions, new.regions, strict=True):
-            block = source.blocks[0]
+        per_value = [groups.get(number, sharding) for number, sharding in enumerate(whole)]
+        for block in (region.blocks[0] for region in old.regions):
             for number, type_ in types.items():
                 block.arguments[number].set_type(type_)
-            block.append_to(target)
-        return new
+        return remake(
+            old,
+            [zeros.get(number, operand) for number, operand in enumerate(old.operands)],
+            [types.get(number, result.type) for number, result in enumerate(old.results)],
+            shardings(per_value),
+        )
 
     def _summed(self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
         """All summands in one, and what the accumulator was before the loop."""
         sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
-        attributes: dict[str, ir.Attribute] = {at.SHARDING: sdy.TensorShardingPerValueAttr.get([sharding])}
-        element = ir.RankedTensorType(old.type).element_type
-        location = ir.Location.unknown()
-        zero = zeros_of(ir.RankedTensorType.get([], element))
-        ip.insert(zero)
-        total = ir.Operation.create(
-            REDUCE,
-            results=[old.type],
-            operands=[parts, zero.results[0]],
-            attributes=attributes | {"dimensions": at.i64s([0])},
-            regions=1,
-            ip=ip,
-            loc=location,
-        )
-        scalar = ir.RankedTensorType.get([], element)
-        block = ir.Block.create_at_start(total.regions[0], [scalar, scalar], [location, location])
-        inside = ir.InsertionPoint(block)
-        both = ir.Operation.create(ADD, results=[scalar], operands=list(block.arguments), ip=inside, loc=location)
-        ir.Operation.create("stablehlo.return", operands=[both.results[0]], ip=inside, loc=location)
-        if is_zero(initial):
-            return total.results[0]
-        operands = [initial, total.results[0]]
-        made = ir.Operation.create(
-            ADD, results=[old.type], operands=operands, attributes=attributes, ip=ip, loc=location
-        )
-        return made.results[0]
+        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(old.type).element_type)
+        with ip, old.location:
+            zero = constant(scalar, 0)
+            reduce = stablehlo.ReduceOp([old.type], [parts], [zero], [0])
+            block = ir.Block.create_at_start(reduce.regions[0], [scalar, scalar], [old.location] * 2)
+            with ir.InsertionPoint(block):
+                stablehlo.return_([stablehlo.add(*block.arguments)])
+            total = sharded(reduce.results[0], sharding)
+            return total if is_zero(initial) else sharded(stablehlo.add(initial, total), sharding)

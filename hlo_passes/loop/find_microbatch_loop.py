@@ -6,16 +6,17 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop, entries
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants, drop_scalar_constraints, split_barriers
-from jaxpp.hlo_passes.loop.counted import counters, trip_count, wrapped
 from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, stages_of, wrong_number
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.counted import counters, trip_count, wrapped
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
@@ -81,6 +82,12 @@ class FindMicrobatchLoop(Pass):
         indices = counters(loop)
         positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
         MicrobatchLoop(loop, length, schedule.stages, text, positions, starts, steps).write()
+
+    def schedule_of(self, module: ir.Module) -> str:
+        """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
+        loop = _find(main_of(module))
+        drop_scalar_constraints(loop)
+        return self._schedule(loop, _length(loop))[1]
 
     def _schedule(self, loop: ir.Operation, length: int) -> tuple[schedules.Schedule, str]:
         """The schedule of the loop and its text form."""

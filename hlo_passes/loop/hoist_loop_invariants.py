@@ -7,9 +7,9 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir.functions import nested
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
 from jaxpp.hlo_passes.loop.invariants import Invariants
+from jaxpp.ir.functions import nested
+from jaxpp.ir.loop import MicrobatchLoop
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp._compat import inline_call
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir.functions import callee, functions, nested, reachable
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.build import replace
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import callee, functions, nested, reachable
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,7 @@ def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], ab
             _inline_into(target, by_name, done, (*above, name))
         with ir.InsertionPoint(op):
             values = inline_call(by_name[target], list(op.operands))
-        for result, value in zip(op.results, values, strict=True):
-            result.replace_all_uses_with(value)
-        op.erase()
+        replace(op, values)
     done.add(name)
 
 

@@ -2,16 +2,12 @@
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.cheap import MOST_RECOMPUTED, is_cheap
-from jaxpp.hlo_passes.ir.functions import has_side_effect, operands_with_captures, operations, terminator
-from jaxpp.hlo_passes.ir.values import byte_size, defining_op
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.ops import MOST_RECOMPUTED, float_width, is_cheap, traits
+from jaxpp.ir.values import byte_size, defining_op, viewed
 
 _BARRIER = "stablehlo.optimization_barrier"
-_ARITHMETIC = frozenset(
-    "stablehlo." + name for name in "abs add clamp divide maximum minimum multiply negate select subtract".split()
-)
-_VIEWS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.convert")
 
 
 class Invariants:
@@ -32,7 +28,7 @@ class Invariants:
         for op in self.ops:
             self._read(op)
         self._users = self._find_users(body)
-        self._eighths = self._leading_to_eighths()
+        self._for_8_bits = self._find_for_8_bits()
         # Of each operation: how many are computed again for it, if it is of constants alone, the bytes behind it.
         self._length = [0] * len(self.ops)
         self._constant = [False] * len(self.ops)
@@ -42,7 +38,7 @@ class Invariants:
     def hoisted(self) -> dict[int, bool]:
         """The operations to compute before the loop, in program order; true for one that the loop computes too.
 
-        That is a cheap one (a broadcast), which the loop uses, and which others need that are computed before it.
+        Such an operation is cheap (a broadcast) and used both by the loop and by operations that move in front of it.
         """
         work = [n for n, worth in enumerate(self._worth) if worth] + self._long_chains()
         roots, found = set(work), set(work)
@@ -68,7 +64,7 @@ class Invariants:
             and op.name != _BARRIER
             and self._sent.isdisjoint(op.results)
             and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)
-            and not _makes_eighths(op)
+            and not _casts_to_8_bits(op)
             and not has_side_effect(op)
         )
 
@@ -91,16 +87,18 @@ class Invariants:
                 users[self._number[value]].append(len(self.ops))
         return users
 
-    def _leading_to_eighths(self) -> list[bool]:
-        """Which operations are casts to 8-bit floats, or cheap ones that lead to nothing else."""
+    def _find_for_8_bits(self) -> list[bool]:
+        """Which operations are casts to 8-bit floats, or cheap ones that only such casts use."""
         found = [False] * (len(self.ops) + 1)
         for number in reversed(range(len(self.ops))):
             op, users = self.ops[number], self._users[number]
-            found[number] = _makes_eighths(op) or (is_cheap(op) and bool(users) and all(found[user] for user in users))
+            found[number] = _casts_to_8_bits(op) or (
+                is_cheap(op) and bool(users) and all(found[user] for user in users)
+            )
         return found
 
     def _is_worth(self, number: int) -> bool:
-        """Whether the result of an invariant operation is kept through the step, rather than computed again."""
+        """Whether to keep the result of an invariant operation through the step, instead of rematerialising it."""
         op, producers = self.ops[number], self._producers(number)
         outside = [value for value in self._operands[number] if value not in self._number]
         size = sum(byte_size(result.type) for result in op.results)
@@ -114,8 +112,8 @@ class Invariants:
         elif op.name == "stablehlo.convert":
             worth = 0 < size < self._bytes[number] and size < byte_size(op.operands[0].type) and not scalar
         else:
-            worth = op.name in _ARITHMETIC and size <= self._bytes[number] and not scalar
-        worth = worth and not self._eighths[number]
+            worth = _is_arithmetic(op) and size <= self._bytes[number] and not scalar
+        worth = worth and not self._for_8_bits[number]
         if worth:
             self._bytes[number] = size
         else:
@@ -129,7 +127,7 @@ class Invariants:
             number
             for number, users in enumerate(self._users)
             if self._length[number] > MOST_RECOMPUTED
-            and not self._eighths[number]
+            and not self._for_8_bits[number]
             and not all(user < len(self.ops) and self._invariant[user] for user in users)
         ]
         found: list[int] = []
@@ -147,17 +145,19 @@ class Invariants:
         return found
 
 
-def _makes_eighths(op: ir.Operation) -> bool:
-    """Whether `op` is a cast to a float of 8 bits or less."""
-    if op.name != "stablehlo.convert":
-        return False
+def _is_arithmetic(op: ir.Operation) -> bool:
+    """Whether a cheap `op` computes numbers of numbers, elementwise: no mask, no cast."""
     element = ir.RankedTensorType(op.results[0].type).element_type
-    return isinstance(element, ir.FloatType) and element.width <= 8
+    mask = isinstance(element, ir.IntegerType) and element.width == 1
+    return traits(op).elementwise and not traits(op).view and not mask
+
+
+def _casts_to_8_bits(op: ir.Operation) -> bool:
+    """Whether `op` is a cast to floats of 8 bits or less."""
+    return op.name == "stablehlo.convert" and 0 < float_width(op.results[0]) <= 8
 
 
 def _is_constant(value: ir.Value) -> bool:
     """Whether a value from outside of the loop is made of constants."""
-    op = defining_op(value)
-    while op is not None and op.name in _VIEWS:
-        op = defining_op(op.operands[0])
+    op = defining_op(viewed(value))
     return op is not None and op.name in ("stablehlo.constant", "stablehlo.iota")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.boundary import Boundary
-from jaxpp.hlo_passes.ir.functions import nested, operands_with_captures, operations
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.boundary import Boundary
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import nested, operands_with_captures, operations
 from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
@@ -19,11 +19,11 @@ def check_marks(main: ir.Operation, loop: ir.Operation) -> None:
     """Raise PassError for a mark that stands anywhere but directly in the body of `loop`."""
     body = loop.regions[1].blocks[0]
     for op in nested(main):
-        if boundary.ATTRIBUTE not in op.attributes:
+        if at.BOUNDARY not in op.attributes:
             continue
         if not boundary.is_mark(op):
             raise PassError(
-                f"{boundary.ATTRIBUTE} on a {op.name}",
+                f"{at.BOUNDARY} on a {op.name}",
                 location=op.location,
                 hint="a stage mark is a stablehlo.optimization_barrier",
             )

@@ -8,14 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import operations
-from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
-from jaxpp.hlo_passes.ir.values import defining_op, is_zero, zeros_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant, remake, sharded
+from jaxpp.ir.functions import operations
+from jaxpp.ir.ops import linear_in
+from jaxpp.ir.shardings import MeshAxes, without
+from jaxpp.ir.values import defining_op, is_zero
 
-ADD, SUBTRACT, REDUCE, SCATTER = "stablehlo.add", "stablehlo.subtract", "stablehlo.reduce", "stablehlo.scatter"
+ADD, REDUCE, SCATTER = "stablehlo.add", "stablehlo.reduce", "stablehlo.scatter"
 DOT, CONSTRAINT = "stablehlo.dot_general", "sdy.sharding_constraint"
 
 # The dimension of each operand along which a sum is taken in groups.
@@ -24,10 +26,10 @@ Cuts = Mapping[int, int]
 
 @dataclass(frozen=True, eq=False)
 class PartialSum:
-    """How a value is a sum over `axes`, if nothing but one operation uses it and what it is made of.
+    """A value that is a sum over `axes`, or is computed linearly from such sums; each of them has a single use.
 
-    `steps` holds the operations from the value back to the sums, each with its cuts (a sum) or the numbers of the
-    operands that are such sums themselves (what is linear in them).
+    `steps` holds the operations from the value back to the sums. A sum stands there with its cuts, a linear operation
+    with the numbers of the operands that are partial sums themselves.
     """
 
     axes: tuple[str, ...]
@@ -65,7 +67,7 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
         numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
         pairs = zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
         choices: list[dict[int, int]] = [{0: left, 1: right} for left, right in pairs]
-    elif op.name == REDUCE and _adds(op) and len(op.operands) == 2 and is_zero(op.operands[1]):
+    elif op.name == REDUCE and _is_sum(op):
         choices = [{0: dimension} for dimension in ir.DenseI64ArrayAttr(op.attributes["dimensions"])]
     elif op.name == SCATTER and _adds(op) and len(op.operands) == 3 and is_zero(op.operands[0]):
         choices = _rows_of_scatter(op)
@@ -110,30 +112,21 @@ def _adds(op: ir.Operation) -> bool:
     return [inner.name for inner in ops] == [ADD, "stablehlo.return"]
 
 
+def _is_sum(reduce: ir.Operation) -> bool:
+    return _adds(reduce) and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
+
+
 def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
     """The numbers of the operands in which `op` is linear, if the rest may be a factor of each summand."""
-    if op.name in (ADD, SUBTRACT):
-        return (0, 1)
-    if op.name in ("stablehlo.transpose", "stablehlo.reshape", "stablehlo.negate", CONSTRAINT):
-        return (0,)
     if op.name == "stablehlo.pad":
         return (0,) if is_zero(op.operands[1]) else ()
-    if op.name == "stablehlo.convert":
-        widths = [_float_width(value) for value in (op.operands[0], op.results[0])]
-        return (0,) if 0 < widths[0] <= widths[1] else ()
-    if op.name == REDUCE and _adds(op) and len(op.operands) == 2 and is_zero(op.operands[1]):
-        return (0,)
-    if op.name not in ("stablehlo.multiply", "stablehlo.divide") or not _float_width(op.results[0]):
-        return ()
-    if op.name == "stablehlo.divide":
-        return (0,)
-    others = [number for number in (0, 1) if not _is_factor(op.operands[number], body)]
-    return others if len(others) == 1 else ()
-
-
-def _float_width(value: ir.Value) -> int:
-    element = ir.RankedTensorType(value.type).element_type
-    return element.width if isinstance(element, ir.FloatType) else 0
+    if op.name == REDUCE:
+        return (0,) if _is_sum(op) else ()
+    groups = linear_in(op)
+    if len(groups) > 1:
+        factors = {number for number, value in enumerate(op.operands) if _is_factor(value, body)}
+        groups = [group for group in groups if factors.issuperset(set(range(len(op.operands))).difference(group))]
+    return groups[0] if len(groups) == 1 else ()
 
 
 def _is_factor(value: ir.Value, body: ir.Block) -> bool:
@@ -151,7 +144,7 @@ class Stacker:
     _values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
 
     def rewrite(self, partial: PartialSum) -> ir.Value:
-        """What stands for the sum, computed where it is computed; the old operations stay, to be erased."""
+        """The partial sums in place of the sum, computed right beside it; the caller erases the old operations."""
         value = partial.steps[0][0].results[0]
         for op, how in reversed(partial.steps):
             ip = ir.InsertionPoint(op)
@@ -169,42 +162,31 @@ class Stacker:
         return self.mesh.attribute([self.axes, *without(self.mesh.read(value), self.axes)])
 
     def zeros(self, like: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
-        """No summand on any device."""
-        made = zeros_of(self.type_of(like.type))
-        made.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding_of(like)])
-        ip.insert(made)
-        return made.results[0]
+        """The zeros from which the summands of all devices start."""
+        made = constant(self.type_of(like.type), 0, ip=ip, loc=like.location)
+        return sharded(made, self.sharding_of(like))
 
     def like(
         self, op: ir.Operation, operands: Sequence[ir.Value], ip: ir.InsertionPoint, **changed: ir.Attribute
     ) -> ir.Value:
         """`op` on other operands, its result with the new dimension; `changed` attributes instead of its own."""
         result = op.results[0]
-        attributes: dict[str, ir.Attribute] = {name: op.attributes[name] for name in op.attributes} | changed
-        if op.name == CONSTRAINT:
-            attributes["sharding"] = self.sharding_of(result)
-        else:
-            attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.sharding_of(result)])
-        made = ir.Operation.create(
-            op.name,
-            results=[self.type_of(result.type)],
-            operands=list(operands),
-            attributes=attributes,
-            regions=len(op.regions),
-            ip=ip,
-            loc=op.location,
-        )
-        for old, new in zip(op.regions, made.regions, strict=True):
-            old.blocks[0].append_to(new)
-        return made.results[0]
+        made = remake(op, operands, [self.type_of(result.type)], changed, ip=ip)
+        return sharded(made.results[0], self.sharding_of(result))
 
     def _linear(self, op: ir.Operation, ip: ir.InsertionPoint) -> ir.Value:
         operands = [self._values.get(value, value) for value in op.operands]
         changed: dict[str, ir.Attribute] = {}
         if op.name == "stablehlo.transpose":
             changed["permutation"] = at.i64s([0, *_behind(op.attributes["permutation"])])
-        elif op.name == REDUCE:
+        elif op.name in (REDUCE, "stablehlo.reverse"):
             changed["dimensions"] = at.i64s(_behind(op.attributes["dimensions"]))
+        elif op.name == "stablehlo.broadcast_in_dim":
+            changed["broadcast_dimensions"] = at.i64s([0, *_behind(op.attributes["broadcast_dimensions"])])
+        elif op.name == "stablehlo.slice":
+            bounds = (("start_indices", 0), ("limit_indices", self.mesh.count(self.axes)), ("strides", 1))
+            for name, first in bounds:
+                changed[name] = at.i64s([first, *ir.DenseI64ArrayAttr(op.attributes[name])])
         elif op.name == "stablehlo.pad":
             for name in ("edge_padding_low", "edge_padding_high", "interior_padding"):
                 changed[name] = at.i64s([0, *ir.DenseI64ArrayAttr(op.attributes[name])])
@@ -245,40 +227,23 @@ class Stacker:
         others = without(self.mesh.read(value), self.axes)
         shape = [*type_.shape[:dimension], groups, type_.shape[dimension] // groups, *type_.shape[dimension + 1 :]]
         axes = [*others[:dimension], self.axes, *others[dimension:]]
-        value = self._create("stablehlo.reshape", value, shape, axes, ip)
+        made = stablehlo.reshape(_tensor(value, shape), value, ip=ip, loc=value.location)
+        value = sharded(made, self.mesh.attribute(axes), value)
         if dimension == 0:
             return value
         order = [dimension, *(n for n in range(len(shape)) if n != dimension)]
-        permutation = at.i64s(order)
-        shape, axes = [shape[n] for n in order], [axes[n] for n in order]
-        return self._create("stablehlo.transpose", value, shape, axes, ip, permutation=permutation)
+        made = stablehlo.transpose(value, order, ip=ip, loc=value.location)
+        return sharded(made, self.mesh.attribute([axes[n] for n in order]), value)
 
     def _repeated(self, value: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
-        type_ = ir.RankedTensorType(value.type)
-        axes = [self.axes, *without(self.mesh.read(value), self.axes)]
-        shape = [self.mesh.count(self.axes), *type_.shape]
-        dimensions = at.i64s(range(1, type_.rank + 1))
-        return self._create("stablehlo.broadcast_in_dim", value, shape, axes, ip, broadcast_dimensions=dimensions)
+        dimensions = range(1, ir.RankedTensorType(value.type).rank + 1)
+        type_ = self.type_of(value.type)
+        made = stablehlo.broadcast_in_dim(type_, value, list(dimensions), ip=ip, loc=value.location)
+        return sharded(made, self.sharding_of(value), value)
 
-    def _create(
-        self,
-        name: str,
-        value: ir.Value,
-        shape: Sequence[int],
-        axes: Sequence[Sequence[str]],
-        ip: ir.InsertionPoint,
-        **attributes: ir.Attribute,
-    ) -> ir.Value:
-        attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([self.mesh.attribute(axes)])
-        made = ir.Operation.create(
-            name,
-            results=[ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)],
-            operands=[value],
-            attributes=attributes,
-            ip=ip,
-            loc=ir.Location.unknown(),
-        )
-        return made.results[0]
+
+def _tensor(value: ir.Value, shape: Sequence[int]) -> ir.RankedTensorType:
+    return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
 
 
 def _plus_one(dimensions: Sequence[int]) -> list[int]:

@@ -1,4 +1,4 @@
-"""`place-reshards`: what is sharded otherwise behind a stage mark is resharded on the side where fewer bytes cross."""
+"""`place-reshards`: a value that changes its sharding at a mark is resharded where fewer bytes cross."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -7,11 +7,12 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import main_of, nested
-from jaxpp.hlo_passes.ir.shardings import MeshAxes
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import sharded
+from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.values import defining_op
 
 Dimensions = list[tuple[str, ...]]
 
@@ -91,8 +92,5 @@ def _source(value: ir.Value) -> ir.Value:
 def _constraint(
     mesh: MeshAxes, value: ir.Value, dimensions: Dimensions, mark: ir.Operation, place: ir.InsertionPoint
 ) -> ir.Value:
-    attributes: dict[str, ir.Attribute] = {"sharding": mesh.attribute(dimensions)}
-    op = ir.Operation.create(
-        _CONSTRAINT, results=[value.type], operands=[value], attributes=attributes, ip=place, loc=mark.location
-    )
-    return op.results[0]
+    sharding = mesh.attribute(dimensions)
+    return sharded(sdy.sharding_constraint(value, sharding, ip=place, loc=mark.location), sharding, value)

@@ -7,10 +7,13 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.passmanager import PassManager
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import main_of, nested
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import remake, replace
+from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.tasks import latest_task, set_task
 
 _RULE = "sdy.sharding_rule"
+_RESHARDS = ("sdy.reshard", "sdy.sharding_constraint")
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,13 @@ class PropagateShardings(Pass):
         for op in list(nested(main_of(module))):
             if ruled and _RULE in op.attributes:
                 del op.attributes[_RULE]
-            if op.name == "sdy.constant":
-                _replace_constant(op)
-            elif op.name in ("sdy.reshard", "sdy.sharding_constraint"):
-                if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
-                    op.results[0].replace_all_uses_with(op.operands[0])
-                    op.erase()
-                elif op.name == "sdy.reshard":
-                    _replace(op, "sdy.sharding_constraint", {"sharding": op.attributes["sharding"]})
+            if op.name in _RESHARDS and at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
+                set_task(op, latest_task(op.operands))
+            met = op.name in _RESHARDS and at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"])
+            if met:
+                replace(op, op.operands)
+            else:
+                as_input(op)
 
 
 def _give_rules(module: ir.Module) -> bool:
@@ -75,28 +77,16 @@ def _give_rules(module: ir.Module) -> bool:
     return found
 
 
-def _replace_constant(op: ir.Operation) -> None:
-    if not isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
-        _replace(op, "stablehlo.constant", {"value": op.attributes["value"]})
+def as_input(op: ir.Operation) -> None:
+    """Replace the operations that only Shardy's propagation writes by ones that both Shardy and XLA read."""
+    name = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}.get(op.name)
+    if name is None:
         return
-    # jaxlib can't read the attribute of a complex one, only print it.
-    text = str(op.get_asm(print_generic_op_form=True, use_local_scope=True))
-    new = ir.Operation.parse(text.replace("sdy.constant", "stablehlo.constant", 1)).operation
-    ir.InsertionPoint(op).insert(new)
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
-
-
-def _replace(op: ir.Operation, name: str, attributes: dict[str, ir.Attribute]) -> None:
-    if at.SHARDING in op.attributes:
-        attributes[at.SHARDING] = op.attributes[at.SHARDING]
-    new = ir.Operation.create(
-        name,
-        results=[op.results[0].type],
-        operands=list(op.operands),
-        attributes=attributes,
-        ip=ir.InsertionPoint(op),
-        loc=op.location,
-    )
-    op.results[0].replace_all_uses_with(new.results[0])
-    op.erase()
+    if op.name == "sdy.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):
+        # jaxlib can't read the attribute of a complex one, only print it.
+        text = str(op.get_asm(print_generic_op_form=True, use_local_scope=True))
+        made = ir.Operation.parse(text.replace(op.name, name, 1)).operation
+        ir.InsertionPoint(op).insert(made)
+    else:
+        made = remake(op, name=name)
+    replace(op, made.results)

@@ -1,74 +1,57 @@
-"""Stage marks inside of `jax.checkpoint`: the backward computes up to them again, and has their values already."""
+"""Stage marks inside of `jax.checkpoint`: the backward rematerialises the marked values, which are there already."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import operands_with_captures
-from jaxpp.hlo_passes.ir.values import defining_op
 from jaxpp.hlo_passes.loop.canonicalize import split_barrier
-from jaxpp.hlo_passes.loop.marks import Marks, find_marks
+from jaxpp.hlo_passes.loop.marks import find_marks
+from jaxpp.ir import boundary
+from jaxpp.ir.build import replace
+from jaxpp.ir.functions import operands_with_captures
+from jaxpp.ir.values import defining_op
 
 
 def reuse_recomputed_marks(loop: ir.Operation) -> None:
-    """Give the users of a mark that `jax.checkpoint` computes again the value of the first one, which is the same.
+    """Replace each mark that `jax.checkpoint` rematerialises by the first mark of the same value.
 
-    So each stage computes again from its own boundary on, whatever the checkpoint encloses: a block with a mark in it,
+    Each stage then rematerialises from its own boundary on, whatever the checkpoint encloses: a block with a mark,
     or the whole model. The barriers of `jax.checkpoint`, which then hold values of several stages, are one for each.
     """
     forward = [(op, mark) for op, mark in find_marks(loop) if mark.phase == "forward"]
     if len({mark.stage for _, mark in forward}) == len(forward):
         return
-    # All of it before the first edit: the hash of an operation is made of its operands, and would change.
-    found, barriers = _find(loop.regions[1].blocks[0], forward)
-    for again, first in found:
-        for result, value in zip(list(again.results), list(first.results), strict=True):
-            result.replace_all_uses_with(value)
-    for again, _ in found:
-        again.erase()
-    for barrier in barriers:
-        split_barrier(barrier)
-
-
-def _find(body: ir.Block, forward: Marks) -> tuple[list[tuple[ir.Operation, ir.Operation]], list[ir.Operation]]:
-    """The marks that are computed again, each with the first one; and the barriers before them.
-
-    A layer that is traced once and called several times leaves the same number on several stages: what it is made of
-    tells whether this is another call, or the same one again.
-    """
+    body = loop.regions[1].blocks[0]
     same = _Same(body, {})
-    numbers: dict[ir.Operation, int] = {}
-    # Those that may be the same: of one number, and made of the same marks. So each has few to be compared with.
+    # Marks that may be the same: of one number, and made of the same marks. So each has few to be compared with.
     firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
-    found: list[tuple[ir.Operation, ir.Operation]] = []
-    barriers: dict[ir.Operation, None] = {}
+    barriers: dict[ir.Value, None] = {}
     for op, mark in forward:
-        before, on_the_way = _before(op, body, same.first)
-        made_of = frozenset(numbers[each] for each in before)
+        # A layer that is traced once and called several times leaves the same number on several stages: what a mark is
+        # made of tells whether this is another call, or the same one again.
+        made_of, on_the_way = _before(op, body, same.marks)
         candidates = firsts.setdefault((mark.stage, mark.name, made_of), [])
         first = next((first for first in candidates if same.operands(op, first)), None)
         if first is None:
-            same.first[op] = op
-            numbers[op] = len(numbers)
             candidates.append(op)
+            same.marks.update(dict.fromkeys(op.results, len(same.marks)))
         else:
-            same.first[op] = first
-            found.append((op, first))
+            replace(op, first.results)
             barriers.update(dict.fromkeys(on_the_way))
-    return found, list(barriers)
+    for value in barriers:
+        split_barrier(ir.OpResult(value).owner.operation)
 
 
 @dataclass(frozen=True)
 class _Same:
     """Whether two values of a loop body are the same computation, barriers aside.
 
-    `first` has for each mark seen so far the one that it computes again, or itself.
+    `marks` numbers the results of the marks seen so far, of those that are the same only the first one's.
     """
 
     body: ir.Block
-    first: dict[ir.Operation, ir.Operation]
+    marks: dict[ir.Value, int]
 
     def operands(self, one: ir.Operation, other: ir.Operation) -> bool:
         """Whether two operations have the same operands."""
@@ -88,9 +71,8 @@ class _Same:
             if len(op.regions):
                 if not self._alike(op, its_op):
                     return False
-            elif op in self.first or its_op in self.first:
-                if self._mark(op) != self._mark(its_op) or _number(one) != _number(other):
-                    return False
+            elif one in self.marks or other in self.marks:
+                return False
             elif len(op.operands) == len(its_op.operands) and _attributes(op) == _attributes(its_op):
                 work.extend(zip(op.operands, its_op.operands, strict=True))
             else:
@@ -98,7 +80,7 @@ class _Same:
         return True
 
     def _alike(self, op: ir.Operation, its_op: ir.Operation) -> bool:
-        """Whether all that a loop or conditional gets, constants aside, the other gets too.
+        """Whether one loop or conditional gets everything that the other gets, constants aside.
 
         The same scan has other operands and results where its gradient is wanted.
         """
@@ -111,9 +93,6 @@ class _Same:
         op = defining_op(value)
         return op is not None and all(map(self._is_constant, op.operands)) and not len(op.regions)
 
-    def _mark(self, op: ir.Operation) -> ir.Operation | None:
-        return self.first.get(op)
-
     def _producer(self, value: ir.Value) -> ir.Operation | None:
         op = defining_op(value)
         return op if op is not None and op.block == self.body else None
@@ -124,12 +103,10 @@ class _Same:
         return value
 
 
-def _before(
-    mark: ir.Operation, body: ir.Block, first: Mapping[ir.Operation, ir.Operation]
-) -> tuple[list[ir.Operation], list[ir.Operation]]:
-    """The marks that a mark is made of, each as the first of its kind; and the barriers of several values before it."""
-    marks: list[ir.Operation] = []
-    barriers: list[ir.Operation] = []
+def _before(mark: ir.Operation, body: ir.Block, marks: Mapping[ir.Value, int]) -> tuple[frozenset[int], list[ir.Value]]:
+    """The numbers of the marks that a mark is made of, and a result of each barrier of several values before it."""
+    numbers: set[int] = set()
+    barriers: list[ir.Value] = []
     work, seen = list(mark.operands), set[ir.Value]()
     while work:
         value = work.pop()
@@ -137,15 +114,15 @@ def _before(
         if value in seen or op is None or op.block != body:
             continue
         seen.add(value)
-        if op in first:
-            marks.append(first[op])
+        if value in marks:
+            numbers.add(marks[value])
         elif _is_barrier(op):
             work.append(op.operands[_number(value)])
             if len(op.operands) > 1:
-                barriers.append(op)
+                barriers.append(op.results[0])
         else:
             work.extend(operands_with_captures(op))
-    return marks, barriers
+    return frozenset(numbers), barriers
 
 
 def _is_barrier(op: ir.Operation) -> bool:

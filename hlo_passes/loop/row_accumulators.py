@@ -1,109 +1,89 @@
-"""Sums of stacks over the microbatches: one sum for each row, so that the stage that makes the row has it."""
+"""Sums of stacks over the microbatches: one sum for each piece, so that the stage that makes the piece has it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import terminator
-from jaxpp.hlo_passes.loop.forward_rows import concatenation, rows_of
-from jaxpp.hlo_passes.loop.rows import broadcast, constrained, cut_of, producer, row_type, rows_in, splat
+from jaxpp.hlo_passes.loop.pieces import Evaluator
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import remake, replace
+from jaxpp.ir.functions import terminator
+from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, shape_of, with_size
+from jaxpp.ir.values import defining_op, is_zero
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """A carried value to which each iteration adds a stack of `rows` along `dimension`, as many in each."""
+    """What `add` adds to a value that the loop carries: a stack of `rows` along `dimension`."""
 
-    position: int
     add: ir.Operation
-    rows: list[ir.Value]
     dimension: int
+    rows: Sequence[ir.Value]
+
+    def initial(self, start: ir.Value, ip: ir.InsertionPoint) -> list[ir.Value]:
+        """The initial value of the sum of these rows, if the sum of the whole stack starts from `start`."""
+        found, first = list[ir.Value](), 0
+        for row in self.rows:
+            size = shape_of(row)[self.dimension]
+            type_ = with_size(start.type, self.dimension, size)
+            is_one = is_splat(start)
+            found.append(resized(start, type_, ip) if is_one else rows_of(start, self.dimension, first, size, ip))
+            first += size
+        return found
 
 
-def split_row_accumulators(loop: ir.Operation) -> None:
-    """Rebuild `loop` with a sum for each row of the stacks that it adds up; the sums are put together after it."""
-    sums = [found for position in range(len(loop.operands)) if (found := _sum(loop, position)) is not None]
-    if sums:
-        _rebuild(loop, sums)
+def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
+    """Rebuild `loop` with a sum for each piece of the stacks that it adds up, and put these together after it.
+
+    Returns the new loop, or `loop` if it adds up no such stack. The sums of whole stacks stay in it, for nobody.
+    """
+    evaluator, body = Evaluator(), loop.regions[1].blocks[0]
+    sums = {n: found for n in range(len(loop.operands)) if (found := _sum(loop, n, evaluator)) is not None}
+    if not sums:
+        return loop
+    kept = [position for position in range(len(loop.operands)) if position not in sums]
+    end, ip = terminator(body), ir.InsertionPoint(loop)
+    operands, yielded = ([op.operands[position] for position in kept] for op in (loop, end))
+    for position, found in sums.items():
+        body.arguments[position].replace_all_uses_with(loop.operands[position])  # the sum of whole stacks is dead then
+        for start, row in zip(found.initial(loop.operands[position], ip), found.rows, strict=True):
+            totals = [region.blocks[0].add_argument(start.type, loop.location) for region in loop.regions]
+            operands.append(start)
+            yielded.append(remake(found.add, [totals[1], row], [row.type], ip=ir.InsertionPoint(end)).results[0])
+    remake(end, yielded)
+    end.erase()
+    new = remake(loop, operands, [operand.type for operand in operands])
+    if at.SHARDING in new.attributes:  # of the old results
+        del new.attributes[at.SHARDING]
+    for block in (region.blocks[0] for region in new.regions):
+        for position in sorted(sums, reverse=True):
+            block.erase_argument(position)
+    results = list(new.results)
+    values: dict[int, ir.Value] = dict(zip(kept, results, strict=False))
+    rows = results[len(kept) :]
+    for position, found in sums.items():
+        values[position] = concatenation(rows[: len(found.rows)], found.dimension, ip)
+        rows = rows[len(found.rows) :]
+    replace(loop, [values[position] for position in range(len(values))])
+    return new
 
 
-def _sum(loop: ir.Operation, position: int) -> _Sum | None:
+def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None:
     body = loop.regions[1].blocks[0]
-    argument = body.arguments[position]
-    add = producer(constrained(terminator(body).operands[position]), body)
-    if add is None or add.name != "stablehlo.add" or len(list(argument.uses)) != 1 or argument not in add.operands:
+    argument, add = body.arguments[position], defining_op(terminator(body).operands[position])
+    while add is not None and add.name == "sdy.sharding_constraint":
+        add = defining_op(add.operands[0])
+    if add is None or add.block != body or add.name != "stablehlo.add":
+        return None
+    if len(list(argument.uses)) != 1 or argument not in add.operands:
         return None
     stack = add.operands[1 if add.operands[0] == argument else 0]
-    cut = cut_of(stack, body)
-    if cut is None:
-        return None
-    return _Sum(position, add, rows_in(stack, body, cut, add), cut[0])
-
-
-def _rebuild(loop: ir.Operation, sums: Sequence[_Sum]) -> None:
-    split = {found.position for found in sums}
-    kept = [position for position in range(len(loop.operands)) if position not in split]
-    operands = [loop.operands[position] for position in kept]
-    blocks = [region.blocks[0] for region in loop.regions]
-    end = terminator(blocks[1])
-    yielded = [end.operands[position] for position in kept]
-    for found in sums:
-        starts = _initial_rows(loop, found)
-        operands += starts
-        for row, start in zip(found.rows, starts, strict=True):
-            arguments = [block.add_argument(start.type, loop.location) for block in blocks]
-            made = ir.Operation.create(
-                "stablehlo.add",
-                results=[start.type],
-                operands=[arguments[1], row],
-                ip=ir.InsertionPoint(end),
-                loc=found.add.location,
-            )
-            yielded.append(made.results[0])
-    ir.Operation.create("stablehlo.return", operands=yielded, ip=ir.InsertionPoint(end), loc=end.location)
-    end.erase()
-    for found in sums:
-        _erase_with_constraints(found.add)
-    new = ir.Operation.create(
-        "stablehlo.while",
-        results=[operand.type for operand in operands],
-        operands=operands,
-        attributes={name: loop.attributes[name] for name in (at.LOOP,) if name in loop.attributes},
-        regions=2,
-        ip=ir.InsertionPoint(loop),
-        loc=loop.location,
-    )
-    for block, region in zip(blocks, list(new.regions), strict=True):
-        block.append_to(region)
-        for position in sorted(split, reverse=True):
-            block.erase_argument(position)
-    for number, position in enumerate(kept):
-        loop.results[position].replace_all_uses_with(new.results[number])
-    first = len(kept)
-    for found in sums:
-        rows = [new.results[k] for k in range(first, first + len(found.rows))]
-        first += len(rows)
-        result = loop.results[found.position]
-        result.replace_all_uses_with(concatenation(rows, found.dimension, result.type, ir.InsertionPoint(loop)))
-    loop.erase()
-
-
-def _initial_rows(loop: ir.Operation, found: _Sum) -> list[ir.Value]:
-    """What the sums of the rows start from."""
-    initial = loop.operands[found.position]
-    type_ = row_type(initial.type, (found.dimension, len(found.rows)))
-    ip, scalar = ir.InsertionPoint(loop), splat(initial)
-    if scalar is not None:
-        return [broadcast(scalar, type_, ip) for _ in found.rows]
-    size = type_.shape[found.dimension]
-    return [
-        rows_of(initial, number * size, size, ip, loop.location, dimension=found.dimension)
-        for number in range(len(found.rows))
-    ]
-
-
-def _erase_with_constraints(op: ir.Operation) -> None:
-    for use in list(op.results[0].uses):
-        _erase_with_constraints(use.owner.operation)
-    op.erase()
+    for dimension in range(len(shape_of(stack))):
+        known = evaluator.pieces(stack, dimension)
+        if known is not None and sum(not is_zero(piece.rows.source) for piece in known.pieces) > 1:
+            bounds = [(piece.start, piece.size) for piece in known.pieces]
+            rows = [evaluator.make(stack, *each, add, dimension) for each in bounds]
+            if sum(not is_zero(row) for row in rows) > 1:
+                return _Sum(add, dimension, rows)
+    return None

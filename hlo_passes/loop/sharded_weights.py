@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import nested, operations
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.shardings import MeshAxes, without
-from jaxpp.hlo_passes.ir.values import defining_op
-
-_VIEWS = ("stablehlo.transpose", "stablehlo.reshape", "stablehlo.convert")
+from jaxpp.ir.build import sharded
+from jaxpp.ir.functions import nested, operations
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import traits
+from jaxpp.ir.shardings import MeshAxes, without
+from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +36,13 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop) -> list[Gather]:
         for number in (0, 1):
             axes = {axis for names in mesh.read(op.operands[number]) for axis in names}
             axes &= _axes_of_others(mesh, op, number)
+            if not axes:
+                continue
             root, views = _root(op.operands[number], loop.body)
-            if axes and root not in inside:
+            if root in inside:
+                continue
+            axes.intersection_update(axis for names in mesh.read(root) for axis in names)
+            if axes:
                 entry = found.setdefault(root, (set(), {}))
                 entry[0].update(axes)
                 entry[1].update(dict.fromkeys(views))
@@ -50,21 +54,11 @@ def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> None:
     inside = set(nested(loop.op))
     uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses if use.owner.operation in inside]
     whole = mesh.attribute(without(mesh.read(weight.value), weight.axes))
-    made = ir.Operation.create(
-        "sdy.sharding_constraint",
-        results=[weight.value.type],
-        operands=[weight.value],
-        attributes={"sharding": whole},
-        ip=ir.InsertionPoint(loop.op),
-        loc=loop.op.location,
-    )
+    made = sdy.sharding_constraint(weight.value, whole, ip=ir.InsertionPoint(loop.op), loc=loop.op.location)
     for op, number in uses:
-        op.operands[number] = made.results[0]
+        op.operands[number] = made
     for view in weight.views:
-        op = defining_op(view)
-        if op is not None:
-            attribute = mesh.attribute(without(mesh.read(view), weight.axes))
-            op.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([attribute])
+        sharded(view, mesh.attribute(without(mesh.read(view), weight.axes)))
 
 
 def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
@@ -79,7 +73,7 @@ def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
 def _root(value: ir.Value, body: ir.Block) -> tuple[ir.Value, list[ir.Value]]:
     """What `value` is a view of in `body`, and the views on the way."""
     views: list[ir.Value] = []
-    while (op := defining_op(value)) is not None and op.name in _VIEWS and op.block == body:
+    while (op := defining_op(value)) is not None and traits(op).view and op.block == body:
         views.append(value)
         value = op.operands[0]
     return value, views

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import (
+from jaxpp.ir import boundary
+from jaxpp.ir.build import constant
+from jaxpp.ir.functions import (
     body_of,
     has_side_effect,
     main_of,
@@ -16,19 +18,11 @@ from jaxpp.hlo_passes.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.hlo_passes.ir.outlining import clone_into
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir.ops import traits
+from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.values import defining_op
 
 _CONDITIONALS = ("stablehlo.case", "stablehlo.if")
-
-# Besides what is cheap to recompute: operations that take about as long as reading their operands.
-_LINEAR = frozenset(
-    "stablehlo." + name
-    for name in (
-        "atan2 cbrt cosine count_leading_zeros exponential exponential_minus_one gather log log_plus_one logistic "
-        "optimization_barrier popcnt power reduce reduce_precision rsqrt sine sqrt tan tanh"
-    ).split()
-)
 
 
 @dataclass(frozen=True)
@@ -95,15 +89,15 @@ def _split(op: ir.Operation) -> None:
     op.erase()
 
 
-def _is_linear(op: ir.Operation) -> bool:
-    return is_cheap(op) or op.name in _LINEAR or (op.name.startswith("chlo.") and op.name != "chlo.top_k")
+def _is_light(op: ir.Operation) -> bool:
+    return traits(op).light or (op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op))
 
 
 def _hoist(op: ir.Operation, block: ir.Block) -> None:
     """Move what is cheap, and depends on nothing expensive, from a branch to before the conditional."""
     stuck: set[ir.Value] = set()
     for inner in operations(block)[:-1]:
-        if _is_linear(inner) and stuck.isdisjoint(operands_with_captures(inner)):
+        if _is_light(inner) and stuck.isdisjoint(operands_with_captures(inner)):
             inner.move_before(op)
         else:
             stuck.update(inner.results)
@@ -118,13 +112,7 @@ def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequenc
     for i in numbers:
         value = first[i]
         if value != second[i]:
-            value = ir.Operation.create(
-                "stablehlo.select",
-                results=[value.type],
-                operands=[condition, first[i], second[i]],
-                ip=ir.InsertionPoint(op),
-                loc=op.location,
-            ).results[0]
+            value = stablehlo.select(condition, first[i], second[i], ip=ir.InsertionPoint(op), loc=op.location)
         op.results[i].replace_all_uses_with(value)
 
 
@@ -139,21 +127,9 @@ def _condition(op: ir.Operation) -> ir.Value:
         before = maker.operands[0]
         if ir.RankedTensorType(before.type).element_type == flag:
             return before
-    ip = ir.InsertionPoint(op)
-    zero = ir.DenseElementsAttr.get_splat(
-        index.type, ir.IntegerAttr.get(ir.RankedTensorType(index.type).element_type, 0)
-    )
-    constant = ir.Operation.create(
-        "stablehlo.constant", [index.type], attributes={"value": zero}, ip=ip, loc=op.location
-    )
-    return ir.Operation.create(
-        "stablehlo.compare",
-        results=[ir.RankedTensorType.get([], flag)],
-        operands=[index, constant.results[0]],
-        attributes={"comparison_direction": ir.Attribute.parse("#stablehlo<comparison_direction NE>")},
-        ip=ip,
-        loc=op.location,
-    ).results[0]
+    with ir.InsertionPoint(op), op.location:
+        zero = constant(index.type, 0)
+        return stablehlo.compare(index, zero, stablehlo.ComparisonDirectionAttr.get("NE"))
 
 
 def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
@@ -177,7 +153,7 @@ def _parts(
     inside = [set(operations(block)[:-1]) for block in blocks]
     for i in numbers:
         needed = [op for ops, values in zip(inside, returned, strict=True) for op in _slice([values[i]], ops)]
-        expensive = [op for op in needed if not _is_linear(op)]
+        expensive = [op for op in needed if not _is_light(op)]
         joined = sorted({part_of[op] for op in expensive if op in part_of})
         parts[i] = [j for part in joined for j in parts.pop(part)] + [i]
         part_of.update(dict.fromkeys(expensive, i))
@@ -206,11 +182,6 @@ def _keep(
         copies: dict[ir.Value, ir.Value] = {}
         into = ir.Block.create_at_start(region)
         clone_into(into, [each for each in ops if each in needed], copies, {})
-        ir.Operation.create(
-            "stablehlo.return",
-            operands=[copies.get(value, value) for value in wanted],
-            ip=ir.InsertionPoint(into),
-            loc=op.location,
-        )
+        stablehlo.return_([copies.get(value, value) for value in wanted], ip=ir.InsertionPoint(into), loc=op.location)
     for i, result in zip(part, new.results, strict=True):
         op.results[i].replace_all_uses_with(result)

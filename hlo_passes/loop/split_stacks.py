@@ -6,16 +6,18 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import body_of, has_side_effect, main_of, operations, terminator
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.values import defining_op, is_used
-from jaxpp.hlo_passes.loop.blocks import Blocks, Homes, is_elementwise, keeps_rows, shape_of
-from jaxpp.hlo_passes.loop.forward_rows import rows_of
-from jaxpp.hlo_passes.loop.stack_reads import Read, StackReads
+from jaxpp.hlo_passes.loop.pieces import Evaluator, Piece, Pieces
+from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
+from jaxpp.hlo_passes.loop.transfer import Rows, is_by_rows, mapped
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import erase_dead
+from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import is_elementwise
+from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of, shape_of
+from jaxpp.ir.values import defining_op, is_zero
 
-_BARRIER = "stablehlo.optimization_barrier"
+_IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
 
 
 @dataclass(frozen=True)
@@ -69,42 +71,79 @@ class SplitStacks(Pass):
 
 
 class _Split:
-    """The stacks of one module, and what becomes of them."""
+    """The stacks of one module, and what becomes of them.
+
+    `homes` has the values that are known in equal blocks along their first dimension, and the mesh of each block.
+    """
 
     def __init__(self, main: ir.Operation, loop: MicrobatchLoop, reads: StackReads) -> None:
-        self._main, self._loop, self._stacks = main, loop, reads.stacks
-        self._result_homes = reads.result_homes
+        self._main, self._loop, self._reads = main, loop, reads
         self._block = body_of(main)
         self._ops = operations(self._block)
-        self._end = terminator(self._block)
-        # An optimizer's state is cut with the parameters; nothing that the loop reads otherwise.
-        inside = {a for a in self._block.arguments if any(reads.is_in_loop(use.owner.operation) for use in a.uses)}
-        self._blocks = Blocks(set[ir.Value](self._block.arguments) - inside)
-        self._homes_of_type: dict[tuple[int, ...], set[Homes]] = {}
-        for argument, stack in self._stacks.items():
-            self._homes_of_type.setdefault(tuple(shape_of(argument)), set()).add(stack.homes)
-        self._rows: dict[tuple[ir.Value, int, int], ir.Value] = {}
+        # An optimizer's state is cut like its parameters, unless the loop reads it in another way.
+        self._may_cut = {
+            argument
+            for argument in self._block.arguments
+            if not any(reads.is_in_loop(use.owner.operation) for use in argument.uses)
+        }
+        self._homes = {argument: stack.homes for argument, stack in reads.stacks.items()}
+        self._homes_of_shape: dict[tuple[int, ...], set[Homes]] = {}
+        for argument, homes in self._homes.items():
+            self._homes_of_shape.setdefault(tuple(shape_of(argument)), set()).add(homes)
+        self._whole: dict[ir.Value, ir.Value] = {}
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
-        for argument, stack in self._stacks.items():
-            self._blocks.cut(argument, stack.homes)
+        for op in self._ops[:-1]:
+            if op != self._loop.op and len(op.results) == 1:
+                self._find_homes(op)
+        self._evaluator = Evaluator(
+            {value: self._sliced(value, homes) for value, homes in self._homes.items() if defining_op(value) is None}
+        )
         for op in self._ops[:-1]:
             if op == self._loop.op:
                 self._read_blocks()
-            elif op.name == "stablehlo.concatenate" and (homes := self._homes_of_pieces(op)):
-                self._blocks.join(op, homes)
-            else:
-                self._blocks.visit(op)
+            elif not any(result in self._homes for result in op.results) and not self._reduce(op):
+                self._put_together(op)
         self._return()
-        self._put_together()
-        for op in reversed(operations(self._block)[:-1]):
-            if not any(map(is_used, op.results)) and not has_side_effect(op):
-                op.erase()
+        erase_dead(self._loop.body)
+        erase_dead(self._block)
 
-    def _homes_of_pieces(self, op: ir.Operation) -> Homes | None:
-        """Where the blocks of a concatenation are that may be a stack's gradient: where most of its rows are made."""
-        found = self._homes_of_type.get(tuple(shape_of(op.results[0])), set())
+    def _find_homes(self, op: ir.Operation) -> None:
+        """Find whether the result of `op` is known in blocks, and where these are.
+
+        It is if no row depends on another one, and all operands that are known in blocks have the same homes.
+        """
+        result, found = op.results[0], set[Homes]()
+        operands = [op.operands[0]] if is_by_rows(op) and len(op.operands) == 1 else []
+        if not operands and (along := mapped(op)) is not None:
+            operands = [each[0] for each in along.operands if each is not None]
+        found = {self._homes[each] for each in operands if each in self._homes}
+        if op.name == "stablehlo.concatenate" and ir.IntegerAttr(op.attributes["dimension"]).value == 0:
+            found = self._homes_of_pieces(op)
+        if len(found) == 1:
+            homes = found.pop()
+            if shape_of(result)[0] % len(homes) == 0:
+                self._homes[result] = homes
+                self._adopt(operands, homes)
+
+    def _adopt(self, operands: list[ir.Value], homes: Homes) -> None:
+        """Cut operands that meet blocks too, as a decayed moment does where the gradient is added."""
+        work = [value for value in operands if value not in self._homes]
+        while work:
+            value = work.pop()
+            op = defining_op(value)
+            if op is None:
+                if value in self._may_cut:
+                    self._homes[value] = homes
+            elif is_elementwise(op) and op.block == self._block and not is_uniform(value, 0):
+                if all(self._homes.get(each, homes) == homes for each in op.operands):
+                    self._homes[value] = homes
+                    work += [each for each in op.operands if each not in self._homes and shape_of(each)]
+
+    def _homes_of_pieces(self, op: ir.Operation) -> set[Homes]:
+        """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made."""
+        found = self._homes_of_shape.get(tuple(shape_of(op.results[0])), set())
         made = [self._home_of(piece) for piece in op.operands]
 
         def fitting(homes: Homes) -> int:
@@ -112,113 +151,89 @@ class _Split:
             return sum(mesh in (None, home) for mesh, home in zip(made, where, strict=True))
 
         best = max(sorted(found), key=fitting, default=None)
-        return best if best is not None and fitting(best) else None
+        return {best} if best is not None and fitting(best) else set()
 
     def _home_of(self, value: ir.Value) -> int | None:
-        """The home of the stage that makes a row, or what it is computed of; None where it comes from nowhere else."""
+        """The home of the stage that makes a row or its operands; None for a row that comes from no stage."""
         op = defining_op(value)
-        while op is not None and op != self._loop.op and (is_elementwise(op) or keeps_rows(op)):
+        while op is not None and op != self._loop.op and is_by_rows(op):
             value = op.operands[0]
             op = defining_op(value)
-        return self._result_homes[ir.OpResult(value).result_number] if op == self._loop.op else None
+        return self._reads.result_homes[ir.OpResult(value).result_number] if op == self._loop.op else None
+
+    def _sliced(self, argument: ir.Value, homes: Homes) -> Pieces:
+        """Cut an argument into its blocks."""
+        ip, size = ir.InsertionPoint.at_block_begin(self._block), shape_of(argument)[0] // len(homes)
+        blocks = [rows_of(argument, 0, number * size, size, ip) for number in range(len(homes))]
+        return Pieces(0, [Piece(n * size, size, Rows(block, 0, 0, size)) for n, block in enumerate(blocks)])
+
+    def _blocks(self, value: ir.Value, homes: Homes, before: ir.Operation) -> list[ir.Value]:
+        size = shape_of(value)[0] // len(homes)
+        return [self._evaluator.make(value, number * size, size, before) for number in range(len(homes))]
 
     def _read_blocks(self) -> None:
         """Let the loop read rows out of their blocks; those of other meshes' blocks before the loop."""
-        blocks, reads = self._blocks, dict[ir.Operation, tuple[Read, int, bool]]()
-        for stack in self._stacks.values():
+        reads = dict[ir.Value, tuple[Read, int, bool]]()
+        for stack in self._reads.stacks.values():
             for read, is_whole in zip(stack.reads, stack.whole_blocks(), strict=True):
-                reads[read.op] = (read, len(stack.homes), is_whole)
-        outside = dict(blocks.parts), dict(blocks.homes), set(blocks.replaced)
-        blocks.anchor = None if all(is_whole for _, _, is_whole in reads.values()) else self._loop.op
+                reads[read.op.results[0]] = (read, len(stack.homes), is_whole)
+        all_whole = all(is_whole for _, _, is_whole in reads.values())
+        self._evaluator.anchor = None if all_whole else self._loop.op
+        blocks, rows = dict[tuple[ir.Value, int], ir.Value](), dict[tuple[ir.Value, int, int], ir.Value]()
         for op in operations(self._loop.body)[:-1]:
-            if op in reads:
-                op.results[0].replace_all_uses_with(self._read(*reads[op]))
-            elif op.name == _BARRIER and not boundary.is_mark(op):
-                for value, result in zip(op.operands, op.results, strict=True):
-                    if value in blocks.parts:
-                        blocks.put(result, blocks.parts[value], blocks.homes[value])
-            elif len(op.operands) == 1:
-                blocks.visit(op)
-        for op in reads:
-            _erase_unused(op)
-        blocks.anchor, (blocks.parts, blocks.homes, blocks.replaced) = None, outside
+            read, count, is_whole = reads.get(op.results[0], (None, 0, False)) if len(op.results) else (None, 0, False)
+            if read is None:
+                continue
+            (number, first), size, source = read.block(count), read.total // count, op.operands[0]
+            if (source, number) not in blocks:
+                blocks[source, number] = self._evaluator.make(source, number * size, size, op)
+            block = blocks[source, number]
+            key = (block, first, read.rows)
+            if is_whole or key not in rows:
+                rows[key] = rows_of(block, 0, first, read.rows, ir.InsertionPoint(op if is_whole else self._loop.op))
+            op.results[0].replace_all_uses_with(rows[key])
+        self._evaluator.anchor = None
 
-    def _read(self, read: Read, count: int, is_whole: bool) -> ir.Value:
-        number, first = read.block(count)
-        block = self._blocks.parts[read.op.operands[0]][number]
-        if is_whole:
-            return self._row(block, first, read.rows, ir.InsertionPoint(read.op), read.op.location)
-        key = (block, first, read.rows)
-        if key not in self._rows:
-            self._rows[key] = self._row(block, first, read.rows, ir.InsertionPoint(self._loop.op), read.op.location)
-        return self._rows[key]
+    def _reduce(self, op: ir.Operation) -> bool:
+        """Reduce each block of a value by itself, and then the results of the blocks to one."""
+        if op.name != "stablehlo.reduce" or len(op.operands) != 2 or op.operands[0] not in self._homes:
+            return False
+        value, first = op.operands
+        inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+        # Each block starts from `first`, which must not count twice.
+        if len(inner) != 2 or not (inner[0] in _IDEMPOTENT or (inner[0] == "stablehlo.add" and is_zero(first))):
+            return False
+        ip, result = ir.InsertionPoint(op), op.results[0]
+        parts = [clone_as(op, [block, first], result.type, ip) for block in self._blocks(value, self._homes[value], op)]
+        total = parts[0]
+        for part in parts[1:]:
+            made = ir.Operation.create(inner[0], results=[result.type], operands=[total, part], ip=ip, loc=op.location)
+            total = made.results[0]
+        result.replace_all_uses_with(total)
+        return True
 
-    def _row(self, block: ir.Value, first: int, rows: int, ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
-        if rows == shape_of(block)[0]:
-            return block
-        return self._blocks.own(rows_of(block, first, rows, ip, location))
+    def _put_together(self, op: ir.Operation) -> None:
+        """Concatenate the blocks of each operand of which `op` needs all rows."""
+        for part in (op, *nested(op)):
+            for number, value in enumerate(part.operands):
+                if value in self._homes:
+                    if value not in self._whole:
+                        blocks = self._blocks(value, self._homes[value], op)
+                        self._whole[value] = concatenation(blocks, 0, ir.InsertionPoint(op))
+                    part.operands[number] = self._whole[value]
 
     def _return(self) -> None:
-        """Return what is known in blocks, or feeds an argument that is, in blocks."""
+        """Return in blocks each result that is known in blocks, or that feeds an argument in blocks."""
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
-        blocks, cut = self._blocks, [self._blocks.homes.get(value) for value in self._block.arguments]
-        ip = ir.InsertionPoint(self._end)
-        for number, value in enumerate(list(self._end.operands)):
+        cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
+        for number, value in enumerate(list(end.operands)):
             feeds = results[number].get(at.FEEDS)
             fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
-            homes = cut[fed] if 0 <= fed < len(cut) else blocks.homes.get(value)
+            homes = cut[fed] if 0 <= fed < len(cut) else self._homes.get(value)
             if homes is not None:
-                if blocks.homes.get(value, homes) != homes:
-                    value = blocks.whole(value, ip)
-                blocks.cut(value, homes)
-                self._end.operands[number] = blocks.whole(value, ip)
+                end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))
                 results[number][at.BLOCKS] = at.i64s(homes)
         for entry, homes in zip(arguments, cut, strict=True):
             if homes is not None:
                 entry[at.BLOCKS] = at.i64s(homes)
         at.set_tables(self._main, arguments, results)
-
-    def _put_together(self) -> None:
-        """Whatever still uses a value that is known in blocks gets it put together from them."""
-        blocks = self._blocks
-        for value in list(blocks.parts):
-            known = blocks.made | blocks.replaced
-            uses = [use for use in value.uses if use.owner.operation not in known]
-            if uses:
-                whole = blocks.whole(value, self._after(blocks.parts[value]))
-                for use in uses:
-                    use.owner.operands[use.operand_number] = whole
-
-    def _after(self, values: list[ir.Value]) -> ir.InsertionPoint:
-        """Right after the last of `values` is made."""
-        last: ir.Operation | None = None
-        for op in map(defining_op, values):
-            if last is None or (op is not None and last.is_before_in_block(op)):
-                last = op
-        return ir.InsertionPoint.at_block_begin(self._block) if last is None else ir.InsertionPoint.after(last)
-
-
-def _erase_unused(op: ir.Operation) -> None:
-    """Erase an operation in the loop whose results nobody uses, and what was there for it only, behind barriers too."""
-    operands = list(op.operands)
-    if op.name == _BARRIER:
-        used = [number for number, result in enumerate(op.results) if is_used(result)]
-        operands = [value for number, value in enumerate(operands) if number not in used]
-        if used:
-            kept = ir.Operation.create(
-                op.name,
-                results=[op.results[number].type for number in used],
-                operands=[op.operands[number] for number in used],
-                ip=ir.InsertionPoint(op),
-                loc=op.location,
-            )
-            for number, result in zip(used, kept.results, strict=True):
-                op.results[number].replace_all_uses_with(result)
-    elif any(map(is_used, op.results)):
-        return
-    block = op.block
-    op.erase()
-    for value in operands:
-        made = defining_op(value)
-        if made is not None and made.block == block and not boundary.is_mark(made) and not has_side_effect(made):
-            _erase_unused(made)

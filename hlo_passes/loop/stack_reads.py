@@ -7,16 +7,21 @@ import numpy as np
 from jaxlib.mlir import ir
 from scipy.optimize import linear_sum_assignment
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import body_of
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.values import byte_size
-from jaxpp.hlo_passes.loop.blocks import Homes, is_elementwise, keeps_rows, shape_of
-from jaxpp.hlo_passes.stages.assign import Assignment
+from jaxpp.hlo_passes.loop.transfer import is_by_rows, slice_bounds
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import body_of, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import traits
+from jaxpp.ir.rows import shape_of
+from jaxpp.ir.tasks import marked_task, read_tasks, task_of_value
+from jaxpp.ir.values import byte_size, defining_op
 
 _BARRIER = "stablehlo.optimization_barrier"
-_MOVES = frozenset("stablehlo." + name for name in ("broadcast_in_dim", "convert", "reshape", "slice", "transpose"))
+
+
+Homes = tuple[int, ...]
+"""The mesh of each block, in the order of the blocks."""
 
 
 @dataclass(frozen=True)
@@ -110,36 +115,53 @@ class StackReads:
             op = parent.operation
         return op == self._loop.op
 
-    def _reads(self, value: ir.Value) -> list[Read] | None:
-        """All that the loop reads of a stack; None if that isn't only rows."""
-        found: list[Read] = []
-        for use in value.uses:
-            op = use.owner.operation
-            inside = op.block == self._loop.body
-            by_rows = is_elementwise(op) or keeps_rows(op)
-            if not inside and not self.is_in_loop(op):
-                # Before the loop: what is computed of each row. After it: whatever there may be.
-                early = by_rows and op.block == self._main and op.is_before_in_block(self._loop.op)
-                more = self._reads(op.results[0]) if early else []
-            elif inside and op.name == "stablehlo.slice":
-                read = _slice(op, value)
-                more = None if read is None else [read]
-            elif inside and len(op.operands) == 1 and by_rows:
-                more = self._reads(op.results[0])
-            elif inside and op.name == _BARRIER and not boundary.is_mark(op):
-                more = self._reads(op.results[use.operand_number])
-            else:
-                more = None
-            if more is None:
-                return None
-            found += more
+    def _reads(self, argument: ir.Value) -> list[Read] | None:
+        """All reads of a stack in the loop; None if the loop reads anything but rows."""
+        found, work, seen = list[Read](), [argument], {argument}
+        while work:
+            value = work.pop()
+            for use in value.uses:
+                op = use.owner.operation
+                if op.block == self._loop.body and op.name == "stablehlo.slice":
+                    read = _slice(op, value)
+                    if read is None:
+                        return None
+                    found.append(read)
+                    continue
+                result = self._follows(op, use.operand_number)
+                if result is None:
+                    if self.is_in_loop(op):
+                        return None
+                elif result not in seen:
+                    seen.add(result)
+                    work.append(result)
         return found
 
+    def _follows(self, op: ir.Operation, number: int) -> ir.Value | None:
+        """What `op`, before the loop or in it, computes row by row from its operand of this number."""
+        if op.block == self._main:  # after the loop an argument may be used in any way
+            return op.results[0] if is_by_rows(op) and op.is_before_in_block(self._loop.op) else None
+        if op.block == self._loop.body and op.name == _BARRIER and not boundary.is_mark(op):
+            return op.results[number]
+        is_known = op.block == self._loop.body and is_by_rows(op) and self._is_invariant(op)
+        return op.results[0] if is_known else None
+
+    def _is_invariant(self, op: ir.Operation) -> bool:
+        """Whether an operation of the loop's body depends on nothing that changes from one microbatch to the next."""
+        work = list(op.operands)
+        while work:
+            value = work.pop()
+            made = defining_op(value)
+            if made is None and value.owner == self._loop.body:
+                return False
+            if made is not None and made.block == self._loop.body:
+                work += made.operands
+        return True
+
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
-        """Keep those of which each mesh that is the home of a reading stage can have a block."""
+        """Keep the stacks that can be cut into a block for each home of a stage that reads them."""
         loop, homes = self._loop, self._loop.plan.placement.homes
-        assignment = Assignment(loop.body, loop.stages, loop.indices)
-        stages = _stages_of(assignment)
+        stages = _stages_of(loop)
         for argument, reads in found.items():
             placed = [
                 Read(
@@ -155,10 +177,8 @@ class StackReads:
             meshes = tuple(sorted(set[int]().union(*(read.homes for read in placed))))
             if self._can_be_cut(argument, placed, meshes):
                 self.stacks[argument] = Stack(placed, _order(meshes, placed))
-        tasks = [assignment.task_of(value) for value in assignment.yielded]
-        self.result_homes = [
-            None if task is None else homes[assignment.tasks.kind_and_stage(task)[1]][0] for task in tasks
-        ]
+        tasks = map(task_of_value, terminator(loop.body).operands)
+        self.result_homes = [None if task is None else homes[task.stage][0] for task in tasks]
 
     def _can_be_cut(self, argument: ir.Value, reads: Sequence[Read], meshes: Homes) -> bool:
         """Whether each of the meshes can have a block, and every read is of one."""
@@ -169,50 +189,50 @@ class StackReads:
 
 
 def _slice(op: ir.Operation, value: ir.Value) -> Read | None:
-    shape = shape_of(value)
-    starts, limits, strides = (
-        list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("start_indices", "limit_indices", "strides")
-    )
-    plain = set(strides) == {1} and not any(starts[1:]) and limits[1:] == shape[1:]
-    return Read(op, starts[0], limits[0] - starts[0], shape[0]) if plain else None
+    bounds, shape = slice_bounds(op), shape_of(value)
+    if bounds is None or [size for _, size in bounds[1:]] != shape[1:]:
+        return None
+    return Read(op, *bounds[0], shape[0])
 
 
 def _may_hold_layers(type_: ir.Type) -> bool:
-    """Not the words of a random key, which its generator reads one by one."""
+    """Whether it may be a stack of layers: not the words of a random key, which its generator reads one by one."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.rank or not type_.shape[0]:
         return False
     return type_.rank > 1 or isinstance(type_.element_type, ir.FloatType)
 
 
 def _all_rows(reads: Sequence[Read]) -> bool:
-    """Whether every row is read, of everything that rows are read of."""
+    """Whether all reads together read every row of each value that they read."""
     seen: dict[int, set[int]] = {}
     for read in reads:
         seen.setdefault(read.total, set()).update(range(read.first, read.first + read.rows))
     return all(len(rows) == total for total, rows in seen.items())
 
 
-def _stages_of(assignment: Assignment) -> dict[ir.Operation, set[int]]:
-    """For each operation of the loop's body its stage, or those that use it, if it only moves or casts a value."""
-    body, stages = assignment.ops[0].block, dict[ir.Operation, set[int]]()
-    for op in reversed(assignment.ops):
-        # A row behind a barrier counts to the barrier's task, but is of no use there.
-        if boundary.is_mark(op) or (op in assignment.task and op.name not in _MOVES):
-            task = assignment.before[op] if boundary.is_mark(op) else assignment.task[op]
-            stages[op] = {assignment.tasks.kind_and_stage(task)[1]}
+def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
+    """The stage of each operation of the loop's body; of one that only moves or casts a value, those of its users."""
+    stages: dict[ir.Operation, set[int]] = {}
+    for op, task in reversed(list(zip(*read_tasks(loop.body), strict=True))):
+        if boundary.is_mark(op):
+            # A row behind a barrier counts to the barrier's task, but is of no use there.
+            stages[op] = {marked_task(boundary.read(op), loop.stages).stage}
+            continue
+        if task is not None and not traits(op).view:
+            stages[op] = {task.stage}
             continue
         stages[op] = set()
         for result in op.results:
             for use in result.uses:
                 user = use.owner.operation
-                while user.block != body and user.parent is not None:
+                while user.block != loop.body and user.parent is not None:
                     user = user.parent.operation
                 stages[op] |= stages.get(user, set())
     return stages
 
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
-    """The mesh of each block: each has one, and the fewest bytes move. Of equals, in ascending order."""
+    """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
     bytes_of = {
         (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
         for read in reads

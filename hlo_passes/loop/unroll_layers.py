@@ -5,14 +5,16 @@ from typing import ClassVar
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir import boundary
-from jaxpp.hlo_passes.ir.functions import body_of, main_of, nested, operations, terminator
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
-from jaxpp.hlo_passes.loop.counted import trips
 from jaxpp.hlo_passes.loop.forward_rows import forward_rows
 from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import clone, erase_dead
+from jaxpp.ir.counted import trips
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, main_of, nested, operations, terminator
 
 
 @dataclass(frozen=True)
@@ -20,19 +22,21 @@ class UnrollLayers(Pass):
     """Unrolls each loop with stage marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
 
     Large models are written so: the parameters of all layers are stacked, and scanned over. What such a loop stacks for
-    its gradient, and takes from a stack, is handed on directly afterwards, so that each stage has the rows that it
+    its gradient, and takes from a stack, is then known in pieces (`pieces.py`), so that each stage has the rows that it
     needs and no more:
 
     - integers that count are constants; so are the bounds of slices taken at them;
-    - a row that was written to a stack is the value that was written; a stack of which every row was written is a
-      concatenation, if anything still uses it;
-    - a sum over the microbatches of stacks (the gradient of stacked parameters) is one sum for each row, which are
-      put together after the loop.
+    - a slice of a value that is known in pieces is made of these: a row that was written to a stack is the value that
+      was written, a row that a gather with constant indices takes (`w[[0, 2, 1, 3]]`, layers that are stored in the
+      order of the meshes) is a slice of `w` itself. Operations in between are applied to the rows, if they treat all
+      rows alike: a cast, a reshape, arithmetic, a barrier of `jax.checkpoint` around parameters;
+    - a stack of which every row was written is a concatenation, if anything still uses it; so is one whose pieces are
+      gathered in another order;
+    - a sum over the microbatches of values in pieces (the gradient of stacked parameters) is one sum for each piece,
+      which are put together after the loop.
 
-    Layers that are written one after the other, with rows `w[0]`, `w[1]`... of stacked parameters, get a sum for each
-    row too: the gradient of such a row is padded with zeros, or written over zeros (in a loop that reads `w[i]`). So do
-    layers that are read in another order than that of the stack, `w[rows]` with constant `rows`: their gradients are
-    added to zeros at these.
+    That holds for layers that are written one after the other too: the gradient of rows `w[0]`, `w[1]`... is padded
+    with zeros, or written over zeros (in a loop that reads `w[i]`), that of `w[rows]` is added to zeros at these.
 
     A loop that runs once, such as that of a stage with one layer, becomes its body. Other loops without marks stay.
 
@@ -57,12 +61,16 @@ class UnrollLayers(Pass):
         for loop in named or loops:
             drop_scalar_constraints(loop)
             unrolled = _loops_to_unroll(loop)
-            if unrolled:
-                for inner in reversed(unrolled):
-                    _unroll(inner)
-                forward_rows(loop.regions[1].blocks[0])
-            if any(boundary.is_mark(op) for op in operations(loop.regions[1].blocks[0])):
-                split_row_accumulators(loop)
+            for inner in reversed(unrolled):
+                _unroll(inner)
+            body = loop.regions[1].blocks[0]
+            has_marks = any(boundary.is_mark(op) for op in operations(body))
+            if unrolled or has_marks:
+                forward_rows(body)
+                loop = split_row_accumulators(loop) if has_marks else loop
+                erase_dead(loop.regions[1].blocks[0])
+        forward_rows(body_of(main))
+        erase_dead(body_of(main))
 
 
 def _loops_to_unroll(loop: ir.Operation) -> list[ir.Operation]:
@@ -79,24 +87,13 @@ def _unroll(loop: ir.Operation) -> None:
     for layer in range(_trips(loop)):
         values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, carried, strict=True))
         for op in ops:
-            copy = _clone(op, values, ir.InsertionPoint(loop))
+            copy = clone(op, values, ir.InsertionPoint(loop), {})
             if boundary.is_mark(copy):
                 copy.attributes[at.LAYER] = at.i64(layer)
         carried = [values.get(value, value) for value in yielded]
     for result, value in zip(list(loop.results), carried, strict=True):
         result.replace_all_uses_with(value)
     loop.erase()
-
-
-def _clone(op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint) -> ir.Operation:
-    copy = op.clone(ip).operation
-    for part in (copy, *nested(copy)):
-        for number, operand in enumerate(list(part.operands)):
-            if operand in values:
-                part.operands[number] = values[operand]
-    for old, new in zip(op.results, copy.results, strict=True):
-        values[old] = new
-    return copy
 
 
 def _trips(loop: ir.Operation) -> int:

@@ -6,9 +6,9 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions, nested
-from jaxpp.hlo_passes.ir.program import task_functions
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import functions, nested
+from jaxpp.ir.mesh_functions import task_functions
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,13 @@ class DeduplicateFunctions(Pass):
         if not renamed:
             return
         by_name = functions(module)
-        symbols = {f"@{name}": ir.FlatSymbolRefAttr.get(kept) for name, kept in renamed.items()}
+        symbols: dict[ir.Attribute, ir.Attribute] = {
+            ir.FlatSymbolRefAttr.get(name): ir.FlatSymbolRefAttr.get(kept) for name, kept in renamed.items()
+        }
         for name, function in by_name.items():
             if name not in renamed:
                 for op in nested(function):
-                    if op.name == "func.call" and (new := symbols.get(str(op.attributes["callee"]))) is not None:
+                    if op.name == "func.call" and (new := symbols.get(op.attributes["callee"])) is not None:
                         op.attributes["callee"] = new
         for name in renamed:
             by_name[name].erase()

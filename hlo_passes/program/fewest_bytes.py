@@ -1,224 +1,205 @@
 """Moves operations between meshes for as long as that leaves fewer bytes to send."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
-from jaxpp.hlo_passes.ir.min_cut import UNCUTTABLE, min_cut
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, Value, each_of
+from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 
 # Bytes: what is linked by larger values than this does not move for the sake of smaller ones.
 _LARGE = 1 << 7
+
+# A move to a mesh takes nodes from at most so many steps around the values that are sent to it or from there.
+_STEPS = 8
 
 # Larger problems are left as they are: the time of a cut grows faster than its size.
 _MOST_NODES = 1 << 12
 
 
-@dataclass(frozen=True)
-class Value:
-    """A value of `size` bytes.
+def send_fewer_bytes(nodes: Sequence[Node]) -> None:
+    """Change the meshes of `nodes`, all that can move, so that fewer bytes are sent.
 
-    It is made by the node `maker` or, where that is None, is on the meshes `here` in any case. The nodes `takers` use
-    it, and the meshes `needed` need it in any case.
+    A value is sent once to every mesh that needs it and doesn't have it. Nodes that large values link move together, if
+    any of these is sent. Only large values count there: to save a scalar, the states of an optimizer would all gather
+    on the mesh of its norm. Then, with these in their places, the nodes move that no large value ties to a mesh.
+    """
+    untied: list[Node] = []
+    for component, is_tied, is_sent in list(_components(nodes)):
+        if is_sent:
+            _move(component, _LARGE + 1)
+        elif not is_tied:
+            untied.extend(component)
+    _move(untied, 0)
+    for node in reversed(nodes):
+        _complete(node)
+
+
+def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]]:
+    """The nodes that large values link; whether one of these ties them to a mesh, and whether one is sent."""
+    seen: set[Node | Value] = set()
+    for start in nodes:
+        if start in seen:
+            continue
+        seen.add(start)
+        component, is_tied, is_sent = [start], False, False
+        for node in component:
+            for value in (*node.operands, *node.results):
+                if value.size <= _LARGE or value in seen or value.node.free:
+                    continue
+                seen.add(value)
+                is_tied = is_tied or bool(value.sinks) or not value.node.movable
+                is_sent = is_sent or bytes_sent(value) > 0
+                for other in (value.node, *value.consumers):
+                    if other.movable and other not in seen:
+                        seen.add(other)
+                        component.append(other)
+        yield component, is_tied, is_sent
+
+
+def bytes_sent(value: Value) -> int:
+    """How many bytes are sent of `value`."""
+    return 0 if value.node.free else value.size * (_needed(value) & ~value.node.meshes).bit_count()
+
+
+def _needed(value: Value) -> Meshes:
+    meshes = value.sinks
+    for node in value.consumers:
+        meshes |= node.meshes
+    return meshes
+
+
+def _complete(node: Node) -> None:
+    """Let a node on several meshes be on all that need it, or on one: there is no other form for it."""
+    needed: Meshes = 0
+    if node.meshes & (node.meshes - 1):
+        for value in node.results:
+            needed |= _needed(value)
+    if needed & ~node.meshes:
+        costs: dict[Meshes, int] = {}
+        for meshes in (needed, *each_of(node.meshes)):
+            node.meshes = meshes
+            costs[meshes] = sum(map(bytes_sent, {*node.operands, *node.results}))
+        node.meshes = min(costs, key=costs.__getitem__)
+
+
+def _move(nodes: Sequence[Node], smallest: int) -> None:
+    """Move `nodes` until no move to any mesh leaves fewer bytes of values of at least `smallest` bytes to send.
+
+    A move lets any of the nodes be added to one mesh and dropped from their others; one that may be on several meshes
+    may do one without the other. The best of all such choices is a minimum cut. Repeated for each mesh this is the
+    expansion algorithm of Boykov, Veksler and Zabih (PAMI 2001): the optimum for two meshes, in practice close to it
+    for more.
+    """
+    values = _values_of(nodes, smallest)
+    if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
+        return
+    group = set(nodes)
+    used: Meshes = 0
+    for value in values:
+        used |= _needed(value) | value.node.meshes
+    meshes, stale = [*each_of(used)], 0
+    while stale < len(meshes):
+        mesh = meshes.pop(0)
+        meshes.append(mesh)
+        moving = _near(values, mesh, group)
+        touched = _values_of(moving, smallest)
+        before = [node.meshes for node in moving]
+        sent = sum(map(bytes_sent, touched))
+        if moving:
+            _Expansion(moving, touched, mesh).run()
+        stale = 0 if sum(map(bytes_sent, touched)) < sent else stale + 1
+        if stale:
+            for node, old in zip(moving, before, strict=True):
+                node.meshes = old
+
+
+def _values_of(nodes: Iterable[Node], smallest: int) -> list[Value]:
+    """What `nodes` use and define of at least `smallest` bytes."""
+    values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
+    return [value for value in values if value.size >= smallest and not value.node.free]
+
+
+def _near(values: Iterable[Value], mesh: Meshes, group: set[Node]) -> list[Node]:
+    """Those of `group` that are few steps from a value that is sent to or from `mesh`; the others would stay."""
+    border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
+    found: dict[Node, None] = {}
+    for _ in range(_STEPS):
+        nodes = dict.fromkeys(node for value in border for node in (value.node, *value.consumers))
+        nodes = [node for node in nodes if node in group and node not in found]
+        found.update(dict.fromkeys(nodes))
+        border = [value for node in nodes for value in (*node.operands, *node.results)]
+    # What is on this mesh alone has nowhere else to go.
+    return [node for node in found if node.meshes != mesh]
+
+
+class _Expansion:
+    """One move to `mesh`, as a graph to be cut.
+
+    A vertex is a choice, which the cut takes (the side of vertex 1) or refuses (of vertex 0): that a node is added to
+    `mesh`, or that it is dropped from its other meshes. Where a node may only be on one mesh both are one choice.
     """
 
-    size: int
-    maker: int | None
-    takers: Sequence[int]
-    here: frozenset[int]
-    needed: frozenset[int]
-
-
-@dataclass
-class Problem:
-    """Nodes (operations, and arguments that are free to be anywhere), each on one mesh; some may be on several.
-
-    `chosen` holds the meshes of each node. A value is sent once to every mesh that needs it and doesn't have it.
-    """
-
-    chosen: list[frozenset[int]] = field(default_factory=list)
-    repeats: list[bool] = field(default_factory=list)
-    values: list[Value] = field(default_factory=list)
-
-    def add(self, chosen: Iterable[int], *, repeats: bool) -> int:
-        """A new node; `repeats` if it may be on several meshes. Returns its number."""
-        self.chosen.append(frozenset(chosen))
-        self.repeats.append(repeats)
-        return len(self.chosen) - 1
-
-    def sent(self, value: Value) -> int:
-        """How many meshes `value` is sent to."""
-        have = value.here if value.maker is None else self.chosen[value.maker]
-        return len(self._needed(value) - have)
-
-    def _needed(self, value: Value) -> frozenset[int]:
-        return value.needed.union(*(self.chosen[taker] for taker in value.takers))
-
-    def bytes_sent(self, values: Iterable[Value]) -> int:
-        """How many bytes are sent of these values."""
-        return sum(value.size * self.sent(value) for value in values)
-
-    def improve(self) -> None:
-        """Change `chosen` so that fewer bytes are sent; what is as good as it can be stays untouched.
-
-        Nodes that large values link are looked at together, if any of these is sent. Only large values count there: to
-        save a scalar, the states of an optimizer would all gather on the mesh of its norm. Then, with these in their
-        places, come the nodes that no large value ties to a mesh.
-        """
-        touching: list[list[Value]] = [[] for _ in self.chosen]
-        for value in self.values:
-            for node in _nodes_of(value):
-                touching[node].append(value)
-        for group, smallest in self._groups():
-            touched = {id(value): value for node in group for value in touching[node] if value.size >= smallest}
-            if len(group) <= _MOST_NODES and self.bytes_sent(touched.values()):
-                _Group(self, group, list(touched.values())).improve()
-        self._complete(touching)
-
-    def _complete(self, touching: Sequence[Sequence[Value]]) -> None:
-        """Let every node that is on several meshes be on all that need it, or on one: there is no other form for it."""
-        for node in reversed(range(len(self.chosen))):
-            chosen = self.chosen[node]
-            made = [value for value in touching[node] if value.maker == node] if len(chosen) > 1 else []
-            needed = frozenset[int]().union(*(self._needed(value) for value in made))
-            if needed - chosen:
-                choices = {each: 0 for each in [needed, *(frozenset((mesh,)) for mesh in chosen)]}
-                for each in choices:
-                    self.chosen[node] = each
-                    choices[each] = self.bytes_sent(touching[node])
-                self.chosen[node] = min(choices, key=choices.__getitem__)
-
-    def _groups(self) -> Iterator[tuple[list[int], int]]:
-        """Nodes to be looked at together, each time with the bytes of the smallest value that counts."""
-        large = [value for value in self.values if value.size > _LARGE]
-        parents = list(range(len(self.chosen)))
-
-        def root(node: int) -> int:
-            while parents[node] != node:
-                parents[node] = node = parents[parents[node]]
-            return node
-
-        for value in large:
-            first, *others = _nodes_of(value) or [0]
-            for node in others:
-                parents[root(node)] = root(first)
-        moving = {root(node) for value in large if self.sent(value) for node in _nodes_of(value)}
-        tied = {root(node) for value in large if value.here or value.needed for node in _nodes_of(value)}
-        groups: dict[int, list[int]] = {each: [] for each in sorted(moving)}
-        free: list[int] = []
-        for node in range(len(parents)):
-            if root(node) in groups:
-                groups[root(node)].append(node)
-            elif root(node) not in tied:
-                free.append(node)
-        yield from ((group, _LARGE + 1) for group in groups.values())
-        yield free, 0
-
-
-def _nodes_of(value: Value) -> list[int]:
-    return [*value.takers] if value.maker is None else [value.maker, *value.takers]
-
-
-class _Group:
-    """Some nodes that may change, with the values that touch them; all others stay.
-
-    A move lets any of the nodes come to one mesh and leave their others; one that may be on several meshes may do one
-    without the other. The best of all such choices is a minimum cut. Repeated for each mesh this is the expansion
-    algorithm of Boykov, Veksler and Zabih (PAMI 2001): the optimum for two meshes, in practice close to it for more.
-    """
-
-    def __init__(self, problem: Problem, nodes: Sequence[int], values: Sequence[Value]) -> None:
-        self._problem = problem
-        self._nodes = nodes
+    def __init__(self, nodes: Sequence[Node], values: Sequence[Value], mesh: Meshes) -> None:
         self._values = values
-        self._comes: dict[int, int] = {}
-        self._leaves: dict[int, int] = {}
+        self._mesh = mesh
+        self._moving = nodes
         self._edges: list[tuple[int, int, int]] = []
-        self._count = 0
+        self._any_of: dict[tuple[int, frozenset[int]], int] = {}
+        self._count = 2
+        self._added = {node: self._choice() for node in self._moving}
+        self._dropped = {node: self._choice() if node.repeats else self._added[node] for node in self._moving}
 
-    def improve(self) -> None:
-        """Move the nodes until no move to any mesh is better than none."""
-        problem, stale = self._problem, 0
-        sets = [problem.chosen[node] for value in self._values for node in _nodes_of(value)]
-        meshes = sorted(frozenset().union(*sets, *(value.here | value.needed for value in self._values)))
-        best = problem.bytes_sent(self._values)
-        while stale < len(meshes) and best:
-            mesh = meshes.pop(0)
-            meshes.append(mesh)
-            before = {node: problem.chosen[node] for node in self._nodes}
-            self._move(mesh)
-            sent = problem.bytes_sent(self._values)
-            stale = 0 if sent < best else stale + 1
-            if sent >= best:
-                for node, chosen in before.items():
-                    problem.chosen[node] = chosen
-            best = min(best, sent)
-
-    def _move(self, mesh: int) -> None:
-        """Let nodes come to `mesh`, and leave others, as the minimum cut says.
-
-        A choice is a node of the graph, on the side of 1 if it is taken; nobody comes or leaves on the side of 0.
-        """
-        chosen = self._problem.chosen
-        # What is on this mesh alone has nowhere else to go.
-        moving = [node for node in self._nodes if chosen[node] != frozenset((mesh,))]
-        self._edges, self._count = [], 2
-        self._comes = {node: self._choice() for node in moving}
-        self._leaves = {node: self._choice() if self._problem.repeats[node] else self._comes[node] for node in moving}
+    def run(self) -> None:
+        """Move the nodes as the minimum cut says."""
         self._edges.extend(
-            (self._comes[node], self._leaves[node], UNCUTTABLE) for node in moving if self._problem.repeats[node]
+            (added, self._dropped[node], UNCUTTABLE) for node, added in self._added.items() if node.repeats
         )
         for value in self._values:
-            self._on_the_mesh(value, mesh)
-            self._elsewhere(value, mesh)
+            self._add_value(value)
         refused = min_cut(self._edges, self._count) if self._edges else range(self._count)
-        for node in moving:
-            others = chosen[node] - {mesh} if self._leaves[node] in refused else frozenset[int]()
-            chosen[node] = others if self._comes[node] in refused else others | {mesh}
+        for node in self._moving:
+            others = node.meshes & ~self._mesh if self._dropped[node] in refused else 0
+            node.meshes = others if self._added[node] in refused else others | self._mesh
 
-    def _on_the_mesh(self, value: Value, mesh: int) -> None:
-        """It costs something if a taker comes to `mesh` and the maker doesn't."""
-        chosen, comes = self._problem.chosen, self._comes
-        if value.maker in comes:
-            maker = comes[value.maker]
-        elif mesh in (value.here if value.maker is None else chosen[value.maker]):
-            return
-        else:
-            maker = 0
-        if mesh in value.needed or any(mesh in chosen[node] for node in value.takers if node not in comes):
-            self._cost(maker, 1, value.size)
-        else:
-            self._cost(
-                maker, self._any([comes[node] for node in value.takers if node in comes], taken=True), value.size
-            )
-
-    def _elsewhere(self, value: Value, mesh: int) -> None:
-        """It costs something on any other mesh if the maker leaves it, and a taker doesn't."""
-        chosen, leaves = self._problem.chosen, self._leaves
-        have = value.here if value.maker is None else chosen[value.maker]
-        maker = leaves.get(value.maker) if value.maker is not None else None
-        staying = value.needed.union(*(chosen[node] for node in value.takers if node not in leaves))
-        takers: dict[int, list[int]] = {}
-        for node in value.takers:
-            for other in chosen[node] if node in leaves else ():
-                takers.setdefault(other, []).append(leaves[node])
-        for other in (staying | takers.keys()) - {mesh}:
-            if other in have and maker is None:
+    def _add_value(self, value: Value) -> None:
+        """On each mesh it costs something if a consumer of `value` is there, and what defines it is not."""
+        moving = [node for node in value.consumers if node in self._added]
+        staying = value.sinks
+        for node in value.consumers:
+            if node not in self._added:
+                staying |= node.meshes
+        for mesh in each_of(_needed(value) | self._mesh):
+            there = int(mesh == self._mesh)
+            producer = self._choice_for(value.node, mesh)
+            if producer == there:
                 continue
-            made = maker if other in have and maker is not None else 1
-            self._cost(0 if other in staying else self._any(takers[other], taken=False), made, value.size)
+            if staying & mesh:
+                consumers = {there}
+            else:
+                consumers = {self._choice_for(node, mesh) for node in moving} - {1 - there, producer}
+            if not consumers or {producer, *consumers} == {0, 1}:
+                continue
+            consumer = there if there in consumers else self._any(consumers, there)
+            self._edges.append((producer, consumer, value.size) if there else (consumer, producer, value.size))
+
+    def _choice_for(self, node: Node, mesh: Meshes) -> int:
+        """The choice, or 0 or 1, that decides whether `node` is on `mesh` after the move.
+
+        It is there if the choice is taken, on a mesh that is not the one of the move if the choice is refused.
+        """
+        if mesh == self._mesh:
+            return self._added.get(node, int(node.meshes & mesh != 0))
+        return self._dropped.get(node, 0) if node.meshes & mesh else 1
+
+    def _any(self, choices: set[int], taken: int) -> int:
+        """A choice that is taken if any of `choices` is; with `taken` = 0, that is refused if any of them is."""
+        if len(choices) == 1:
+            return choices.pop()
+        key = taken, frozenset(choices)
+        if key not in self._any_of:
+            found = self._any_of[key] = self._choice()
+            self._edges.extend((found, each, UNCUTTABLE) if taken else (each, found, UNCUTTABLE) for each in choices)
+        return self._any_of[key]
 
     def _choice(self) -> int:
         self._count += 1
         return self._count - 1
-
-    def _cost(self, refused: int, taken: int, size: int) -> None:
-        """It costs `size` if the one choice is refused and the other taken."""
-        if (refused, taken) != (0, 1) and refused != taken:
-            self._edges.append((refused, taken, size))
-
-    def _any(self, choices: Sequence[int], *, taken: bool) -> int:
-        """A choice that is taken if any of `choices` is, or refused if any of them is."""
-        if len(choices) == 1:
-            return choices[0]
-        found = self._choice()
-        self._edges.extend((found, each, UNCUTTABLE) if taken else (each, found, UNCUTTABLE) for each in choices)
-        return found

@@ -6,10 +6,12 @@ from itertools import count
 from typing import ClassVar, TypeAlias
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import (
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import (
     body_of,
     call,
     callee,
@@ -21,9 +23,9 @@ from jaxpp.hlo_passes.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.hlo_passes.ir.outlining import clone_into
-from jaxpp.hlo_passes.ir.phases import check_unrolled
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.values import defining_op
 
 # The number of an argument of the fused function, or (which call, which result of it) for what stays inside.
 Source: TypeAlias = int | tuple[int, int]
@@ -179,12 +181,7 @@ class _Fused:
             values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, given, strict=True))
             clone_into(block, operations(body)[:-1], values, {})
             made.update(((number, n), values[value]) for n, value in enumerate(terminator(body).operands))
-        ir.Operation.create(
-            "func.return",
-            operands=[made[place] for place in results],
-            ip=ir.InsertionPoint(block),
-            loc=ir.Location.unknown(),
-        )
+        func.return_([made[place] for place in results], ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
 
 
 def _tasks(
@@ -201,6 +198,9 @@ def _tasks(
         stage, microbatch = at.integer(op, at.STAGE) or 0, at.integer(op, at.MICROBATCH) or 0
         if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch):
             kind = "backward"
+            tasks.pop()
+        if kind == "recompute" and tasks and tasks[-1] == ("forward", stage, microbatch):
+            kind = "forward"
             tasks.pop()
         tasks.append((kind, stage, microbatch))
         numbers.append(len(tasks) - 1)

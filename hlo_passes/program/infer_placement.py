@@ -1,22 +1,22 @@
 """`infer-placement`: puts everything outside of the microbatch loop on a mesh."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import body_of, call, callee, main_of, name_of, operations, terminator
-from jaxpp.hlo_passes.ir.outlining import outline
-from jaxpp.hlo_passes.ir.phases import check_unrolled
-from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.ir.values import byte_size, is_used
-from jaxpp.hlo_passes.program.improvement import improve
-from jaxpp.hlo_passes.program.placement import Placement, place, place_results
+from jaxpp.hlo_passes.program.placement import place, sources_of
+from jaxpp.hlo_passes.program.placement_graph import Graph, Meshes, Node, Value, numbers
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, main_of, name_of, operations, terminator
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.outlining import outline
+from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.values import is_used
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,24 @@ class InferPlacement(Pass):
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
         check_unrolled(module)
-        main = main_of(module)
-        placement = place(main)
-        improve(placement)
-        place_results(placement)
-        _Regroup(module, placement).run()
+        graph = Graph(main_of(module))
+        _Regroup(module, graph, place(graph)).run()
 
 
 # What the group of an operation is called for: (phase, meshes, level). A level waits for what those before it make.
-Key = tuple[str, tuple[int, ...], int]
+Key = tuple[str, Meshes, int]
 
 
 @dataclass
 class _Group:
-    """The operations of one new function, and the uses that its results replace."""
+    """The operations of one new function, its results, and the uses that these replace: (op, operand, result)."""
 
-    ops: dict[ir.Operation, None]
-    outputs: list[ir.Value]
-    uses: list[tuple[ir.Operation, int, int]]
-    shared: dict[ir.Value, int]
+    nodes: dict[Node, None] = field(default_factory=dict[Node, None])
+    outputs: list[Value] = field(default_factory=list[Value])
+    uses: list[tuple[ir.Operation, int, int]] = field(default_factory=list[tuple[ir.Operation, int, int]])
+    shared: dict[Value, int] = field(default_factory=dict[Value, int])
 
-    def result(self, value: ir.Value, *, own: bool = False) -> int:
+    def result(self, value: Value, *, own: bool = False) -> int:
         """The result number of `value`; with `own` always a new one, which no other use shares."""
         if not own and value in self.shared:
             return self.shared[value]
@@ -87,213 +84,209 @@ class _Group:
 class _Regroup:
     """Turns the placed operations into functions and calls."""
 
-    def __init__(self, module: ir.Module, placement: Placement) -> None:
+    def __init__(self, module: ir.Module, graph: Graph, result_meshes: Mapping[int, Meshes]) -> None:
         self._module = module
-        self._placement = placement
-        self._return = terminator(body_of(placement.main))
-        joins = placement.stacks.joins
-        self._end = next((op for op in operations(body_of(placement.main)) if op in joins), self._return)
+        self._graph = graph
+        self._result_meshes = result_meshes
+        self._return = terminator(body_of(graph.main))
         self._groups: dict[Key, _Group] = {}
-        self._key: dict[ir.Operation, Key] = {}
-        self._users = self._find_users()
+        self._key: dict[Node, Key] = {}
+        self._sources: dict[Node, dict[Value, None]] = {}
+        for node in graph.ops:
+            if not node.fixed:
+                self._sources[node] = sources_of(node, self._sources)
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
-        placement = self._placement
-        fixed = [op for op in placement.ops if op in placement.home]
-        early = self._needed_by_tasks(fixed)
-        for op in fixed:
-            phase = "before" if op in early else "after"
-            self._key[op] = (phase, (placement.home[op],), self._level(op, (placement.home[op],), phase))
+        fixed = [node for node in self._graph.ops if node.fixed]
+        early = self._needed_by_tasks()
+        for node in fixed:
+            phase = "before" if node in early else "after"
+            self._key[node] = (phase, node.meshes, self._level(node, node.meshes, phase))
         self._let_wait(fixed)
         self._send_early(fixed)
-        for op in fixed:
-            self._group(self._key[op]).ops[op] = None
+        for node in fixed:
+            self._group(self._key[node]).nodes[node] = None
         self._connect_tasks()
         self._connect_returns()
         for key in self._sorted_keys():
             self._connect_group(key)
         self._emit()
         self._record()
-        for op in reversed(placement.ops):
-            if not any(map(is_used, op.results)):
-                op.erase()
+        for node in reversed(self._graph.ops):
+            if node.op is not None and not any(map(is_used, node.op.results)):
+                node.op.erase()
 
     def _group(self, key: Key) -> _Group:
-        return self._groups.setdefault(key, _Group({}, [], [], {}))
+        if key not in self._groups:
+            self._groups[key] = _Group()
+        return self._groups[key]
 
-    def _needed_by_tasks(self, fixed: Sequence[ir.Operation]) -> set[ir.Operation]:
-        """The fixed operations that a task depends on, also through floating ones."""
-        placement = self._placement
-        seen: set[ir.Operation] = set()
-        work = [placement.producers[value] for value in placement.used_by_tasks if value in placement.producers]
+    def _needed_by_tasks(self) -> set[Node]:
+        """The operations that a task depends on."""
+        work = [use.value.node for use in self._graph.task_uses]
+        found: set[Node] = set()
         while work:
-            op = work.pop()
-            if op not in seen:
-                seen.add(op)
-                work.extend(placement.producers[v] for v in placement.operands[op] if v in placement.producers)
-        return seen.intersection(fixed)
+            node = work.pop()
+            if node.op is not None and node not in found:
+                found.add(node)
+                work.extend(value.node for value in node.operands)
+        return found
 
-    def _level(self, op: ir.Operation, meshes: tuple[int, ...], phase: str) -> int:
-        """How often values crossed meshes, within `phase`, before `op` can run on `meshes`."""
+    def _level(self, node: Node, meshes: Meshes, phase: str) -> int:
+        """How often values crossed meshes, within `phase`, before `node` can run on `meshes`."""
         level = 0
-        for value in self._placement.behind(op):
-            producer = self._placement.producers.get(value)
-            key = self._key.get(producer) if producer is not None else None
+        for value in sources_of(node, self._sources):
+            key = self._key.get(value.node)
             if key is not None and key[0] == phase:
                 level = max(level, key[2] + (key[1] != meshes))
         return level
 
-    def _find_users(self) -> dict[ir.Operation, list[ir.Operation]]:
-        placement = self._placement
-        users: dict[ir.Operation, list[ir.Operation]] = {op: [] for op in placement.ops}
-        for op, operands in placement.operands.items():
-            for value in operands:
-                if value in placement.producers:
-                    users[placement.producers[value]].append(op)
-        return users
-
-    def _send_early(self, fixed: Sequence[ir.Operation]) -> None:
+    def _send_early(self, fixed: Sequence[Node]) -> None:
         """Compute what other meshes wait for in functions of its own, before the rest of the same level.
 
         The norm of all gradients, say: not together with the update of one mesh, which the others would wait for too.
         """
-        users, early = self._users, set[ir.Operation]()
-        # What waits for an operation that is computed wherever it is used: meshes, and operations that others wait for.
-        waiting: dict[ir.Operation, set[ir.Operation | int]] = {}
-        for op in reversed(self._placement.ops):
-            reached: set[ir.Operation | int] = set()
-            for user in users[op]:
+        early: set[Node] = set()
+        # What waits for an operation that is rematerialised: the meshes, and the groups of early operations.
+        waiting: dict[Node, tuple[Meshes, set[Key]]] = {}
+        for node in reversed(self._graph.ops):
+            meshes: Meshes = 0
+            groups: set[Key] = set()
+            for user in _users(node):
                 if user in self._key:
-                    reached |= {self._placement.home[user]} | ({user} & early)
+                    meshes |= user.meshes
+                    groups.update([self._key[user]] if user in early else ())
                 else:
-                    reached |= waiting[user]
-            if op not in self._key:
-                waiting[op] = reached
-            elif any(
-                each != self._placement.home[op] if isinstance(each, int) else self._key[each] == self._key[op]
-                for each in reached
-            ):
-                early.add(op)
-        levels = {op: 2 * self._key[op][2] + (op not in early) for op in fixed}
-        numbers = {level: number for number, level in enumerate(sorted(set(levels.values())))}
-        for op in fixed:
-            self._key[op] = (*self._key[op][:2], numbers[levels[op]])
+                    meshes |= waiting[user][0]
+                    groups |= waiting[user][1]
+            if node not in self._key:
+                waiting[node] = meshes, groups
+            elif meshes & ~node.meshes or self._key[node] in groups:
+                early.add(node)
+        levels = {node: 2 * self._key[node][2] + (node not in early) for node in fixed}
+        numbers_of = {level: number for number, level in enumerate(sorted(set(levels.values())))}
+        for node in fixed:
+            self._key[node] = (*self._key[node][:2], numbers_of[levels[node]])
 
-    def _let_wait(self, fixed: Sequence[ir.Operation]) -> None:
-        """Compute what is cheap right before it is used, where no less would be kept until then.
+    def _let_wait(self, fixed: Sequence[Node]) -> None:
+        """Move cheap operations right before their use, if their operands take no more memory than their results.
 
-        A moment is so decayed in its own buffer, together with the update that waits for a norm.
+        A moment is then decayed in its own buffer, together with the update that waits for a norm.
         """
-        placement, users = self._placement, self._users
-        returned = {*self._return.operands, *(value for join in placement.stacks.joins for value in join.operands)}
-        for op in reversed(fixed):
-            phase, meshes, level = self._key[op]
-            keys = [self._key.get(user) for user in users[op]]
+        graph = self._graph
+        blocks = (graph.values[block] for join in graph.stacks.results.values() for block in join.op.operands)
+        returned = {*graph.returned.values(), *blocks}
+        for node in reversed(fixed):
+            phase, meshes, level = self._key[node]
+            keys = [self._key.get(user) for user in _users(node)]
             levels = [key[2] for key in keys if key is not None and key[:2] == ("after", meshes)]
-            if phase == "before" or not levels or len(levels) < len(keys) or not is_cheap(op):
+            if phase == "before" or not levels or len(levels) < len(keys):
                 continue
-            biggest = max((byte_size(value.type) for value in op.operands), default=0)
-            if biggest <= byte_size(op.results[0].type) and returned.isdisjoint(op.results):
-                self._key[op] = (phase, meshes, max(level, min(levels)))
+            biggest = max((value.size for value in node.operands), default=0)
+            if biggest <= node.results[0].size and returned.isdisjoint(node.results) and _is_cheap(node):
+                self._key[node] = (phase, meshes, max(level, min(levels)))
 
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
-        placement = self._placement
-        uses = [
-            (task, mesh, number, value)
-            for task, mesh in placement.tasks.items()
-            for number, value in enumerate(task.operands)
-            if value in placement.producers
-        ]
-        slots = Counter((callee(task), mesh, number, value) for task, mesh, number, value in uses)
-        for task, mesh, number, value in uses:
-            producer = placement.producers[value]
-            once = slots[callee(task), mesh, number, value] == 1
-            if producer.name == "stablehlo.constant" and not (once and ir.RankedTensorType(value.type).rank):
+        uses = self._graph.task_uses
+        slots = Counter((use.callee, use.mesh, use.number, use.value) for use in uses)
+        for use in uses:
+            node = use.value.node
+            once = slots[use.callee, use.mesh, use.number, use.value] == 1
+            if node.free and not (once and ir.RankedTensorType(use.value.ssa.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
-            key = self._key.get(producer) or ("before", (mesh,), self._level(producer, (mesh,), "before"))
-            group = self._group(key)
+            meshes = 1 << use.mesh
+            group = self._group(self._key.get(node) or ("before", meshes, self._level(node, meshes, "before")))
             # A value that one call alone takes in this place is the first value of an accumulator: a buffer of its own.
-            own = once and producer not in self._key
-            group.uses.append((task, number, group.result(value, own=own)))
+            own = once and node not in self._key
+            group.uses.append((use.task, use.number, group.result(use.value, own=own)))
 
     def _connect_returns(self) -> None:
-        placement = self._placement
-        for number, value in enumerate(self._return.operands):
-            join = placement.stacks.results.get(number)
-            if join is None:
-                self._connect_return(self._return, number, value, placement.returned[number])
-            else:
-                for block, (part, mesh) in enumerate(join.blocks()):
-                    self._connect_return(join.op, block, part, [mesh])
+        graph = self._graph
+        for number in range(len(self._return.operands)):
+            if number in graph.returned:
+                self._connect_return(self._return, number, graph.returned[number], self._result_meshes[number])
+                continue
+            join = graph.stacks.results[number]
+            for block, (part, mesh) in enumerate(join.blocks()):
+                self._connect_return(join.op, block, graph.values[part], 1 << mesh)
 
-    def _connect_return(self, user: ir.Operation, number: int, value: ir.Value, meshes: Sequence[int]) -> None:
-        """Let a result of a group be operand `number` of `user`: of the return, or of the join of a stack's blocks."""
-        producer = self._placement.producers.get(value)
-        if producer is not None:
-            where = tuple(meshes)
-            group = self._group(self._key.get(producer) or ("after", where, self._level(producer, where, "after")))
+    def _connect_return(self, user: ir.Operation, number: int, value: Value, meshes: Meshes) -> None:
+        """Make a result of a group operand `number` of `user`: the return, or the concatenation of a stack's blocks."""
+        node = value.node
+        if node.op is not None:
+            group = self._group(self._key.get(node) or ("after", meshes, self._level(node, meshes, "after")))
             group.uses.append((user, number, group.result(value)))
 
     def _connect_group(self, key: Key) -> None:
-        """Add the floating operations that a group uses, and its fixed operands as results of their groups."""
-        placement, group = self._placement, self._groups[key]
-        work = [*group.ops, *(placement.producers[value] for value in group.outputs)]
-        group.ops.update(dict.fromkeys(work))
-        while work:
-            for value in placement.operands[work.pop()]:
-                producer = placement.producers.get(value)
-                if producer is None or producer in group.ops or producer in placement.home:
-                    continue
-                group.ops[producer] = None
-                work.append(producer)
-        for op in group.ops:
-            for value in placement.operands[op]:
-                producer = placement.producers.get(value)
-                source = self._key.get(producer) if producer is not None else None
+        """Add what a group rematerialises, and the results of others that it uses."""
+        group = self._groups[key]
+        work = [*group.nodes, *(value.node for value in group.outputs)]
+        group.nodes.update(dict.fromkeys(work))
+        for node in work:
+            for value in node.operands:
+                source = self._key.get(value.node)
                 if source is not None and source != key:
                     self._groups[source].result(value)
+                elif value.node.op is not None and value.node not in group.nodes:
+                    group.nodes[value.node] = None
+                    work.append(value.node)
 
     def _emit(self) -> None:
-        """Outline each group, call it, and rewire what used its values. Task calls are no keys from here on."""
-        placement = self._placement
+        """Outline each group, call it, and rewire what used its values."""
+        graph = self._graph
         shardings = Shardings(self._module)
-        order = {op: number for number, op in enumerate(placement.ops)}
-        first_task = next(iter(placement.tasks), self._end)
+        order = {node: number for number, node in enumerate(graph.ops)}
+        joins = graph.stacks.joins
+        end = next((op for op in operations(body_of(graph.main)) if op in joins), None) if joins else None
+        end = end or self._return
+        first_task = graph.tasks[0] if graph.tasks else end
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():
             phase, meshes, _ = key
             group = self._groups[key]
             level = len([other for other in self._groups if other[:2] == key[:2] and other[2] < key[2]])
-            name = "_".join([phase, *map(str, meshes)]) + (f"_level_{level}" if level else "")
-            ops = sorted(group.ops, key=order.__getitem__)
+            name = "_".join([phase, *map(str, numbers(meshes))]) + (f"_level_{level}" if level else "")
+            ops = [node.op for node in sorted(group.nodes, key=order.__getitem__) if node.op is not None]
+            outputs = [value.ssa for value in group.outputs]
             attributes = {at.KIND: ir.StringAttr.get(phase)}
-            part = outline(self._module, name, ops, group.outputs, attributes, shardings)
+            part = outline(self._module, name, ops, outputs, attributes, shardings)
+            where = numbers(meshes)
             made_call = call(
                 name_of(part.function),
-                [value.type for value in group.outputs],
+                [value.type for value in outputs],
                 [made.get(value, value) for value in part.inputs],
-                {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)},
-                ir.InsertionPoint(first_task if phase == "before" else self._end),
-                placement.main.location,
+                {at.MESH: at.i64(where[0])} if len(where) == 1 else {at.MESHES: at.i64s(where)},
+                ir.InsertionPoint(first_task if phase == "before" else end),
+                graph.main.location,
             )
             for value, result in zip(group.outputs, made_call.results, strict=True):
-                if placement.producers[value] in self._key:
-                    made.setdefault(value, result)
+                if value.node in self._key:
+                    made.setdefault(value.ssa, result)
             for op, number, index in group.uses:
                 op.operands[number] = made_call.results[index]
 
     def _sorted_keys(self) -> list[Key]:
-        return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], key[1]))
+        return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], numbers(key[1])))
 
     def _record(self) -> None:
         """Write on the arguments and results of `@main` where they live."""
-        placement = self._placement
-        arguments = at.argument_attributes(placement.main)
-        for entry, (argument, meshes) in zip(arguments, placement.arguments.items(), strict=True):
-            entry[at.MESHES] = at.i64s(placement.stacks.arguments.get(argument, sorted(meshes)))
-        results = at.result_attributes(placement.main)
-        for entry, meshes in zip(results, placement.returned, strict=True):
-            entry[at.MESHES] = at.i64s(meshes)
-        at.set_tables(placement.main, arguments, results)
+        graph, stacks = self._graph, self._graph.stacks
+        arguments = at.argument_attributes(graph.main)
+        for entry, argument in zip(arguments, graph.arguments, strict=True):
+            entry[at.MESHES] = at.i64s(stacks.arguments.get(argument.ssa) or numbers(argument.node.meshes))
+        results = at.result_attributes(graph.main)
+        for number, entry in enumerate(results):
+            stack = stacks.results.get(number)
+            entry[at.MESHES] = at.i64s(stack.homes if stack else numbers(self._result_meshes[number]))
+        at.set_tables(graph.main, arguments, results)
+
+
+def _users(node: Node) -> list[Node]:
+    """The operations that use the results of `node`."""
+    return [user for value in node.results for user in value.consumers if user.op is not None]
+
+
+def _is_cheap(node: Node) -> bool:
+    return node.op is not None and is_cheap(node.op)

@@ -7,14 +7,15 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, create, main_of, operations, terminator
-from jaxpp.hlo_passes.ir.phases import check_placed
-from jaxpp.hlo_passes.ir.program import meshes_of
-from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.ir.mesh_functions import meshes_of
+from jaxpp.ir.phases import check_placed
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ class _Cut:
         self._meshes = meshes
         self._arguments = list(body_of(main).arguments)
         self._argument_table = at.argument_attributes(main)
-        self._result_table = at.result_attributes(main)
+        self._argument_meshes = _meshes(self._argument_table)
+        self._result_meshes = _meshes(at.result_attributes(main))
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
         self._local: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
@@ -70,14 +72,17 @@ class _Cut:
         self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
         self._token = ir.Type.parse("!stablehlo.token")
-        self.blocks = [self._function(mesh) for mesh in range(self._meshes)]
+        self._unknown = ir.Location.unknown()
+        self.blocks: list[ir.Block] = []
+        self._tokens: list[ir.Value] = []
+        """The first of each mesh, which all its sends and receives take until they are threaded."""
+        for mesh in range(self._meshes):
+            block = self._function(mesh)
+            self.blocks.append(block)
+            self._tokens.append(self._make("stablehlo.create_token", [], [], {}, ir.InsertionPoint(block)).results[0])
 
     def _function(self, mesh: int) -> ir.Block:
-        here = [
-            number
-            for number, entry in enumerate(self._argument_table)
-            if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
-        ]
+        here = [number for number, meshes in enumerate(self._argument_meshes) if mesh in meshes]
         blocks = [self._block_on(mesh, number) for number in here]
         types = [self._type(number, block) for number, block in zip(here, blocks, strict=True)]
         function = create(
@@ -106,9 +111,6 @@ class _Cut:
                 entry[at.DONOR] = ir.BoolAttr.get(True)
             entries.append(entry)
         at.set_tables(function, arguments=entries)
-        ir.Operation.create(
-            "stablehlo.create_token", results=[self._token], ip=ir.InsertionPoint(block), loc=ir.Location.unknown()
-        )
         return block
 
     def _block_on(self, mesh: int, number: int) -> int | None:
@@ -133,34 +135,32 @@ class _Cut:
 
     def place(self, op: ir.Operation) -> None:
         """Move one operation of `@main` to its mesh, or to each of its meshes."""
-        if op in self._stacks.slices or op in self._joins:
-            return
-        if op.name == "stablehlo.constant":
+        name = op.name
+        if name == "stablehlo.constant":
             self._constants[op.results[0]] = op
+            return
+        if name != "func.call" and (op in self._stacks.slices or op in self._joins):
             return
         meshes = meshes_of(op)
         if not meshes:
-            raise PassError(f"a {op.name} on no mesh", location=op.location, hint="run infer-placement first")
-        for mesh in meshes[1:]:
-            operands = [self.local(value, mesh) for value in op.operands]
-            copy = op.clone(ir.InsertionPoint(self.blocks[mesh]))
-            self._settle(copy, operands, mesh)
-            self._local[mesh].update(zip(op.results, copy.results, strict=True))
-        mesh = meshes[0]
-        operands = [self.local(value, mesh) for value in op.operands]
-        self.blocks[mesh].append(op)
-        self._settle(op, operands, mesh)
-        for result in op.results:
-            self._local[mesh][result] = result
-            self._home[result] = mesh
-
-    def _settle(self, op: ir.Operation, operands: Sequence[ir.Value], mesh: int) -> None:
-        for number, (old, new) in enumerate(zip(op.operands, operands, strict=True)):
-            if old is not new and old != new:
-                op.operands[number] = new
-        if at.MESHES in op.attributes:
-            del op.attributes[at.MESHES]
-            op.attributes[at.MESH] = at.i64(mesh)
+            raise PassError(f"a {name} on no mesh", location=op.location, hint="run infer-placement first")
+        values, results = list(op.operands), list(op.results)
+        for mesh in (*meshes[1:], meshes[0]):
+            operands = [self.local(value, mesh) for value in values]
+            here = op
+            if mesh == meshes[0]:
+                self.blocks[mesh].append(op)
+            else:
+                here = op.clone(ir.InsertionPoint(self.blocks[mesh]))
+            self._local[mesh].update(zip(results, here.results, strict=True))
+            settled = here.operands
+            for number, (old, new) in enumerate(zip(values, operands, strict=True)):
+                if old is not new and old != new:
+                    settled[number] = new
+            if at.MESHES in here.attributes:
+                del here.attributes[at.MESHES]
+                here.attributes[at.MESH] = at.i64(mesh)
+        self._home.update(dict.fromkeys(results, meshes[0]))
 
     def local(self, value: ir.Value, mesh: int) -> ir.Value:
         """What stands for `value` on `mesh`, sent there now if it isn't there yet."""
@@ -185,31 +185,26 @@ class _Cut:
             "source_target_pairs": self._pair(source, target),
         }
         self._channel += 1
-        block = self.blocks[source]
-        first = block.operations[0].operation
-        last = self._sent.get(here) or (here.owner.operation if isinstance(here, ir.OpResult) else first)
-        send = ir.Operation.create(
-            "stablehlo.send",
-            results=[self._token],
-            operands=[here, first.results[0]],
-            attributes=attributes,
-            ip=ir.InsertionPoint.after(last),
-            loc=ir.Location.unknown(),
-        )
-        self._sent[here] = send
+        after = self._sent.get(here) or defining_op(here) or defining_op(self._tokens[source])
+        assert after is not None  # a token has its operation
+        ip = ir.InsertionPoint.after(after)
+        self._sent[here] = self._make("stablehlo.send", [], [here, self._tokens[source]], attributes, ip)
         sharding = self._shardings.of(value)
         if sharding is not None:
             attributes[at.SHARDING] = self._received(sharding)
-        block = self.blocks[target]
-        recv = ir.Operation.create(
-            "stablehlo.recv",
-            results=[value.type, self._token],
-            operands=[block.operations[0].operation.results[0]],
-            attributes=attributes,
-            ip=ir.InsertionPoint(block),
-            loc=ir.Location.unknown(),
-        )
-        return recv.results[0]
+        ip = ir.InsertionPoint(self.blocks[target])
+        return self._make("stablehlo.recv", [value.type], [self._tokens[target]], attributes, ip).results[0]
+
+    def _make(
+        self,
+        name: str,
+        types: Sequence[ir.Type],
+        operands: Sequence[ir.Value],
+        attributes: dict[str, ir.Attribute],
+        ip: ir.InsertionPoint,
+    ) -> ir.Operation:
+        """An operation whose last result is a token."""
+        return ir.Operation.create(name, [*types, self._token], operands, attributes, ip=ip, loc=self._unknown)
 
     def _pair(self, source: int, target: int) -> ir.Attribute:
         if (source, target) not in self._pairs:
@@ -229,11 +224,7 @@ class _Cut:
         """Return the results of each mesh, thread its tokens, and erase `@main`."""
         returned = list(terminator(body_of(self._main)).operands)
         for mesh, block in enumerate(self.blocks):
-            here = [
-                number
-                for number, entry in enumerate(self._result_table)
-                if mesh in list(ir.DenseI64ArrayAttr(entry[at.MESHES]))
-            ]
+            here = [number for number, meshes in enumerate(self._result_meshes) if mesh in meshes]
             entries: list[dict[str, ir.Attribute]] = []
             values: list[ir.Value] = []
             for number in here:
@@ -259,12 +250,20 @@ class _Cut:
         self._main.erase()
 
 
+def _meshes(entries: Sequence[dict[str, ir.Attribute]]) -> list[list[int]]:
+    """The meshes that have each argument, or return each result."""
+    return [list(ir.DenseI64ArrayAttr(entry[at.MESHES])) for entry in entries]
+
+
 def _thread_tokens(block: ir.Block) -> None:
-    token = block.operations[0].operation.results[0]
-    for op in operations(block)[1:]:
-        if op.name == "stablehlo.send":
+    """Let each send and receive take the token of the one before it."""
+    first, *others = operations(block)
+    token = first.results[0]
+    for op in others:
+        name = op.name
+        if name == "stablehlo.send":
             op.operands[1] = token
             token = op.results[0]
-        elif op.name == "stablehlo.recv":
+        elif name == "stablehlo.recv":
             op.operands[0] = token
             token = op.results[1]

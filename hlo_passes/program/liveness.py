@@ -1,128 +1,118 @@
-"""Live values along one mesh's sequence: the check of `jaxpp.last_use`, and the peaks of memory."""
+"""How much is alive at once along one mesh's sequence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
-from jaxlib.mlir import ir
+from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.ir.tensors import TensorSpec
 
-from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, terminator
-from jaxpp.hlo_passes.ir.program import Instruction
-from jaxpp.hlo_passes.ir.values import byte_size, defining_op
+_RECEIVED = -1
+"""The microbatch of a value that came from another mesh, which may be any."""
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that is alive at once on one mesh: bytes of whole values, and microbatches with residuals."""
+    """The most that is alive at once on one mesh: bytes of whole values, and microbatches with residuals.
+
+    host_bytes: of the values in the memory of the host, which `bytes` and `activations` don't count.
+    """
 
     bytes: int
     activations: int
+    host_bytes: int
 
 
-def check_liveness(function: ir.Operation, line: Sequence[Instruction]) -> Peak:
-    """Walk the instructions `line` of one mesh.
+def peak_of(program: Program, mesh: int) -> Peak:
+    """The peak of one mesh, arguments and constants included."""
+    sequence = program.sequences[mesh]
+    specs = program.registers[mesh]
+    here = [spec.device_bytes for spec in specs]
+    host = [spec.bytes - spec.device_bytes for spec in specs]
+    given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
+    return Peak(
+        _peak_bytes(sequence, here, given),
+        _peak_activations(sequence, specs),
+        _peak_bytes(sequence, host, given) if any(host) else 0,
+    )
 
-    Raises PassError on a use after the last use and on a value that never dies.
+
+def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Sequence[int]) -> int:
+    alive = peak = sum(sizes[register] for register in given)
+    for each in sequence:
+        if isinstance(each, Send):
+            alive -= sum([sizes[register] for register in each.frees])
+            continue
+        if isinstance(each, Call):
+            alive += sum([sizes[register] for register in each.results])
+            peak = max(peak, alive)
+            alive -= sum([sizes[register] for register in each.frees])
+        else:
+            alive += sizes[each.result]
+            peak = max(peak, alive)
+    return peak
+
+
+def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> int:
+    """The most (stage, microbatch) whose residuals are alive at once.
+
+    A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
+    what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
+    are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
+    has one; and not while they are in the memory of the host.
     """
-    walk = _Walk(function, line)
-    for step in line:
-        walk.step(step)
-    return walk.finish()
-
-
-class _Walk:
-    """The state of the walk: who may die, who is dead, how much is alive."""
-
-    def __init__(self, function: ir.Operation, line: Sequence[Instruction]) -> None:
-        self._function = function
-        self._sizes: dict[ir.Type, int] = {}
-        block = body_of(function)
-        entries = at.argument_attributes(function)
-        self._returned = set(terminator(block).operands)
-        self._mortal: set[ir.Value] = {
-            value for value, entry in zip(block.arguments, entries, strict=True) if at.DONOR in entry
-        }
-        self._mortal -= self._returned
-        self._dead: set[ir.Value] = set()
-        self._bytes = self._peak_bytes = sum(map(self._size, block.arguments))
-        self._used = {value for step in line for value in step.operands}
-        self._residuals = _residuals(line)
-        self._alive: dict[tuple[int, int], set[ir.Value]] = {}
-        self._kept_for: dict[ir.Value, tuple[int, int]] = {}
-        self._peak_activations = 0
-
-    def _size(self, value: ir.Value) -> int:
-        size = self._sizes.get(value.type)
-        if size is None:
-            size = self._sizes[value.type] = byte_size(value.type)
-        return size
-
-    def step(self, step: Instruction) -> None:
-        """Make the results of `step` alive, count, and let its last uses die."""
-        operands, results = step.operands, step.results
-        if not self._dead.isdisjoint(operands):
-            raise PassError(f"a {step.name} uses a value after its last use", location=step.op.location)
-        if step.name != "stablehlo.constant":
-            self._mortal.update(value for value in results if value not in self._returned)
-        self._bytes += sum(map(self._size, results))
-        self._peak_bytes = max(self._peak_bytes, self._bytes)
-        for task in step.tasks:
-            if task in self._residuals:
-                values = self._residuals.pop(task)
-                self._alive[task] = set(values)
-                self._kept_for.update((value, task) for value in values)
-        self._peak_activations = max(self._peak_activations, len(self._alive))
-        for number in step.last_use:
-            if not 0 <= number < len(operands) or operands[number] not in self._mortal:
-                message = f"{at.LAST_USE} names operand {number}, which must not die here"
-                raise PassError(message, location=step.op.location)
-        self._die({operands[number] for number in step.last_use})
-        self._die({value for value in results if value in self._mortal and value not in self._used})
-
-    def _die(self, values: set[ir.Value]) -> None:
-        for value in values:
-            self._dead.add(value)
-            self._bytes -= self._size(value)
-            if value in self._kept_for:
-                key = self._kept_for.pop(value)
-                self._alive[key].discard(value)
-                if not self._alive[key]:
-                    del self._alive[key]
-
-    def finish(self) -> Peak:
-        """The peaks. Raises PassError when a value of the program is neither returned nor dead."""
-        for value in self._mortal - self._dead:
-            if value in self._used:
-                op = defining_op(value) or self._function
-                raise PassError(f"a value is never freed: {value.type}", location=op.location, hint="run plan-buffers")
-        return Peak(self._peak_bytes, self._peak_activations)
-
-
-def _residuals(line: Sequence[Instruction]) -> dict[tuple[int, int], set[ir.Value]]:
-    """For each (stage, microbatch): what a call of it received or made that a later call of it uses.
-
-    What the forward hands to the backward, and the input gradient to the weight gradient.
-    """
-    origin: dict[ir.Value, frozenset[int] | None] = {}
-    seen: dict[tuple[int, int], set[ir.Value]] = {}
-    found: dict[tuple[int, int], set[ir.Value]] = {}
-    for step in line:
-        if step.tasks:
-            here = frozenset(microbatch for _, microbatch in step.tasks)
-            for key in step.tasks:
+    microbatches: list[frozenset[int] | int | None] = [None] * len(specs)
+    death = _deaths(sequence, len(specs))
+    known: dict[tuple[int, int], dict[int, int]] = {}
+    """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
+    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for index, each in enumerate(sequence):
+        if isinstance(each, Receive):
+            microbatches[each.result] = _RECEIVED
+        elif isinstance(each, Call) and (tasks := each.tasks):
+            here = tasks[0][2] if len(tasks) == 1 else frozenset(microbatch for _, _, microbatch in tasks)
+            for register in each.results:
+                microbatches[register] = here
+            for kind, stage, microbatch in tasks:
                 # A sum that earlier microbatches added to is none of this one's.
-                own = [value for value in step.operands if _is_of(key[1], origin.get(value, frozenset()))]
-                known = seen.setdefault(key, set())
-                kept = known.intersection(own)
+                own = [register for register in each.operands if _is_of(microbatch, microbatches[register])]
+                since = known.setdefault((stage, microbatch), {})
+                if kind == "recompute":  # what it reads is not what it saves
+                    since.clear()
+                kept = [register for register in own if register in since and not specs[register].memory]
                 if kept:
-                    found.setdefault(key, set()).update(kept)
-                known.update(own, step.results)
-            origin.update((result, here) for result in step.results)
-        elif step.name == "stablehlo.recv":
-            origin[step.results[0]] = None
-    return found
+                    spans.setdefault((stage, microbatch), []).extend([(since[r], death[r]) for r in kept])
+                for register in (*own, *each.results):
+                    since.setdefault(register, index)
+    change = [0] * (len(sequence) + 2)
+    for start, end in chain.from_iterable(map(_merged, spans.values())):
+        change[start] += 1
+        change[end + 1] -= 1
+    return max(accumulate(change))
 
 
-def _is_of(microbatch: int, made_for: frozenset[int] | None) -> bool:
-    return made_for is None or microbatch in made_for
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The spans in order, those that overlap or meet in one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _is_of(microbatch: int, made_for: frozenset[int] | int | None) -> bool:
+    if isinstance(made_for, frozenset):
+        return microbatch in made_for
+    return made_for in (microbatch, _RECEIVED)
+
+
+def _deaths(sequence: Sequence[Instruction], registers: int) -> list[int]:
+    """For each register the index of the instruction that frees it; that of the end, if none does."""
+    death = [len(sequence)] * registers
+    for index, each in enumerate(sequence):
+        if isinstance(each, Call | Send):
+            for register in each.frees:
+                death[register] = index
+    return death

@@ -1,6 +1,6 @@
 """`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,11 +8,11 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import body_of, callee, functions, terminator
-from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, callee, functions, terminator
+from jaxpp.ir.mesh_functions import mesh_functions, steps_of
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True)
@@ -37,33 +37,36 @@ class PlanBuffers(Pass):
     def run(self, module: ir.Module) -> None:
         """Annotate `module`."""
         dies: dict[str, set[int]] = {}
-        for function, line in zip(mesh_functions(module), read_program(module), strict=True):
-            _annotate(function, line, dies)
+        for function in mesh_functions(module):
+            _annotate(function, dies)
         by_name = functions(module)
         for name, numbers in dies.items():
             _alias(by_name[name], numbers)
 
 
-def _annotate(function: ir.Operation, line: Sequence[Instruction], dies: dict[str, set[int]]) -> None:
+def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
     """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
     block = body_of(function)
     entries = at.argument_attributes(function)
     kept: set[ir.Value] = {v for v, entry in zip(block.arguments, entries, strict=True) if at.DONOR not in entry}
     kept.update(terminator(block).operands)
-    kept.update(step.results[0] for step in line if step.name == "stablehlo.constant")
+    steps = steps_of(function)
+    kept.update(op.results[0] for name, op in steps if name == "stablehlo.constant")
     lists: dict[tuple[int, ...], ir.Attribute] = {}
-    for step in reversed(line):
-        last = tuple(number for number, value in enumerate(step.operands) if value not in kept)
-        kept.update(step.operands)
+    for name, op in reversed(steps):
+        if name not in ("func.call", "stablehlo.send"):
+            continue
+        operands = list(op.operands) if name == "func.call" else [op.operands[0]]  # a send's other one is a token
+        last = tuple([number for number, value in enumerate(operands) if value not in kept])
         if last:
             if last not in lists:
                 lists[last] = at.i64s(last)
-            step.op.attributes[at.LAST_USE] = lists[last]
-        if step.name == "func.call":
-            uses = Counter(step.operands)
-            once = {number for number in last if uses[step.operands[number]] == 1}
-            name = callee(step.op)
-            dies[name] = once if name not in dies else dies[name] & once
+            op.attributes[at.LAST_USE] = lists[last]
+            kept.update(operands)
+        if name == "func.call":
+            once = {number for number in last if operands.count(operands[number]) == 1}
+            called = callee(op)
+            dies[called] = once if called not in dies else dies[called] & once
 
 
 def _alias(function: ir.Operation, dying: set[int]) -> None:
@@ -71,6 +74,8 @@ def _alias(function: ir.Operation, dying: set[int]) -> None:
     block = body_of(function)
     arguments = at.argument_attributes(function)
     results = at.result_attributes(function)
+    if any(at.MEMORY in entry for entry in (*arguments, *results)):
+        return  # what is in another memory has a buffer of its own
     free = {block.arguments[number]: number for number in sorted(dying)}
     for index, value in enumerate(terminator(block).operands):
         number = _elementwise_source(value, free, arguments, results[index].get(at.SHARDING))

@@ -1,4 +1,4 @@
-"""`share-functions`: what several meshes compute alike around the loop is one function of theirs, so one compile."""
+"""`share-functions`: one function for what several meshes compute alike around the loop, so one compile."""
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -8,9 +8,8 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import (
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import (
     body_of,
     call,
     callee,
@@ -22,10 +21,11 @@ from jaxpp.hlo_passes.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.hlo_passes.ir.outlining import outline
-from jaxpp.hlo_passes.ir.phases import check_placed
-from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.outlining import outline
+from jaxpp.ir.phases import check_placed
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.values import defining_op
 
 # Fewer operations than this compile in less time than the calls of some hundred steps take.
 WORTH_A_CALL = 8
@@ -144,9 +144,9 @@ def _calls(module: ir.Module, by_name: Mapping[str, ir.Operation]) -> list[ir.Op
         op
         for op in operations(body_of(main_of(module)))
         if op.name == "func.call"
-        and at.MESH in op.attributes
-        and at.STAGE not in op.attributes
+        and at.STAGE not in op.attributes  # most have one
         and at.STAGES not in op.attributes
+        and at.MESH in op.attributes
         and not has_side_effect(by_name[callee(op)])
     ]
 

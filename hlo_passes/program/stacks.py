@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, terminator
-from jaxpp.hlo_passes.ir.values import defining_op
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, terminator
+from jaxpp.ir.values import defining_op
 
 
 class Block(NamedTuple):

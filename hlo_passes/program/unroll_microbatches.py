@@ -8,16 +8,21 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
-from jaxpp.hlo_passes.base import Pass, PassError
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.phases import check_tasks
-from jaxpp.hlo_passes.ir.values import defining_op
-from jaxpp.hlo_passes.loop.counted import wrapped
-from jaxpp.hlo_passes.program.accumulators import Accumulator, find_accumulators
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import Accumulator, find_accumulators
+from jaxpp.ir.build import constant
+from jaxpp.ir.counted import wrapped
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.values import defining_op
 
 _HALVES = ("input_grad", "weight_grad")
+_COPIES = ("offload", "reload")
+_OPTIONAL = ("recompute", *_COPIES)
+"""Kinds of which a schedule may have a task for some microbatches only."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ class _Unrolled:
         self._loop = loop
         self._placement = schedule.placement
         self._skipped = schedule.skipped
+        self._planned = {(task.kind, task.stage, task.microbatch) for task in schedule if task.kind in _OPTIONAL}
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
         self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
@@ -119,6 +125,8 @@ class _Unrolled:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
         planned = Counter((task.kind, task.stage) for tasks in (schedule, schedule.skipped) for task in tasks)
         for kind, stage in self._templates:
+            if kind in _OPTIONAL:
+                continue
             times = planned[kind, stage] + (planned["backward", stage] if kind in _HALVES else 0)
             if times != self._loop.length:
                 raise PassError(
@@ -140,6 +148,9 @@ class _Unrolled:
     def _keys(self, task: schedules.Task) -> list[tuple[str, int]]:
         """The templates of a task: one, none, or the two halves of a backward."""
         key = (task.kind, task.stage)
+        again = ("recompute", task.stage)
+        if task.kind == "forward" and again in self._templates and (*again, task.microbatch) not in self._planned:
+            return [each for each in (key, again) if each in self._templates]
         if key in self._templates:
             return [key]
         halves = [(kind, task.stage) for kind in _HALVES] if task.kind == "backward" else []
@@ -179,6 +190,8 @@ class _Unrolled:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
         key, number = self._source[value]
+        while key[0] in _COPIES and (*key, microbatch) not in self._planned:  # the residuals stay where they are
+            key, number = self._source[self._templates[key].operands[number]]
         if (key, microbatch) not in self._done:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
             if schedules.Task(*key, microbatch) in self._skipped:
@@ -203,15 +216,8 @@ class _Unrolled:
         number = wrapped(self._loop.starts[which] + self._loop.steps[which] * microbatch)
         type_ = self._initial[position].type
         if (type_, number) not in self._constants:
-            element = ir.IntegerAttr.get(ir.RankedTensorType(type_).element_type, number)
-            made = ir.Operation.create(
-                "stablehlo.constant",
-                results=[type_],
-                attributes={"value": ir.DenseElementsAttr.get_splat(type_, element)},
-                ip=self._ip,
-                loc=self._loop.op.location,
-            )
-            self._constants[type_, number] = made.results[0]
+            made = constant(type_, number, ip=self._ip, loc=self._loop.op.location)
+            self._constants[type_, number] = made
         return self._constants[type_, number]
 
     def finish(self) -> None:

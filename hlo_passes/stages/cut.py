@@ -1,16 +1,16 @@
-"""The cheapest way to divide a computation into an early and a late half."""
+"""Divides a computation into an early and a late half, so that the fewest bytes live from one to the other."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.min_cut import UNCUTTABLE, min_cut
-from jaxpp.hlo_passes.ir.values import byte_size
+from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
+from jaxpp.ir.values import byte_size
 
 
 class Halves(Protocol):
-    """What is known of the two halves before they are divided."""
+    """What `divide` asks about the two halves."""
 
     def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
         """What `op` uses, also in its regions."""
@@ -52,11 +52,11 @@ def divide(
 ) -> Division:
     """Choose so that the fewest bytes stay alive from the early half to the late one.
 
-    Two kinds of operations leave a choice. A late one that depends on the early half alone may move there, which then
-    hands on its result instead of its operands. A cheap early one may be computed again in the late half, from its
-    operands. The best choice is a minimum cut between what the early half must compute and what the late half must,
-    with the bytes of each value as its capacity (the same problem as in the partitioning of Chen et al.,
-    arXiv:1604.06174, and of PyTorch's AOTAutograd). Among equal cuts the one that computes the least again is taken.
+    Two kinds of operations leave a choice. A late one that depends on the early half alone may move there: then its
+    result is a residual, not its operands. A cheap early one may be rematerialised in the late half from its operands.
+    The best choice is a minimum cut between what the early half must compute and what the late half must, with the
+    bytes of each value as its capacity (the same problem as in the partitioning of Chen et al., arXiv:1604.06174, and
+    of PyTorch's AOTAutograd). Among equal cuts the one that computes the least again is taken.
 
     Args:
         halves: what may be where.
@@ -64,14 +64,14 @@ def divide(
         wanted: values that the late half has to have, besides what its operations use.
         size: what keeping a value costs; its bytes if not given.
     """
-    return _Cut(halves, size or _bytes).solve(late, wanted)
+    return _FlowProblem(halves, size or _bytes).solve(late, wanted)
 
 
 def _bytes(value: ir.Value) -> int:
     return byte_size(value.type)
 
 
-class _Cut:
+class _FlowProblem:
     """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
 
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int]) -> None:

@@ -1,18 +1,16 @@
-"""What values depend on: through each operation as a whole, or through loops, one carried value at a time."""
+"""Use-def chains of values: through an operation as a whole, through a loop for each carried value by itself."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.functions import nested, operands_with_captures, operations, terminator
-
-# What makes the gradient of a weight: never moved from one half of a backward to the other.
-_PRODUCTS = {f"stablehlo.{name}" for name in ("dot_general", "dot", "convolution", "scatter", "custom_call")}
+from jaxpp.ir.functions import nested, operands_with_captures, operations, terminator
+from jaxpp.ir.ops import traits
 
 
 def is_product(op: ir.Operation) -> bool:
     """Whether `op` is a matrix product, a convolution or the like, or holds one."""
-    return op.name in _PRODUCTS or any(inner.name in _PRODUCTS for inner in nested(op))
+    return any(traits(each).product for each in (op, *nested(op)))
 
 
 class Dependences:

@@ -1,13 +1,16 @@
-"""Which operations of a backward are its input gradient, and which its weight gradient."""
+"""Decides which operations of a backward make its input gradient, and which its weight gradients."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.base import PassError
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import (
+from jaxpp.hlo_passes.stages.cut import divide
+from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
+from jaxpp.ir.accumulators import ADD, Accumulator
+from jaxpp.ir.counted import counted_loops
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import (
     body_of,
     has_side_effect,
     kind_and_stage,
@@ -15,21 +18,9 @@ from jaxpp.hlo_passes.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.values import defining_op
-from jaxpp.hlo_passes.loop.counted import counted_loops
-from jaxpp.hlo_passes.program.accumulators import ADD, Accumulator
-from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
-
-# Besides what is cheap: as much work in one half as in the other, and often a small result of big operands.
-_LIGHT = {
-    "stablehlo." + name
-    for name in (
-        "atan2 cbrt cosine exponential exponential_minus_one gather log log_plus_one logistic power reduce rsqrt sine "
-        "sqrt tan tanh"
-    ).split()
-}
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import is_cheap, traits
+from jaxpp.ir.values import defining_op
 
 _CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where")
 
@@ -74,7 +65,7 @@ class Backward:
         for argument, value in zip(self.arguments, call.operands, strict=True):
             if defining_op(value) is None and value.owner == loop.body and _number(value) not in loop.indices:
                 self.carried[argument] = _handed_on(loop, call, _number(value))
-            elif not _made_by_task(loop, value):
+            elif not loop.is_of_a_task(value):
                 self.free.add(argument)
         self.awaited = {
             number
@@ -124,11 +115,6 @@ class Backward:
 
 def _number(value: ir.Value) -> int:
     return ir.BlockArgument(value).arg_number
-
-
-def _made_by_task(loop: MicrobatchLoop, value: ir.Value) -> bool:
-    op = defining_op(value)
-    return op is not None and op.name == "func.call" and op.block == loop.body
 
 
 def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[int]:
@@ -194,7 +180,7 @@ def _check_apart(backward: Backward) -> None:
 
 def may_be_in_either(op: ir.Operation) -> bool:
     """Whether it makes no difference in which half `op` is: it is no product, and a known operation."""
-    return is_cheap(op) or op.name in _LIGHT
+    return traits(op).light
 
 
 @dataclass(frozen=True)

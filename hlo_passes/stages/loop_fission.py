@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import has_side_effect, operands_with_captures, operations, terminator
-from jaxpp.hlo_passes.ir.shardings import MeshAxes
-from jaxpp.hlo_passes.ir.values import byte_size, is_used
-from jaxpp.hlo_passes.loop.counted import counted_loops, counters, trips
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
 from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
 from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops
+from jaxpp.ir.counted import counted_loops, counters, trips
+from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.values import byte_size, is_used
 
 
 def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
@@ -106,7 +106,7 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
 class _LoopHalves:
     """The body of a loop, operation by operation, as the halves that `cut.divide` moves operations between.
 
-    The late half reads what stands before a barrier of `jax.checkpoint`, not behind it: it has nothing to wait for.
+    The late half reads the operands of a barrier of `jax.checkpoint`, not its results: it need not wait.
     """
 
     def __init__(self, loop: ir.Operation, known: _Known) -> None:
@@ -167,10 +167,10 @@ class _LoopHalves:
         return {result: value for result, value in self._before_barriers.items() if result not in self._values}
 
     def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
-        """The counters that the second half reads or that its test reads."""
+        """What the test of the second half reads, and the counters that its body reads."""
         arguments = list(self._next)
-        counting = [arguments[position] for position, *_ in counters(self._loop)]
-        return [argument for argument in counting if argument in used or argument in self._tested]
+        read = {arguments[position] for position, *_ in counters(self._loop)}.intersection(used)
+        return [argument for argument in arguments if argument in read or argument in self._tested]
 
     def _size(self, value: ir.Value) -> int:
         """What it costs to keep `value`: its bytes; of a value of the body those of all trips, and 1 to write them."""

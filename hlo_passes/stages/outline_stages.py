@@ -1,98 +1,118 @@
-"""`outline-stages`: cuts the body of the microbatch loop at the stage marks, one function per task."""
+"""`outline-stages`: makes a function of each task of the microbatch loop."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import call, name_of, terminator
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.outlining import Outlined, outline
-from jaxpp.hlo_passes.ir.shardings import Shardings
-from jaxpp.hlo_passes.ir.values import is_used
-from jaxpp.hlo_passes.stages.assign import Assignment
-from jaxpp.hlo_passes.stages.residuals import place_residuals
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import call, has_side_effect, name_of, operands_with_captures, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.outlining import Outlined, outline
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.tasks import StageTask, read_tasks
+from jaxpp.ir.values import is_used
 
 
 @dataclass(frozen=True)
 class OutlineStages(Pass):
     """Makes each task of the loop body a function `@forward_i` or `@backward_i`, called in the body in order.
 
-    - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. A mark belongs to
-      the task that makes its operands, its results to the next task; the mark itself goes.
-    - What no mark needs (weight gradients, accumulation, metrics) goes with the latest task among its operands'.
-    - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
-      batch, casts of weights) are cloned into each task that uses them.
-    - What the backward needs of the forward is chosen so that the fewest bytes stay alive in between: a value that only
-      the backward needs is computed on the better side, and cheap ones are computed again.
+    Operations are grouped by their `jaxpp.task`. Those without one (`assign-stages`: cheap ones, made of loop
+    invariants and the microbatch index) are cloned into each task that uses them. The stage marks go.
 
-    Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
-    are one task, `@backward_{n-1}`.
-
-    Preconditions: `find-microbatch-loop` ran; for several devices per submesh, `propagate-shardings` too.
+    Preconditions: `assign-stages` ran; for several devices per submesh, `propagate-shardings` too.
 
     ```mlir
-    %h = stablehlo.dot_general %x, %w0                   ==>   %h = call @forward_0(%x, %w0)
-    %m = stablehlo.optimization_barrier %h                     %y = call @forward_1(%h, %w1)
-      {jaxpp.boundary = {stage = 0, phase = "forward"}}
-    %y = stablehlo.dot_general %m, %w1
+    %h = dot_general %x, %w0 {jaxpp.task = "forward_0"}    ==>   %h = call @forward_0(%x, %w0)
+    %m = optimization_barrier %h {jaxpp.boundary = ...,          %y = call @forward_1(%h, %w1)
+                                  jaxpp.task = "forward_1"}
+    %y = dot_general %m, %w1 {jaxpp.task = "forward_1"}
     ```
     """
 
     name: ClassVar[str] = "outline-stages"
 
     def run(self, module: ir.Module) -> None:
-        """Outline the tasks of `module`. Raises PassError when the marks are not in the order of the data."""
+        """Outline the tasks of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
-        assignment = Assignment(loop.body, loop.stages, loop.indices)
-        place_residuals(assignment)
-        assignment.bypass_marks()
-        handed_on = assignment.handed_on()
-        groups = _group(assignment, handed_on)
+        body = _Body(loop)
         shardings = Shardings(module)
         outlined: list[Outlined] = []
-        for task in sorted(groups):
-            kind, stage = assignment.tasks.kind_and_stage(task)
-            attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}
-            outputs = _outputs(assignment, task, groups[task])
-            outputs += [value for value, where in handed_on.items() if where == task]
-            outlined.append(
-                outline(module, f"{kind}_{stage}", groups[task], outputs, attributes, shardings, assignment.bypass)
-            )
-        _replace_body(loop, assignment, outlined)
+        for task in sorted(body.groups):
+            attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
+            ops = [body.ops[number] for number in body.groups[task]]
+            outlined.append(outline(module, str(task), ops, body.outputs(task), attributes, shardings))
+        _replace_body(loop, body.ops, outlined)
 
 
-def _group(assignment: Assignment, handed_on: dict[ir.Value, int]) -> dict[int, list[ir.Operation]]:
-    """The operations of each task in program order, with its own clones of the cheap ones."""
-    groups: dict[int, set[ir.Operation]] = {}
-    for op, task in assignment.task.items():
-        groups.setdefault(task, set()).add(op)
-    for value, task in handed_on.items():
-        op = assignment.producer(value)
-        if op is not None:
-            groups.setdefault(task, set()).add(op)
-    for task, ops in groups.items():
-        ops.update(assignment.recomputed.get(task, ()))
-        work = list(ops)
-        while work:
-            for value in assignment.operands[work.pop()]:
-                op = assignment.producer(value)
-                if op is not None and op in assignment.cheap and op not in ops:
-                    ops.add(op)
-                    work.append(op)
-    position = {op: number for number, op in enumerate(assignment.ops)}
-    return {task: sorted(ops, key=position.__getitem__) for task, ops in groups.items()}
+class _Body:
+    """The operations of the loop's body, by number; their `jaxpp.task` and the stage marks are gone from the IR.
+
+    Attributes:
+        ops: the operations that something depends on, in program order.
+        groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
+    """
+
+    def __init__(self, loop: MicrobatchLoop) -> None:
+        ops, tasks = read_tasks(loop.body)
+        self.ops, self._tasks = _without_marks(ops, tasks)
+        operands = [operands_with_captures(op) for op in self.ops]
+        self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
+        self.groups = self._group(operands)
+        # None stands for the next microbatch.
+        self._used_by: dict[ir.Value, set[StageTask | None]] = {
+            value: {None} for value in terminator(loop.body).operands
+        }
+        for task, numbers in self.groups.items():
+            for value in (value for number in numbers for value in operands[number]):
+                self._used_by.setdefault(value, set()).add(task)
+
+    def outputs(self, task: StageTask) -> list[ir.Value]:
+        """The values of `task` that another task or the next microbatch uses."""
+        own = (self.ops[number] for number in self.groups[task] if self._tasks[number] == task)
+        return [result for op in own for result in op.results if self._used_by.get(result, set()) - {task}]
+
+    def _group(self, operands: Sequence[Sequence[ir.Value]]) -> dict[StageTask, list[int]]:
+        groups: dict[StageTask, set[int]] = {}
+        for number, task in enumerate(self._tasks):
+            if task is not None:
+                groups.setdefault(task, set()).add(number)
+        for numbers in groups.values():
+            work = list(numbers)
+            while work:
+                for value in operands[work.pop()]:
+                    number = self._number.get(value)
+                    if number is not None and self._tasks[number] is None and number not in numbers:
+                        numbers.add(number)
+                        work.append(number)
+        return {task: sorted(numbers) for task, numbers in groups.items()}
 
 
-def _outputs(assignment: Assignment, task: int, ops: list[ir.Operation]) -> list[ir.Value]:
-    """The values of `task` that another task or the next iteration uses."""
-    own = (op for op in ops if assignment.task.get(op) == task)
-    return [result for op in own for result in op.results if assignment.used_by(result) - {task}]
+def _without_marks(
+    ops: Sequence[ir.Operation], tasks: Sequence[StageTask | None]
+) -> tuple[list[ir.Operation], list[StageTask | None]]:
+    """Erase the marks and what nobody uses, and take `jaxpp.task` from the rest."""
+    kept: list[tuple[ir.Operation, StageTask | None]] = []
+    for op, task in zip(reversed(ops), reversed(tasks), strict=True):
+        if boundary.is_mark(op):
+            for result, operand in zip(op.results, op.operands, strict=True):
+                result.replace_all_uses_with(operand)
+        if any(map(is_used, op.results)) or has_side_effect(op):
+            if task is not None:
+                del op.attributes[at.TASK]
+            kept.append((op, task))
+        else:
+            op.erase()
+    kept.reverse()
+    return [op for op, _ in kept], [task for _, task in kept]
 
 
-def _replace_body(loop: MicrobatchLoop, assignment: Assignment, outlined: list[Outlined]) -> None:
+def _replace_body(loop: MicrobatchLoop, ops: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
+    """Call the functions in place of the operations; those that count microbatches stay."""
     end = terminator(loop.body)
     values: dict[ir.Value, ir.Value] = {}
     for part in outlined:
@@ -101,8 +121,8 @@ def _replace_body(loop: MicrobatchLoop, assignment: Assignment, outlined: list[O
         results = [value.type for value in part.outputs]
         made = call(name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location)
         values.update(zip(part.outputs, made.results, strict=True))
-    for number, value in enumerate(assignment.yielded):
+    for number, value in enumerate(end.operands):
         end.operands[number] = values.get(value, value)
-    for op in reversed(assignment.ops):
+    for op in reversed(ops):
         if not any(map(is_used, op.results)):
             op.erase()

@@ -7,15 +7,15 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
-from jaxpp.hlo_passes.ir.loop import MicrobatchLoop
-from jaxpp.hlo_passes.ir.outlining import outline
-from jaxpp.hlo_passes.ir.phases import check_tasks
-from jaxpp.hlo_passes.ir.shardings import MeshAxes, Shardings
-from jaxpp.hlo_passes.program.accumulators import find_accumulators
 from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.hlo_passes.stages.loop_fission import divide_loops
+from jaxpp.ir import attributes as at
+from jaxpp.ir.accumulators import find_accumulators
+from jaxpp.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.outlining import outline
+from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.shardings import MeshAxes, Shardings
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SplitBackward(Pass):
     def run(self, module: ir.Module) -> None:
         """Split the backwards of `module`. Raises PassError for one that can't be split."""
         loop = MicrobatchLoop.of(module)
-        stages = _stages_to_split(loop)
+        stages = loop.stages_with("input_grad", "weight_grad")
         if not stages:
             return
         check_tasks(module, loop.body)
@@ -67,12 +67,6 @@ class SplitBackward(Pass):
                 backwards[number] = Backward(loop, by_name[callee(op)], op, sums)
         for op, backward in zip(split, backwards, strict=True):
             _split(module, by_name[callee(op)], op, backward)
-
-
-def _stages_to_split(loop: MicrobatchLoop) -> set[int]:
-    if not loop.schedule:
-        return set()
-    return {task.stage for task in loop.plan if task.kind in ("input_grad", "weight_grad")}
 
 
 def _is_backward(function: ir.Operation, stages: set[int]) -> bool:

@@ -4,18 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
+from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import operations, terminator
-from jaxpp.hlo_passes.ir.outlining import clone_into
-from jaxpp.hlo_passes.ir.shardings import MeshAxes
-from jaxpp.hlo_passes.ir.values import zeros_of
-from jaxpp.hlo_passes.loop.counted import counter_of_test, trips
 from jaxpp.hlo_passes.stages.dependences import Dependences
-
-Dimensions = Sequence[Sequence[str]]
-"""The axes that shard each dimension."""
+from jaxpp.ir.build import constant, sharded, shardings
+from jaxpp.ir.counted import counter_of_test, trips
+from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.shardings import MeshAxes
 
 Counter = tuple[int, int, int]
 """(position, start, step)."""
@@ -82,17 +78,11 @@ class _Writer:
         old, positions = self._old, self._half.positions
         operands = [*(old.operands[position] for position in positions), *map(self._zeros, kept)]
         types = [value.type for value in operands]
-        attributes = {name: old.attributes[name] for name in old.attributes if name != at.SHARDING}
         carried = [old.results[position] for position in positions]
-        attributes |= self._sharded([*map(self._dimensions, carried), *map(self._stacked, kept)])
+        every = shardings([*map(self._sharding, carried), *map(self._stacked, kept)])
+        attributes = {name: old.attributes[name] for name in old.attributes} | every
         self.op = ir.Operation.create(
-            old.name,
-            results=types,
-            operands=operands,
-            attributes=attributes,
-            regions=2,
-            ip=ir.InsertionPoint(old),
-            loc=old.location,
+            old.name, types, operands, attributes, regions=2, ip=ir.InsertionPoint(old), loc=old.location
         )
         for region in self.op.regions:
             ir.Block.create_at_start(region, types, [old.location] * len(types))
@@ -107,15 +97,18 @@ class _Writer:
     def write_row(self, number: int, value: ir.Value, counter: Counter) -> ir.Value:
         """Write `value` of the old body to the stack of this number."""
         stack = _body(self.op).arguments[len(self._half.positions) + number]
-        row = self._make("reshape", _stack_type(value, 1), [self._values[value]], self._stacked(value))
-        operands = [stack, row, *self._place(value, counter)]
-        return self._make("dynamic_update_slice", stack.type, operands, self._stacked(value))
+        with ir.InsertionPoint(_body(self.op)), self._old.location:
+            row = sharded(stablehlo.reshape(_stack_type(value, 1), self._values[value]), self._stacked(value))
+            written = stablehlo.dynamic_update_slice(stack, row, self._place(value, counter))
+        return sharded(written, self._stacked(value))
 
     def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter) -> None:
         """Read what stands for `value` of the old body from `stack`."""
-        type_, operands = _stack_type(value, 1), [stack, *self._place(value, counter)]
-        row = self._make("dynamic_slice", type_, operands, self._stacked(value), slice_sizes=at.i64s(type_.shape))
-        self._values[value] = self._make("reshape", value.type, [row], self._dimensions(value))
+        type_ = _stack_type(value, 1)
+        with ir.InsertionPoint(_body(self.op)), self._old.location:
+            row = stablehlo.dynamic_slice(stack, self._place(value, counter), type_.shape)
+            read = stablehlo.reshape(value.type, sharded(row, self._stacked(value)))
+        self._values[value] = sharded(read, self._sharding(value))
 
     def close(self, stacks: Sequence[ir.Value]) -> None:
         """End the body."""
@@ -123,8 +116,7 @@ class _Writer:
         values = [following[position] for position in self._half.positions]
         values = [self._half.same.get(value, value) for value in values]
         operands = [*(self._values.get(value, value) for value in values), *stacks]
-        ip = ir.InsertionPoint(_body(self.op))
-        ir.Operation.create("stablehlo.return", operands=operands, ip=ip, loc=self._old.location)
+        stablehlo.return_(operands, ip=ir.InsertionPoint(_body(self.op)), loc=self._old.location)
 
     def replace_results(self) -> None:
         """Let the results of this loop stand for those of the old one."""
@@ -138,59 +130,30 @@ class _Writer:
         needed = Dependences(operations(old)[:-1]).behind(end.operands)
         clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values, {})
         tests = [values.get(value, value) for value in end.operands]
-        ir.Operation.create("stablehlo.return", operands=tests, ip=ir.InsertionPoint(new), loc=end.location)
+        stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
 
     def _place(self, value: ir.Value, counter: Counter) -> list[ir.Value]:
         """Where the row of this trip begins in a stack of values like this: the number of the trip, and zeros."""
         position, start, step = counter
         trip = self._values[_body(self._old).arguments[position]]
         if start:
-            trip = self._make("subtract", trip.type, [trip, self._integer(trip.type, start)], [])
+            trip = stablehlo.subtract(trip, constant(trip.type, start))
         if step != 1:
-            trip = self._make("divide", trip.type, [trip, self._integer(trip.type, step)], [])
-        return [trip, *(self._integer(trip.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
-
-    def _integer(self, type_: ir.Type, number: int) -> ir.Value:
-        value = ir.Attribute.parse(f"dense<{number}> : {type_}")
-        return self._make("constant", type_, [], [], value=value)
+            trip = stablehlo.divide(trip, constant(trip.type, step))
+        return [trip, *(constant(trip.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
 
     def _zeros(self, value: ir.Value) -> ir.Value:
-        made = zeros_of(_stack_type(value, trips(self._old) or 0))
-        for name, attribute in self._sharded([self._stacked(value)]).items():
-            made.attributes[name] = attribute
-        ir.InsertionPoint(self._old).insert(made)
-        return made.results[0]
+        type_ = _stack_type(value, trips(self._old) or 0)
+        made = constant(type_, 0, ip=ir.InsertionPoint(self._old), loc=self._old.location)
+        return sharded(made, self._stacked(value))
 
-    def _dimensions(self, value: ir.Value) -> Dimensions:
-        return self._mesh.read(value) if self._mesh is not None else []
+    def _sharding(self, value: ir.Value) -> ir.Attribute | None:
+        """That of `value`; None where a mesh is one device."""
+        return None if self._mesh is None else self._mesh.attribute(self._mesh.read(value))
 
-    def _stacked(self, value: ir.Value) -> Dimensions:
-        return [(), *self._dimensions(value)]
-
-    def _sharded(self, values: Sequence[Dimensions]) -> dict[str, ir.Attribute]:
-        """The attribute that shards `values`; none where a mesh is one device."""
-        if self._mesh is None:
-            return {}
-        return {at.SHARDING: sdy.TensorShardingPerValueAttr.get(list(map(self._mesh.attribute, values)))}
-
-    def _make(
-        self,
-        name: str,
-        type_: ir.Type,
-        operands: Sequence[ir.Value],
-        dimensions: Dimensions,
-        **attributes: ir.Attribute,
-    ) -> ir.Value:
-        """An operation at the end of the body."""
-        made = ir.Operation.create(
-            f"stablehlo.{name}",
-            results=[type_],
-            operands=list(operands),
-            attributes=attributes | self._sharded([dimensions]),
-            ip=ir.InsertionPoint(_body(self.op)),
-            loc=self._old.location,
-        )
-        return made.results[0]
+    def _stacked(self, value: ir.Value) -> ir.Attribute | None:
+        """That of a stack of values like this."""
+        return None if self._mesh is None else self._mesh.attribute([(), *self._mesh.read(value)])
 
 
 def _body(loop: ir.Operation) -> ir.Block:

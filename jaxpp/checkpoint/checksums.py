@@ -23,7 +23,7 @@ from etils import epath
 
 from jaxpp import _compat
 from jaxpp.checkpoint.leaves import Held
-from jaxpp.runtime.arrays import Bounds, bounds_of, covers
+from jaxpp.runtime.processes.arrays import Bounds, bounds_of, covers
 
 THREADS = 4
 FILES = "checksums.process_{}.json"

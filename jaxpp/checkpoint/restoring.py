@@ -12,10 +12,10 @@ from etils import epath
 from jax.sharding import NamedSharding, Sharding
 
 from jaxpp._compat import OwnTransfers, key_implementation, weakly_typed
-from jaxpp.array import plain
 from jaxpp.checkpoint.checksums import Checksums, DamagedError, checksum_of_notes, unreadable, warn_unchecked
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, pytree_handler
 from jaxpp.checkpoint.leaves import NUMBERS, Held, from_note, is_key, named_leaves, number_type, text
+from jaxpp.compatibility.array import plain
 from jaxpp.lowering import MpmdSharding
 
 AS_SAVED = object()  # a leaf that `like` says nothing of
@@ -125,9 +125,9 @@ def _find(directory: epath.Path, step: int | None) -> epath.Path:
 
 
 def _sharding(place: Any) -> Sharding | None:
-    """Where a leaf goes; None if it is read as a numpy array first, as for a cluster, whose devices are not here."""
+    """Where a leaf goes; None if it is read as a numpy array first, as for a backend, whose devices are not here."""
     if isinstance(place, MpmdSharding):
-        return place.sharding if place.mpmd_mesh.cluster is None else None
+        return place.sharding if place.mpmd_mesh.backend is None else None
     if isinstance(place, Sharding):
         return place
     if isinstance(place, jax.ShapeDtypeStruct) or (isinstance(place, jax.Array) and place.committed):

@@ -11,13 +11,13 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxpp import _compat
-from jaxpp.array import plain
 from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
-from jaxpp.runtime import processes
-from jaxpp.runtime.meetings import Meeting, MeetingKind, identity_of
-from jaxpp.runtime.remote import fetched
+from jaxpp.compatibility.array import plain
+from jaxpp.runtime.processes import job
+from jaxpp.runtime.processes.fetch import fetched
+from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 
 
 def save(directory: str | os.PathLike[str], step: SupportsIndex, state: Any, *, keep: int | None = None) -> None:
@@ -115,7 +115,7 @@ class Saver:
         item = ocp.args.PyTreeSave(tree, custom_metadata=metadata)
         if jax.process_count() > 1:
             text = f"step {number} in {self._directory}"
-            processes.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
+            job.meet_all(Meeting(MeetingKind.SAVE, identity_of(text), text=text))
         self._saving = number
         with _compat.OwnTransfers():
             self._checkpointer.save(self._directory / str(number), args=ocp.args.Composite(**{ITEM: item}))
@@ -170,4 +170,4 @@ def _meet_in_background(*, key: str, timeout_ms: int) -> None:
     """Orbax's barrier between the processes, which ends when one of them is gone."""
     if jax.process_count() > 1:
         store = _compat.key_value_store()
-        processes.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))
+        job.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))

@@ -13,10 +13,10 @@ except ModuleNotFoundError as error:
     message = "jaxpp.ray needs Ray: pip install 'jaxpp[ray]'"
     raise ModuleNotFoundError(message, name=error.name) from None
 
+from jaxpp.ray.arrays import RemoteArray
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.cluster import Cluster
 from jaxpp.ray.training import train
-from jaxpp.runtime.remote import RemoteArray
 
 del _ray
 

@@ -18,9 +18,9 @@ from jax.sharding import Mesh
 from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
-from jaxpp.runtime.analysis import Stats
-from jaxpp.runtime.transfer import Peers, Transport
-from jaxpp.runtime.waiting import TransferError
+from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.processes.transfer import Peers, Transport
+from jaxpp.runtime.processes.waiting import TransferError
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProgramPart:
     """What an actor needs to run its meshes of a program.
 
     program: without the stage programs of other actors.
@@ -66,7 +66,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCall:
     """One step of a program, as an actor is told of it.
 
     held: arguments by number that are arrays of this actor, by their numbers; given: those that come along.
@@ -146,11 +146,11 @@ class Actor:
         self.addresses = addresses
 
     def load(self, number: int, secret: bytes, pickled: bytes) -> None:
-        """Compile this actor's part, a `Part`, of program `number`.
+        """Compile this actor's part, a `ProgramPart`, of program `number`.
 
         secret: the same for all actors of a program, and of no other: it goes into the numbers of the transfers.
         """
-        part: Part = pickle.loads(pickled)
+        part: ProgramPart = pickle.loads(pickled)
         types = part.axis_types
         submeshes = [
             Mesh(np.array(self.devices)[part.devices[mesh]], part.axis_names, axis_types=types)
@@ -172,7 +172,7 @@ class Actor:
             host_callbacks=part.host_callbacks,
         )
 
-    def step(self, step: Step) -> None:
+    def step(self, step: StepCall) -> None:
         """Run one step."""
 
         def run(executable: Executable, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
@@ -180,7 +180,7 @@ class Actor:
 
         self._run(step, run)
 
-    def trace(self, step: Step) -> list[Event]:
+    def trace(self, step: StepCall) -> list[Event]:
         """Run one step task by task; returns what each took."""
         return self._run(step, trace_step)
 
@@ -201,7 +201,7 @@ class Actor:
         """How many arrays it holds."""
         return len(self.arrays)
 
-    def _run(self, step: Step, run: Callable[..., tuple[Any, Any]]) -> Any:
+    def _run(self, step: StepCall, run: Callable[..., tuple[Any, Any]]) -> Any:
         for number in step.released:
             self.arrays.pop(number, None)
         executable = self.programs[step.program]

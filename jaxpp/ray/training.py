@@ -6,7 +6,7 @@ from typing import Any
 
 from jaxpp.ray.calls import ActorError
 from jaxpp.ray.cluster import Cluster
-from jaxpp.runtime.remote import fetched
+from jaxpp.runtime.processes.fetch import fetched
 
 ATTEMPTS = 3
 """How often one step may fail before it is taken for its own fault."""

@@ -166,7 +166,7 @@ def _read_cell(table: Table, mesh: int, column: int, word: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Message:
+class _TableMessage:
     """What a task on one mesh makes for one on another: the meshes, and the tasks at both ends."""
 
     source: int
@@ -188,19 +188,19 @@ class _Message:
         return f"{self.needed.stage}RECV_{self.what}"
 
 
-def _messages(graph: Graph) -> list[_Message]:
+def _messages(graph: Graph) -> list[_TableMessage]:
     """One for each cell that is sent.
 
     Raises:
         ScheduleError: something else moves than outputs up and gradients down the stages, or to several meshes.
     """
     homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
-    messages: dict[tuple[int, str], _Message] = {}
+    messages: dict[tuple[int, str], _TableMessage] = {}
     for number, needs in enumerate(graph.needs):
         for need in needs:
             if homes[need] == homes[number]:
                 continue
-            message = _Message(homes[need], homes[number], graph.tasks[need], graph.tasks[number])
+            message = _TableMessage(homes[need], homes[number], graph.tasks[need], graph.tasks[number])
             step = _STEPS.get(message.made.kind)
             other = messages.setdefault((message.source, message.send), message)
             if step != message.needed.stage - message.made.stage or other != message:
@@ -209,7 +209,7 @@ def _messages(graph: Graph) -> list[_Message]:
     return list(messages.values())
 
 
-def _check_order(table: Table, messages: Sequence[_Message]) -> None:
+def _check_order(table: Table, messages: Sequence[_TableMessage]) -> None:
     """What is sent is there by then, and what is needed from elsewhere has been received."""
     columns = [
         {task: column for cell, column in zip(row, at, strict=True) for task in cell}
@@ -251,7 +251,7 @@ def _with_copies(graph: Graph) -> list[list[str]]:
     heads = [
         (starts[number], mesh, number) for mesh, row in enumerate(graph.rows) for number in row if graph.spans[number]
     ]
-    sends: dict[Task, _Message] = {message.made: message for message in _messages(graph)}
+    sends: dict[Task, _TableMessage] = {message.made: message for message in _messages(graph)}
     rows: list[list[str]] = [[] for _ in graph.rows]
     for _, mesh, head in sorted(heads):
         cell = graph.tasks[head : head + graph.spans[head]]

@@ -1,14 +1,19 @@
-"""Published schedules by name. A new one is a function in a file of this folder and one line in the table here."""
+"""Published schedules by name.
+
+A new one is a function in a file of this folder, best written in the language of `jaxpp.schedules.language`, one line
+in the table here, and one class in `jaxpp.schedules.named`; the tests say what else they miss.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Final
 
-from jaxpp.schedules.collector import collector_paused
+from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
@@ -56,6 +61,12 @@ def names() -> tuple[str, ...]:
     return tuple(LIBRARY)
 
 
+@cache
+def options_of(name: str) -> Mapping[str, inspect.Parameter]:
+    """What a schedule of the library takes beside the numbers of meshes and microbatches."""
+    return dict(list(inspect.signature(LIBRARY[name]).parameters.items())[2:])
+
+
 def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
     """Build a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
 
@@ -72,7 +83,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         nearest = difflib.get_close_matches(name.lower(), LIBRARY, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise ScheduleError(f"no schedule is named {name!r}: there are {', '.join(LIBRARY)}{hint}")
-    known = list(inspect.signature(LIBRARY[name]).parameters)[2:]
+    known = options_of(name)
     for option in options:
         if option not in known:
             raise ScheduleError(f"schedule {name!r} has no option {option!r}: it takes {', '.join(known) or 'none'}")
@@ -82,4 +93,4 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
             f"{name}: {sizes[0]} meshes and {sizes[1]} microbatches are too many: at most {MOST:,} of both"
         )
     with collector_paused():
-        return LIBRARY[name](meshes, microbatches, **options)
+        return LIBRARY[name](*sizes, **options)

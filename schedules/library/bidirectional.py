@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.greedy import Pipeline, backward_first
-from jaxpp.schedules.library.orders import Cell, Row, multiple
-from jaxpp.schedules.library.v_shaped import dual_row
+from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
+from jaxpp.schedules.language import Plan
+from jaxpp.schedules.library.classic import EQUAL
+from jaxpp.schedules.library.v_shaped import write_dual
+from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -26,7 +27,8 @@ def chimera(meshes: int, microbatches: int) -> Schedule:
         ScheduleError: a count is odd or below 1.
     """
     microbatches = _even("chimera", meshes, microbatches)
-    return _two_ways("chimera", range(meshes), microbatches, lambda stage: min(meshes - stage, meshes // 2))
+    limits = [min(meshes - stage, meshes // 2) for stage in range(meshes)]
+    return _two_ways("chimera", Placement.linear(meshes), microbatches, limits)
 
 
 def bitpipe(meshes: int, microbatches: int) -> Schedule:
@@ -43,8 +45,7 @@ def bitpipe(meshes: int, microbatches: int) -> Schedule:
         ScheduleError: a count is odd or below 1.
     """
     microbatches = _even("bitpipe", meshes, microbatches)
-    homes = [mesh for mesh, *_ in Placement.waves(meshes, 2).homes]
-    return _two_ways("bitpipe", homes, microbatches, lambda stage: meshes)
+    return _two_ways("bitpipe", Placement.waves(meshes, 2), microbatches, [meshes] * 2 * meshes)
 
 
 def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
@@ -65,26 +66,32 @@ def dualpipe(meshes: int, microbatches: int, fused: bool = True) -> Schedule:
     microbatches = _even("dualpipe", meshes, microbatches)
     if microbatches < 2 * meshes:
         raise ScheduleError(f"dualpipe: microbatches must be at least {2 * meshes}, two per mesh, found {microbatches}")
-    rows: list[list[Cell]] = []
-    for mesh in range(meshes):
-        near, far = min(mesh, meshes - 1 - mesh), max(mesh, meshes - 1 - mesh)
+    plan = Plan("dualpipe", Placement.of(*((stage, meshes - 1 - stage) for stage in range(meshes))), microbatches)
+    half = microbatches // 2
+    for i, mesh in enumerate(plan):
+        down, up = i, meshes - 1 - i
+        mesh.share(down, range(half))
+        mesh.share(up, range(half, microbatches))
         # A stage near an end of the model runs the microbatches that begin or end here.
-        down, up = (mesh, 0), (meshes - 1 - mesh, microbatches // 2)
-        row = Row(microbatches // 2, dict((down, up)))
-        dual_row(row, near, far, meshes // 2, near, fused)
-        rows.append(row.cells)
-    placement = Placement.of(*((stage, meshes - 1 - stage) for stage in range(meshes)))
-    return Schedule.of("dualpipe", placement, rows)
+        write_dual(mesh, min(down, up), max(down, up), half, meshes // 2, min(down, up), fused)
+    return plan.draft()
 
 
 def _even(name: str, meshes: int, microbatches: int) -> int:
     for value, what in ((meshes, "meshes"), (microbatches, "microbatches")):
-        multiple(whole_number(value, what, least=1), 2, f"{name}: {what}", "there are two directions")
+        multiple_of(2, whole_number(value, what, least=1), f"{name}: {what}", "there are two directions")
     return whole_number(microbatches, "microbatches", least=1)
 
 
-def _two_ways(name: str, down: Sequence[int], microbatches: int, limit: Callable[[int], int]) -> Schedule:
-    up = [max(down) - mesh for mesh in down]
-    pipelines = [Pipeline(down, range(0, microbatches, 2), limit), Pipeline(up, range(1, microbatches, 2), limit)]
-    placement = Placement.of(*zip(down, up, strict=True))
-    return Schedule.of(name, placement, backward_first(pipelines, backward=1))
+def _two_ways(name: str, down: Placement, microbatches: int, limits: Sequence[int]) -> Schedule:
+    """Even microbatches down, odd ones up: of the direction that is least far the deepest stage, backwards first."""
+    placement = Placement.of(*((mesh, down.meshes - 1 - mesh) for mesh, *_ in down.homes))
+    return by_priority(
+        name,
+        placement,
+        microbatches,
+        lambda task: (task.kind == "forward", task.microbatch // 2, -task.stage),
+        limit=limits.__getitem__,
+        mesh_of=lambda task: placement.homes[task.stage][task.microbatch % 2],
+        costs=EQUAL,
+    )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Final
 
-from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.greedy import Pipeline, backward_first
-from jaxpp.schedules.library.orders import in_turn
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.language import B, F, Plan
+from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
+
+EQUAL: Final = Costs(kinds={"backward": 1.0})
+"""A backward takes as long as a forward: with these times some papers say what is ready."""
 
 
 def gpipe(meshes: int, microbatches: int, chunks: int = 1, placement: Placement | None = None) -> Schedule:
@@ -27,16 +31,12 @@ def gpipe(meshes: int, microbatches: int, chunks: int = 1, placement: Placement 
     Raises:
         ScheduleError: a count is below 1, or the placement does not fit.
     """
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    placement = _placement("gpipe", meshes, chunks, placement)
-    orders = [
-        [
-            *(Task("forward", stage, microbatch) for stage in stages for microbatch in range(microbatches)),
-            *(Task("backward", stage, microbatch) for stage in reversed(stages) for microbatch in range(microbatches)),
-        ]
-        for stages in map(placement.stages_of, range(placement.meshes))
-    ]
-    return Schedule.of("gpipe", placement, orders)
+    plan = Plan("gpipe", _placement("gpipe", meshes, chunks, placement), microbatches)
+    for i, mesh in enumerate(plan):
+        stages = plan.placement.stages_of(i)
+        for step in (*map(F, stages), *map(B, reversed(stages))):
+            mesh.repeat(step)
+    return plan.draft()
 
 
 def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Placement | None = None) -> Schedule:
@@ -57,13 +57,11 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     Raises:
         ScheduleError: a count is below 1, or the placement does not fit.
     """
-    microbatches = whole_number(microbatches, "microbatches", least=1)
     placement = _placement("1f1b", meshes, chunks, placement)
-    if placement != Placement.linear(placement.meshes):
-        homes = [mesh for mesh, *_ in placement.homes]
-        pipeline = Pipeline(homes, range(microbatches), lambda stage: placement.stages - stage)
-        return Schedule.of("1f1b", placement, backward_first([pipeline]))
-    return Schedule.of("1f1b", placement, linear_orders(meshes, microbatches, lambda mesh: meshes - mesh - 1))
+    if placement == Placement.linear(placement.meshes):
+        return _one_in_turn("1f1b", placement, microbatches, 1)
+    stages = placement.stages
+    return by_priority("1f1b", placement, microbatches, oldest_backward, limit=lambda stage: stages - stage)
 
 
 def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
@@ -79,10 +77,7 @@ def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    placement = Placement.linear(meshes)
-    orders = linear_orders(meshes, microbatches, lambda mesh: 2 * (meshes - mesh - 1))
-    return Schedule.of("eager-1f1b", placement, orders)
+    return _one_in_turn("eager-1f1b", Placement.linear(meshes), microbatches, 2)
 
 
 def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
@@ -102,16 +97,18 @@ def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     return replace(gpipe(meshes, microbatches, chunks), name="looped-bfs")
 
 
-def linear_orders(meshes: int, microbatches: int, ahead: Callable[[int], int]) -> list[list[Task]]:
-    """One stage per mesh: for each mesh so many forwards ahead, then one forward and one backward in turn."""
-    return [
-        in_turn(
-            [Task("forward", mesh, microbatch) for microbatch in range(microbatches)],
-            [Task("backward", mesh, microbatch) for microbatch in range(microbatches)],
-            ahead(mesh),
-        )
-        for mesh in range(meshes)
-    ]
+def oldest_backward(task: Task) -> tuple[bool, int]:
+    """A priority: backwards first, then the oldest microbatch."""
+    return task.kind == "forward", task.microbatch
+
+
+def _one_in_turn(name: str, placement: Placement, microbatches: int, ahead: int) -> Schedule:
+    """One forward, one backward; each mesh runs `ahead` forwards ahead for each mesh behind it."""
+    plan = Plan(name, placement, microbatches)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * ahead * (placement.meshes - 1 - i))
+        mesh.repeat(F(i) + B(i))
+    return plan.draft()
 
 
 def _placement(name: str, meshes: int, chunks: int, placement: Placement | None) -> Placement:

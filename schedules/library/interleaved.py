@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.library.orders import Cell, in_turn, split
+from jaxpp.schedules.language import B, F, I, Plan, W
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.task import Placement
 
 
 def interleaved_1f1b(meshes: int, microbatches: int, chunks: int = 2, fused: bool = False) -> Schedule:
@@ -66,41 +63,27 @@ def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    placement = Placement.looped(meshes, chunks)
-    groups = _groups(meshes, microbatches)
-    ahead = (chunks - 1) * len(groups[0])
-    orders = [
-        split(in_turn(*units(meshes, mesh, groups, chunks), ahead + meshes - mesh - 1), mesh) for mesh in range(meshes)
-    ]
-    return Schedule.of("interleaved-zb", placement, orders)
-
-
-def units(meshes: int, mesh: int, groups: Sequence[range], chunks: int) -> tuple[list[Task], list[Task]]:
-    """The forwards and the backwards of a mesh, each in their order: groups of microbatches, stage after stage."""
-    order = [(chunk, microbatch) for group in groups for chunk in range(chunks) for microbatch in group]
-    forwards = [Task("forward", chunk * meshes + mesh, microbatch) for chunk, microbatch in order]
-    backwards = [Task("backward", (chunks - 1 - chunk) * meshes + mesh, microbatch) for chunk, microbatch in order]
-    return forwards, backwards
+    plan, groups = Plan("interleaved-zb", Placement.looped(meshes, chunks), microbatches), _groups(meshes, microbatches)
+    for i, mesh in enumerate(plan):
+        stages = plan.placement.stages_of(i)
+        forward, input_grad = F(*stages, group=groups), I(*reversed(stages), group=groups)
+        mesh.warm_up(forward * (meshes - 1 - i + (chunks - 1) * groups[0]), (forward + input_grad) * i)
+        mesh.repeat(forward + input_grad + W())
+    return plan.draft()
 
 
 def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: int, fused: bool) -> Schedule:
-    placement = Placement.looped(meshes, chunks)
-    groups = _groups(meshes, microbatches)
-    orders: list[Sequence[Cell]] = []
-    for mesh in range(meshes):
-        forwards, backwards = units(meshes, mesh, groups, chunks)
-        ahead = min(2 * (meshes - mesh - 1) + (chunks - 1) * len(groups[0]) + extra, len(forwards))
-        order = in_turn(forwards, backwards, ahead)
-        turns = len(forwards) - ahead
-        pairs = [tuple(order[at : at + 2]) for at in range(ahead, ahead + 2 * turns, 2)]
-        orders.append([*order[:ahead], *pairs, *order[ahead + 2 * turns :]] if fused else order)
-    return Schedule.of(name, placement, orders)
+    plan, groups = Plan(name, Placement.looped(meshes, chunks), microbatches), _groups(meshes, microbatches)
+    for i, mesh in enumerate(plan):
+        stages = plan.placement.stages_of(i)
+        forward, backward = F(*stages, group=groups), B(*reversed(stages), group=groups)
+        mesh.warm_up(forward * (2 * (meshes - 1 - i) + (chunks - 1) * groups[0] + extra))
+        mesh.repeat(forward & backward if fused else forward + backward)
+    return plan.draft()
 
 
-def _groups(meshes: int, microbatches: int) -> list[range]:
-    """The microbatches in groups of one per mesh; what is left makes the first ones larger by one, or more."""
+def _groups(meshes: int, microbatches: int) -> list[int]:
+    """The sizes of groups of one microbatch per mesh; what is left makes the first ones larger by one, or more."""
     microbatches = whole_number(microbatches, "microbatches", least=1)
-    count = max(1, microbatches // whole_number(meshes, "meshes", least=1))
-    size, larger = divmod(microbatches, count)
-    firsts = [group * size + min(group, larger) for group in range(count + 1)]
-    return [range(first, end) for first, end in itertools.pairwise(firsts)]
+    size, larger = divmod(microbatches, max(1, microbatches // meshes))
+    return [size + 1] * larger + [size]

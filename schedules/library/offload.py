@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.interleaved import units
-from jaxpp.schedules.library.orders import in_turn, multiple, split
+from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
+from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -32,10 +31,11 @@ def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = Non
         raise ScheduleError(
             f"gis: group must be from {(meshes + 1) // 2} to {meshes} for {meshes} meshes, found {group}"
         )
-    multiple(microbatches, group, "gis: microbatches", "they go through the stages in groups")
-    groups = [range(first, first + group) for first in range(0, microbatches, group)]
-    orders = [
-        split(in_turn(*units(meshes, mesh, groups, chunks), (chunks - 1) * group + meshes - 1 - mesh), 0)
-        for mesh in range(meshes)
-    ]
-    return Schedule.of("gis", placement, orders)
+    multiple_of(group, microbatches, "gis: microbatches", "they go through the stages in groups")
+    plan = Plan("gis", placement, microbatches)
+    for i, mesh in enumerate(plan):
+        stages = placement.stages_of(i)
+        forward, input_grad = F(*stages, group=group), I(*reversed(stages), group=group)
+        mesh.warm_up(forward * ((chunks - 1) * group + meshes - 1 - i))
+        mesh.repeat(forward + input_grad + W())
+    return plan.draft()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.library.orders import in_turn
+from jaxpp.schedules.language import B, F, Plan
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.task import Placement
 
 
 def seq1f1b(meshes: int, microbatches: int, slices: int = 2) -> Schedule:
@@ -23,15 +22,8 @@ def seq1f1b(meshes: int, microbatches: int, slices: int = 2) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    placement = Placement.linear(meshes)
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    parts = range(whole_number(slices, "slices", least=1))
-    orders = [
-        in_turn(
-            [Task("forward", mesh, mb, part) for mb in range(microbatches) for part in parts],
-            [Task("backward", mesh, mb, part) for mb in range(microbatches) for part in reversed(parts)],
-            meshes - mesh - 2 + slices,
-        )
-        for mesh in range(meshes)
-    ]
-    return Schedule.of("seq1f1b", placement, orders)
+    plan = Plan("seq1f1b", Placement.linear(meshes), microbatches, slices)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * (meshes - i - 2 + slices))
+        mesh.repeat(F(i) + B(i))
+    return plan.draft()

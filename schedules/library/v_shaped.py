@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.building_block import Block, repeat
-from jaxpp.schedules.library.greedy import Pipeline, backward_first
-from jaxpp.schedules.library.orders import Cell, Row, multiple
+from jaxpp.schedules.blocks import block
+from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
+from jaxpp.schedules.language import B, F, I, MeshOrder, Plan, W
+from jaxpp.schedules.library.classic import EQUAL, oldest_backward
+from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -22,42 +23,17 @@ def zb_v(meshes: int, microbatches: int) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    placement = Placement.waves(meshes, 2)
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    return Schedule.of("zb-v", placement, [_zb_v_row(meshes, mesh, microbatches) for mesh in range(meshes)])
-
-
-def _zb_v_row(meshes: int, mesh: int, microbatches: int) -> list[Cell]:
-    row, down, up = Row(microbatches), mesh, 2 * meshes - 1 - mesh
-    for _ in range(2 * (meshes - mesh) - 1):
-        row.forward(down)
-    for _ in range(mesh):
-        row.forward(up)
-        row.forward(down)
-    for _ in range(meshes - mesh):
-        row.forward(up)
-        row.backward(up, split=True)
-        row.weight_grad()
-    # Written for as many microbatches as fill the pipeline; what there are fewer of is left out.
-    enough = max(microbatches, 2 * meshes - 1)
-    while row.count("forward", up) < enough:
-        if row.count("forward", down) < enough:
-            row.forward(down)
-        row.backward(down, split=True)
-        row.weight_grad()
-        row.forward(up)
-        row.backward(up, split=True)
-        row.weight_grad()
-    for _ in range(mesh):
-        row.backward(down, split=True)
-        row.backward(up, split=True)
-    for _ in range(meshes - mesh):
-        row.backward(down, split=True)
-        row.weight_grad(down)
-    for stage in (up, down):
-        for _ in range(microbatches):
-            row.weight_grad(stage)
-    return row.cells
+    plan = Plan("zb-v", Placement.waves(meshes, 2), microbatches)
+    for i, mesh in enumerate(plan):
+        down, up = i, 2 * meshes - 1 - i
+        mesh.warm_up(F(down) * (2 * (meshes - i) - 1), (F(up) + F(down)) * i, (F(up) + I(up) + W()) * (meshes - i))
+        # Written for as many microbatches as fill the pipeline; what there are fewer of is left out.
+        steady = max(microbatches, 2 * meshes - 1) - meshes
+        mesh.repeat(F(down) + I(down) + W() + F(up) + I(up) + W(), times=steady)
+        mesh.cool_down((I(down) + I(up)) * i, (I(down) + W(down)) * (meshes - i))
+        mesh.repeat(W(up))
+        mesh.repeat(W(down))
+    return plan.draft()
 
 
 def v_half(meshes: int, microbatches: int) -> Schedule:
@@ -75,11 +51,12 @@ def v_half(meshes: int, microbatches: int) -> Schedule:
     """
     meshes = whole_number(meshes, "meshes", least=1)
     gap = 0 if meshes % 2 else 3
-    return _from_block(
-        "v-half",
-        [(2 * i, 3 * meshes - i - 2, 3 * meshes + gap + 2 * i - 1, 6 * meshes + gap - i - 2) for i in range(meshes)],
-        microbatches,
-    )
+    slots = {}
+    for i in range(meshes):
+        down, up = i, 2 * meshes - 1 - i
+        slots |= {F(down): 2 * i, F(up): 3 * meshes - i - 2}
+        slots |= {I(up): 3 * meshes + gap + 2 * i - 1, I(down): 6 * meshes + gap - i - 2}
+    return block("v-half", Placement.waves(meshes, 2), microbatches, slots, tighten=True)
 
 
 def v_min(meshes: int, microbatches: int) -> Schedule:
@@ -97,17 +74,9 @@ def v_min(meshes: int, microbatches: int) -> Schedule:
     """
     meshes = whole_number(meshes, "meshes", least=1)
     gap = 0 if meshes % 3 else 2
-    return _from_block(
-        "v-min",
-        [(i, 2 * meshes - i - 1, 2 * meshes + gap + i, 4 * meshes + gap - i - 1) for i in range(meshes)],
-        microbatches,
-    )
-
-
-def _from_block(name: str, block: Block, microbatches: int) -> Schedule:
-    placement = Placement.waves(len(block), 2)
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    return Schedule.of(name, placement, repeat(block, microbatches))
+    stages = range(2 * meshes)
+    slots = {F(stage): stage for stage in stages} | {I(stage): 4 * meshes + gap - 1 - stage for stage in stages}
+    return block("v-min", Placement.waves(meshes, 2), microbatches, slots, tighten=True)
 
 
 def hanayo(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
@@ -125,11 +94,11 @@ def hanayo(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
         ScheduleError: a count is below 1, or the chunks are odd.
     """
     placement = Placement.waves(meshes, chunks)
-    multiple(chunks, 2, "hanayo: chunks", "a wave goes down and up")
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    homes = [mesh for mesh, *_ in placement.homes]
-    pipeline = Pipeline(homes, range(microbatches), lambda stage: placement.stages - stage)
-    return Schedule.of("hanayo", placement, backward_first([pipeline], backward=1))
+    multiple_of(2, chunks, "hanayo: chunks", "a wave goes down and up")
+    stages = placement.stages
+    return by_priority(
+        "hanayo", placement, microbatches, oldest_backward, limit=lambda stage: stages - stage, costs=EQUAL
+    )
 
 
 def dualpipe_v(meshes: int, microbatches: int, fused: bool = False) -> Schedule:
@@ -151,49 +120,32 @@ def dualpipe_v(meshes: int, microbatches: int, fused: bool = False) -> Schedule:
     if microbatches < 2 * meshes:
         found = f"two per mesh, found {microbatches}"
         raise ScheduleError(f"dualpipe-v: microbatches must be at least {2 * meshes}, {found}")
-    rows: list[list[Cell]] = []
-    for mesh in range(meshes):
-        row = Row(microbatches)
-        dual_row(row, mesh, 2 * meshes - 1 - mesh, meshes, mesh, fused)
-        rows.append(row.cells)
-    return Schedule.of("dualpipe-v", placement, rows)
+    plan = Plan("dualpipe-v", placement, microbatches)
+    for i, mesh in enumerate(plan):
+        write_dual(mesh, i, 2 * meshes - 1 - i, microbatches, meshes, i, fused)
+    return plan.draft()
 
 
-def dual_row(row: Row, first: int, second: int, meshes: int, mesh: int, fused: bool) -> None:
-    """Write the order of DualPipe and DualPipeV, for the mesh at a distance `mesh` from the end of `meshes` of them.
+def write_dual(mesh: MeshOrder, a: int, b: int, microbatches: int, meshes: int, before: int, fused: bool) -> None:
+    """Write the order of DualPipe and DualPipeV for one mesh.
 
     Args:
-        row: to write to; its microbatches are those of each of the two stages.
-        first: the stage that the mesh begins with.
-        second: its other one.
-        meshes: meshes between the end of the pipeline and its fold.
-        mesh: meshes before this one.
+        mesh: to write to.
+        a: the stage that the mesh begins with.
+        b: its other one.
+        microbatches: of each of the two stages.
+        meshes: meshes from the end of the pipeline to its fold.
+        before: how many of them come before this one.
         fused: join a forward and a backward to one cell.
     """
-    left = meshes - mesh - 1
-    for _ in range(2 * left):
-        row.forward(first)
-    for _ in range(mesh + 1):
-        row.forward(first)
-        row.forward(second)
-    for _ in range(left):
-        row.backward(second, split=True)
-        row.weight_grad()
-        row.forward(second)
-    for step in range(row.microbatches - 2 * meshes + mesh + 1):
+    left, half = meshes - 1 - before, (before + 1) // 2
+    turns = (F(a) & B(b), F(b) & B(a)) if fused else (F(a) + B(b), F(b) + B(a))
+    mesh.warm_up(F(a) * 2 * left, (F(a) + F(b)) * (before + 1), (I(b) + W() + F(b)) * left)
+    if not left:
         # At the fold the first pair is one after the other, which ends sooner.
-        row.both(first, second, fused and (step > 0 or left > 0))
-        row.both(second, first, fused)
-    for _ in range(left):
-        row.backward(second)
-        row.both(second, first, fused)
+        mesh.run(F(a) + B(b) + turns[1])
+    mesh.repeat(*turns, times=microbatches - 2 * meshes + before + (left > 0))
+    mesh.cool_down((B(b) + turns[1]) * left)
     # Halfway the backwards are split, at a stage that differs from mesh to mesh.
-    half = (mesh + 1) // 2
-    for step in range(mesh + 1):
-        row.backward(second, split=step > half or (step == half and mesh % 2 == 1))
-        row.backward(first, split=step >= half)
-    for _ in range(left):
-        row.weight_grad()
-        row.backward(first, split=True)
-    for _ in range(mesh + 1):
-        row.weight_grad()
+    mesh.cool_down((B(b) + B(a)) * half, (B(b) + I(a)) * (1 - before % 2), (I(b) + I(a)) * half)
+    mesh.cool_down((W() + I(a)) * left, W() * (before + 1))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.library.classic import linear_orders, one_f_one_b
-from jaxpp.schedules.library.orders import split
-from jaxpp.schedules.library.zero_bubble_auto import Problem, best_orders
+from jaxpp.schedules.language import F, I, Plan, W
+from jaxpp.schedules.library.zero_bubble_auto import best_orders
+from jaxpp.schedules.problem import MemoryLimits, make_problem
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -25,10 +25,7 @@ def zb_h1(meshes: int, microbatches: int) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    placement = Placement.linear(meshes)
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    orders = linear_orders(meshes, microbatches, lambda mesh: meshes - mesh - 1)
-    return Schedule.of("zb-h1", placement, [split(order, mesh) for mesh, order in enumerate(orders)])
+    return _delayed("zb-h1", meshes, microbatches, 1)
 
 
 def zb_h2(meshes: int, microbatches: int) -> Schedule:
@@ -45,10 +42,7 @@ def zb_h2(meshes: int, microbatches: int) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    placement = Placement.linear(meshes)
-    microbatches = whole_number(microbatches, "microbatches", least=1)
-    orders = linear_orders(meshes, microbatches, lambda mesh: 2 * (meshes - mesh - 1))
-    return Schedule.of("zb-h2", placement, [split(order, 2 * mesh) for mesh, order in enumerate(orders)])
+    return _delayed("zb-h2", meshes, microbatches, 2)
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
@@ -81,14 +75,18 @@ def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
     return _automatic("zb-2p", meshes, microbatches, costs, 2 * meshes)
 
 
+def _delayed(name: str, meshes: int, microbatches: int, ahead: int) -> Schedule:
+    """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients."""
+    plan = Plan(name, Placement.linear(meshes), microbatches)
+    for i, mesh in enumerate(plan):
+        mesh.warm_up(F(i) * ahead * (meshes - 1 - i), (F(i) + I(i)) * ahead * i)
+        mesh.repeat(F(i) + I(i) + W(i))
+    return plan.draft()
+
+
 def _automatic(name: str, meshes: int, microbatches: int, costs: Costs | None, memory: float) -> Schedule:
+    placement = Placement.linear(meshes)
     microbatches = whole_number(microbatches, "microbatches", least=1)
-    shape, costs = one_f_one_b(meshes, 1), costs or Costs()
-    forward, input_grad, weight_grad = (costs.time(kind, shape) for kind in ("forward", "input_grad", "weight_grad"))
-    hops, rates = costs.pair("hop", shape), costs.pair("bandwidth", shape)
-    sizes = costs.bytes("message_bytes", shape)
-    for source in range(meshes):
-        for target in range(meshes):
-            hops[source][target] += sizes[min(source, target)] / rates[source][target] if source != target else 0.0
-    problem = Problem(microbatches, forward, input_grad, weight_grad, hops, memory)
-    return Schedule.of(name, shape.placement, best_orders(problem))
+    limits = MemoryLimits((memory,) * meshes, "half")
+    problem = make_problem(placement, microbatches, costs or Costs(), limits, "longest_stage", split_backward=True)
+    return Schedule.of(name, placement, problem.tasks(best_orders(problem)))

@@ -1,12 +1,12 @@
 """Construction of schedules, task after task, many at a time: a beam search over the decisions of a run.
 
-A state is a run that has got somewhere. It goes on by the rule of Giffler and Thompson ("Algorithms for solving
+A state is a partial run. It is continued by the rule of Giffler and Thompson ("Algorithms for solving
 production-scheduling problems", Operations Research 8, 1960): of all tasks that could be next, take the one that would
 end first; only tasks of its mesh that could start before that end compete with it. Where memory is tight that is not
 enough, as the best schedules let a mesh wait although a forward could run (V-Min and V-Half, arXiv 2405.15362): a
 forward can also be held back until its mesh has run something else.
 
-Of all next states the best are kept, by a lower bound on what they can come to and by a few weights that break ties.
+Of all next states the best are kept, by a lower bound on their objective and by a few weights that break ties.
 All states are rows of arrays, so that a thousand cost little more than ten.
 """
 
@@ -18,9 +18,10 @@ from typing import Final
 
 import numpy as np
 
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.problem import Problem
 from jaxpp.schedules.search.bounds import least_memory
 from jaxpp.schedules.search.effort import Effort, seconds_of
-from jaxpp.schedules.search.problem import TOLERANCE, Problem
 from jaxpp.schedules.search.states import Flags, Floats, Ints, Outlook, States
 
 

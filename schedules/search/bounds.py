@@ -1,19 +1,19 @@
-"""What no schedule can beat."""
+"""Lower bounds: no schedule is better."""
 
 from __future__ import annotations
 
 import math
 
-from jaxpp.schedules.search.problem import Problem
+from jaxpp.schedules.problem import Problem
 
 
 def lower_bound(problem: Problem) -> float:
     """The largest of some bounds on the objective; no schedule within the memory limits is better.
 
-    - a microbatch takes its way through the pipeline, for the makespan before and after the work of each mesh;
-    - a mesh works off all its tasks;
-    - an activation lives at least from its forward to its backward on the shortest way, and all of them together fill
-      no more than the memory of the mesh for the time that it takes.
+    - a microbatch goes through the whole pipeline; the makespan also has the ways to a mesh before and after its work;
+    - a mesh runs all its tasks;
+    - an activation lives at least as long as the shortest way from its forward to its backward, and at no time do
+      activations fill more than the memory of their mesh.
     """
     makespan = problem.objective == "makespan"
     tails = problem.tails.max(1)

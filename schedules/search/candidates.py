@@ -1,15 +1,14 @@
-"""What there is to choose from: placements, and published schedules to begin with."""
+"""The candidates of a search: placements, and published schedules to begin with."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -24,7 +23,7 @@ _USUAL: Final = {
 
 
 def placements(meshes: int, placement: str | Placement, chunks: int | None, costs: Costs) -> list[Placement]:
-    """The placements that are meant.
+    """The placements that a word stands for.
 
     Args:
         meshes: number of meshes.
@@ -93,8 +92,8 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
     """The schedules of the library on a placement, those that exist for these numbers."""
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
-    for name, function in LIBRARY.items():
-        options = {each: offered[each] for each in inspect.signature(function).parameters if each in offered}
+    for name in LIBRARY:
+        options = {each: offered[each] for each in options_of(name) if each in offered}
         try:
             made = make(name, meshes=meshes, microbatches=microbatches, **options)
         except ScheduleError:

@@ -1,16 +1,20 @@
-"""Hill climbing over the rules of `dispatch`: what a mesh prefers, and how far ahead each stage may run."""
+"""Orders by simple rules, what a mesh prefers and how far ahead each stage may run, and hill climbing over the rules.
+
+This is fast for problems of any size.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
 import numpy as np
 
-from jaxpp.schedules.search.dispatch import dispatch
+from jaxpp.schedules.dispatch import Dispatch
+from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.problem import Orders, Problem
 
 _UNITS = 50
 """What it costs to dispatch a task."""
@@ -75,3 +79,55 @@ class Climb:
             one, other = rng.choice(problem.types_of[mesh], 2)
             ranks[one], ranks[other] = ranks[other], ranks[one]
         return _Rules(tuple(ranks), tuple(caps))
+
+
+def dispatch(problem: Problem, ranks: Sequence[float], caps: Sequence[int]) -> list[list[int]]:
+    """The orders of a run in which a free mesh starts, of what is there and fits the memory, the type of lowest rank.
+
+    It always gets to its end, as of the memory of each mesh enough is left for the oldest microbatch.
+
+    Args:
+        problem: to solve.
+        ranks: of each type.
+        caps: for each stage the microbatches that may be between its forward and the end of its backward, at least 1.
+    """
+    run = _WithinMemory(problem, ranks, caps)
+    run.run()
+    return [[each for each, _ in order] for order in run.orders]
+
+
+class _WithinMemory(Dispatch):
+    def __init__(self, problem: Problem, ranks: Sequence[float], caps: Sequence[int]) -> None:
+        homes = [[mesh] * problem.microbatches for mesh in problem.mesh_of]
+        super().__init__(problem.times, problem.delays, problem.users, homes, problem.meshes, {})
+        self.problem, self.ranks, self.caps = problem, ranks, caps
+        # The best first, so that what comes behind it needs no look at the memory.
+        self.ready = [dict(sorted(heaps.items(), key=lambda item: ranks[item[0]])) for heaps in self.ready]
+        self.counts = [0] * problem.types
+        self.kept = [0.0] * problem.meshes
+
+    def priority(self, each: int, microbatch: int) -> float:
+        return self.ranks[each]
+
+    def started(self, mesh: int, each: int) -> None:
+        self.counts[each] += 1
+        self.kept[mesh] += self.problem.memory[each]
+
+    def fits(self, mesh: int, each: int) -> bool:
+        """Whether a forward fits, and leaves room for the oldest microbatch, as in a beam."""
+        problem, counts = self.problem, self.counts
+        if each >= problem.stages:
+            return True
+        size, limit = problem.memory[each], problem.rooms[mesh]
+        last = each + problem.types - problem.stages
+        if self.kept[mesh] + size > limit or counts[each] - counts[last] >= self.caps[each]:
+            return False
+        forwards = problem.placement.stages_of(mesh)
+        oldest = min([counts[forward] for forward in forwards])
+        if counts[each] == oldest:
+            return True
+        ahead = sum(
+            problem.memory[forward] * max(1, counts[forward] - oldest + (counts[forward] == oldest))
+            for forward in forwards
+        )
+        return ahead + size <= limit

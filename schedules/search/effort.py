@@ -1,4 +1,4 @@
-"""What a search may cost: counted, not timed, so that a seed gives the same schedule on every machine."""
+"""The budget of a search: work is counted, not timed, so that a seed gives the same schedule on every machine."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Final
 
+from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.problem import Orders, Problem
 
 _LONGEST: Final = 4
 """Microbatches in a window."""

@@ -9,12 +9,21 @@ from typing import Final, cast
 
 import numpy as np
 
+from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.collector import collector_paused
 from jaxpp.schedules.costs import Costs, positive
+from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.library.zero_bubble_auto import Problem as Automatic
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
+from jaxpp.schedules.problem import (
+    OBJECTIVES,
+    Limits,
+    MemoryLimits,
+    Objective,
+    Orders,
+    Problem,
+    make_problem,
+)
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
@@ -22,16 +31,6 @@ from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.problem import (
-    OBJECTIVES,
-    TOLERANCE,
-    Limits,
-    Memory,
-    Objective,
-    Orders,
-    Problem,
-    make_problem,
-)
 from jaxpp.schedules.search.repeat import repeat
 from jaxpp.schedules.task import Placement
 
@@ -145,7 +144,7 @@ def search(
     return found
 
 
-def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) -> Memory:
+def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
     """The limits, one per mesh.
 
     Raises:
@@ -161,10 +160,10 @@ def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) 
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
     limits = tuple(positive(number, what, infinite=True) for number in each)
-    return Memory(limits, released_at if what == "memory_limit" else None)
+    return MemoryLimits(limits, released_at if what == "memory_limit" else None)
 
 
-def _check_memory(problem: Problem, memory: Memory) -> None:
+def _check_memory(problem: Problem, memory: MemoryLimits) -> None:
     """Find out whether any schedule fits.
 
     Raises:
@@ -253,7 +252,7 @@ class _Search:
         each.take(each.climb.orders)
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
-            each.take(_automatic(problem))
+            each.take(best_orders(problem))
         for made in published(problem.placement, problem.microbatches, each.costs):
             each.take(problem.orders(made))
             # Large schedules cost; half of everything at most is for them.
@@ -279,26 +278,3 @@ class _Search:
         if each.climb:
             each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)))
         return self.effort.left > 0
-
-
-def _automatic(problem: Problem) -> Orders:
-    """What Zero Bubble's scheduler makes of it, with activations as its unit of memory."""
-    stages = problem.stages
-    forward, input_grad, weight_grad = (problem.times[first:][:stages] for first in range(0, problem.types, stages))
-    hops = [[0.0] * stages for _ in range(stages)]
-    for stage in range(1, stages):
-        hops[stage - 1][stage], hops[stage][stage - 1] = problem.delays[stage], problem.delays[2 * stages - stage]
-    size = max(problem.memory[:stages]) or 1.0
-    kept = -min(problem.memory[2 * stages :])
-    made = best_orders(
-        Automatic(
-            problem.microbatches,
-            forward,
-            input_grad,
-            weight_grad,
-            hops,
-            min(min(problem.limits) / size, problem.microbatches),
-            max(kept / size, 1e-6),
-        )
-    )
-    return problem.orders(Schedule.of("automatic", problem.placement, made)) or problem.one_by_one

@@ -1,4 +1,4 @@
-"""Runs that have got somewhere, as rows of arrays, and what is known of how they can go on."""
+"""Partial runs, as rows of arrays, and bounds on the schedules that can become of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxpp.schedules.search.problem import TOLERANCE, Problem
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.problem import Problem
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
@@ -17,7 +18,7 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class States:
-    """Runs that have the same number of tasks; a row of each array is a run.
+    """Partial runs with the same number of tasks; a row of each array is a run.
 
     Attributes:
         counts: tasks of each type so far.
@@ -25,7 +26,7 @@ class States:
         started: when each mesh started its first task; infinite before.
         kept: memory of each mesh.
         loads: work that each mesh has left.
-        arrivals: for each type when the input of its next task is there; infinite as long as nobody knows.
+        arrivals: for each type when the input of its next task is there; infinite until that is known.
         held: types that are held back until their mesh has run something else.
         blocked: those, and those that do not fit the memory.
     """
@@ -44,10 +45,10 @@ class States:
 
 
 class Outlook:
-    """What can still come of runs of one problem.
+    """Bounds on the schedules that partial runs can become.
 
     Args:
-        problem: that is being solved.
+        problem: which the runs solve.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -1,8 +1,7 @@
-"""All schedules there are, on given costs: the library's and what a search finds, side by side."""
+"""The whole library and the best schedule of a search, compared on given costs."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ import numpy as np
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.library import LIBRARY, make
+from jaxpp.schedules.library import LIBRARY, make, options_of
+from jaxpp.schedules.problem import Limits, Objective
 from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.problem import Limits, Objective
 from jaxpp.schedules.search.search import Progress, search
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
@@ -31,7 +30,7 @@ class Row:
         value: of the objective; infinite where there is no report.
         peak: the most that any mesh keeps, in microbatches.
         fits: whether that is within the memory limit on every mesh.
-        why: there is no report.
+        why: the reason, where there is no report.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Rows, the best first: those that fit the memory by their value, then those that don't, then those that lack.
+    """Rows, the best first: schedules that fit the memory by their value, then those that don't, then impossible ones.
 
     Attributes:
         rows: one for each schedule.
@@ -137,8 +136,8 @@ def tune(
 def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str, Schedule | ScheduleError]]:
     """Each schedule of the library, those with several stages per mesh with each number that is usual."""
     stages = costs.stages or 4 * meshes
-    for name, function in LIBRARY.items():
-        parameters = inspect.signature(function).parameters
+    for name in LIBRARY:
+        parameters = options_of(name)
         options: dict[str, object] = {"costs": costs.merged(meshes)} if "costs" in parameters else {}
         usual = parameters["chunks"].default if "chunks" in parameters else 1
         several = [each for each in (2, 3, 4) if stages % (each * meshes) == 0] or [usual]

@@ -14,7 +14,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxlib.mlir import ir
 from unit import compat_jobs
-from unit.runtime import together
+from unit.runtime.processes import together
 
 from jaxpp import _compat
 

@@ -39,11 +39,47 @@ assert not hasattr(jaxpp, "nope")
 sys.meta_path[:] = finders
 dir(jaxpp), jaxpp.schedules.names()
 from jaxpp import schedules
-assert not {"jax", "jaxlib", "jaxpp.api"} & {*sys.modules}
+assert not {"jax", "jaxlib", "jaxpp.names"} & {*sys.modules}
 jaxpp.treduce
 sys.meta_path[:] = [type("Finder", (), {"find_spec": no_search})]
-jaxpp.treduce, jaxpp.api, jaxpp.runtime
-assert "jax" in sys.modules and vars(jaxpp)["treduce"] is jaxpp.api.treduce
+jaxpp.treduce, jaxpp.runtime
+assert "jax" in sys.modules and vars(jaxpp)["treduce"] is jaxpp.names.treduce
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_to_import_it_changes_nothing_of_jax() -> None:
+    """Only what JAX has registries for is added: rules of our own primitives, folders that tracebacks leave out."""
+    program = """
+import importlib, sys
+import jax, jax.distributed, jax.experimental.transfer, jax.extend, jax.interpreters.batching, jax.monitoring
+
+def look():
+    found = {}
+    for module in [module for name, module in sys.modules.items() if name.partition(".")[0] in ("jax", "jaxlib")]:
+        for name, value in list(vars(module).items()):
+            found[module.__name__, name] = {str(id(value))}
+            if isinstance(value, (dict, list, set)):
+                found[module.__name__, name, "entries"] = {*map(repr, value)}
+            if isinstance(value, type):
+                found[module.__name__, name, "members"] = {*vars(value)}
+    return found
+
+def news(*names):
+    before, config = look(), dict(jax.config.values)
+    for name in names:
+        importlib.import_module(name)
+    after = look()
+    assert dict(jax.config.values) == config and not any(before[key] - after[key] for key in before)
+    return {entry for key in before for entry in after[key] - before[key]}
+
+assert not news("jaxpp", "jaxpp.schedules", "jaxpp.hlo_passes", "jaxpp.runtime")
+added = news("jaxpp.lowering", "jaxpp.names", "jaxpp.array", "jaxpp.distributed")
+assert {entry for entry in added if "/" not in entry} == {"jaxpp_mark", "jaxpp_microbatch_loop"}, added
+assert len(added) == 4
+added = news("jaxpp.api")
+assert added == {"first_mpmd_replica", "is_partially_addressable", "to_mpmd_local_array"}, added
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

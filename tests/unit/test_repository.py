@@ -3,30 +3,41 @@
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import runline
 from filecheck.options import Options
 from filecheck.parser import pattern_for_opts
 
+from jaxpp.ir import attributes
+
 ROOT = Path(__file__).parents[2]
 LIT = ROOT / "tests" / "lit"
 ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
-# Arrows point down. `_compat`, and the files that it stands on, are files of the room `jaxpp` with arrows of their own.
-BASEMENT = {"_compat", "_versions", "_xla"}
+# Arrows point down. `_compat`, the files that it stands on, and `_system` are files of the room `jaxpp` with arrows of
+# their own; every room may import `_system`. A room within a room is open to whoever may import the outer one.
+BASEMENT = {"_compat": "_compat", "_versions": "_compat", "_xla": "_compat", "_system": "_system"}
 MAY_IMPORT = {
+    "_system": set[str](),
     "schedules": set[str](),
     "_compat": set[str](),
-    "hlo_passes": {"schedules", "_compat"},
-    "lowering": {"schedules", "_compat"},
-    "runtime": {"schedules", "_compat"},
-    "jaxpp": {"jaxpp", "lowering", "hlo_passes", "runtime", "schedules", "_compat"},
-    "tools": {"jaxpp", "lowering", "hlo_passes", "runtime", "schedules", "_compat"},
+    "ir": {"schedules", "_compat"},
+    "hlo_passes": {"ir", "schedules", "_compat"},
+    "validation": {"hlo_passes", "ir", "_compat"},
+    "lowering": {"ir", "schedules", "_compat"},
+    "runtime": {"ir", "schedules", "_compat"},
+    "runtime.measuring": {"runtime.execution", "runtime.processes", "ir", "schedules", "_compat"},
+    "runtime.execution": {"runtime.processes", "ir", "schedules", "_compat"},
+    "runtime.processes": {"_compat"},
+    "jaxpp": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
+    "tools": {"jaxpp", "lowering", "hlo_passes", "ir", "runtime", "schedules", "validation", "_compat"},
 }
 PRIVATE_NAME = re.compile(r"\bjax(?:lib)?(?:\.\w+)*\._(?!_)\w+|\bfrom jax(?:lib)?(?:\.\w+)* import _(?!_)\w+")
 MAX_LINES = 500
+ATTRIBUTES = {name for name in vars(attributes).values() if isinstance(name, str) and attributes.is_ours(name)}
 
 # A comment's first word, and what follows it up to the text.
 FIRST_WORD = re.compile(r"([A-Za-z][\w-]*)(?:\{\w+\})?(\s*:)?")
@@ -59,8 +70,36 @@ def test_private_jax_names_live_in_compat() -> None:
 
 
 def test_layers_point_one_way() -> None:
-    problems = [problem for room in ROOMS for path in python_files(room) for problem in wrong_imports(path, room)]
+    problems = [
+        problem for room in ROOMS for path in python_files(room) for problem in wrong_imports(path, room_of(path))
+    ]
     assert not problems, "\n".join(problems)
+
+
+def test_the_phases_of_the_passes_do_not_know_one_another() -> None:
+    """What two phases need stands in `ir`: a phase can be read, and replaced, alone."""
+    phases = sorted(path.parent.name for path in (ROOT / "hlo_passes").glob("*/__init__.py"))
+    problems = [
+        f"{shown(path)}:{line}: a pass of `{phase}` must not import {name}; what both need belongs into ir/"
+        for phase in phases
+        for path in python_files(f"hlo_passes/{phase}")
+        for line, name in imports(path)
+        for other in phases
+        if other != phase and f"{name}.".startswith(f"jaxpp.hlo_passes.{other}.")
+    ]
+    assert not problems, "\n".join(problems)
+
+
+def test_attributes_have_their_names_from_ir() -> None:
+    files = [path for room in ROOMS if room != "ir" for path in python_files(room)]
+    problems = [problem for path in files for problem in literal_attributes(path)]
+    assert not problems, "\n".join(problems)
+
+
+def test_files_import_each_other_in_no_circle() -> None:
+    files = {module_name(path): path for room in ROOMS for path in python_files(room)}
+    graph = {name: {imported(each, files) for _, each in imports(path)} - {name, ""} for name, path in files.items()}
+    TopologicalSorter(graph).prepare()  # raises CycleError, which shows the circle
 
 
 def test_schedules_know_neither_jax_nor_mlir() -> None:
@@ -149,6 +188,34 @@ def test_wrong_imports_are_seen(tmp_path: Path) -> None:
         ["3", " a relative import"],
         ["4", " runtime must not import jaxpp"],
         ["6", " runtime must not import tools"],
+    ]
+    path.write_text(
+        "from jaxpp.runtime.processes import wire\nfrom jaxpp.runtime.measuring.trace import Event\n"
+        "from jaxpp import runtime\nimport jaxpp.schedules.task\n",
+        encoding="utf-8",
+    )
+    lines = [problem.split(":")[1:] for problem in wrong_imports(path, "runtime.execution")]
+    assert lines == [
+        ["2", " runtime.execution must not import runtime.measuring"],
+        ["3", " runtime.execution must not import runtime"],
+    ]
+    assert len(wrong_imports(path, "ir")) == 3
+    assert wrong_imports(path, "tools") == []
+    assert room_of(ROOT / "runtime" / "execution" / "steps.py") == "runtime.execution"
+    assert room_of(ROOT / "jaxpp" / "_xla.py") == "_compat"
+    assert room_of(ROOT / "jaxpp" / "ray" / "pool.py") == "jaxpp"
+
+
+def test_literal_attributes_are_seen(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""Of `jaxpp.stage`."""\nops["jaxpp.stage"] = "jaxpp.hlo_passes"\nraise E(f"no jaxpp.mesh_sizes on {op}")\n'
+        'at.STAGE = "jaxpp.stage_function"\n',
+        encoding="utf-8",
+    )
+    assert literal_attributes(path) == [
+        f"{shown(path)}:2: 'jaxpp.stage' has a name in jaxpp.ir.attributes",
+        f"{shown(path)}:3: 'jaxpp.mesh_sizes' has a name in jaxpp.ir.attributes",
     ]
 
 
@@ -244,6 +311,30 @@ def private_names(path: Path) -> list[str]:
     ]
 
 
+def literal_attributes(path: Path) -> list[str]:
+    """The attributes of ours that strings spell out; what only documents something may."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        f"{shown(path)}:{node.lineno}: {name!r} has a name in jaxpp.ir.attributes"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
+        for name in re.findall(r"jaxpp\.\w+", node.value)
+        if name in ATTRIBUTES
+    ]
+
+
+def module_name(path: Path) -> str:
+    """`jaxpp.lowering.mesh` of `lowering/mesh.py`, `jaxpp.lowering` of `lowering/__init__.py`."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(("jaxpp", *parts[parts[0] == "jaxpp" :])).removesuffix(".__init__")
+
+
+def imported(name: str, files: Collection[str]) -> str:
+    """The one of our files that an entry of `imports` names; empty for others."""
+    return next((each for each in (name, name.rpartition(".")[0]) if each in files), "")
+
+
 def imports(path: Path) -> list[tuple[int, str]]:
     """Each imported module, or `module.name` of a `from` import, with its line; relative ones keep their dots."""
     found: list[tuple[int, str]] = []
@@ -256,17 +347,29 @@ def imports(path: Path) -> list[tuple[int, str]]:
     return sorted(found)
 
 
-def wrong_imports(path: Path, room: str) -> list[str]:
+def room_of(path: Path) -> str:
+    """The room of a file: that of its folder or of the nearest one above which the table has."""
     if path.parent == ROOT / "jaxpp" and path.stem in BASEMENT:
-        room = "_compat"
+        return BASEMENT[path.stem]
+    return named_room(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def named_room(parts: Sequence[str]) -> str:
+    """The longest name in the table that these parts of a name begin with."""
+    names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in names if name in MAY_IMPORT), "jaxpp")
+
+
+def wrong_imports(path: Path, room: str) -> list[str]:
+    allowed = MAY_IMPORT[room] | {room, "_system"}
     problems: list[str] = []
     for line, name in imports(path):
         if name.startswith("."):
             problems.append(f"{shown(path)}:{line}: a relative import")
-        if name.split(".")[0] != "jaxpp":
+        first, *parts = name.split(".")
+        if first != "jaxpp":
             continue
-        part = name.split(".")[1] if "." in name else ""
-        target = "_compat" if part in BASEMENT else part if part in MAY_IMPORT else "jaxpp"
-        if target != room and target not in MAY_IMPORT[room]:
+        target = BASEMENT.get(parts[0], named_room(parts)) if parts else "jaxpp"
+        if allowed.isdisjoint({target, target.split(".")[0]}):
             problems.append(f"{shown(path)}:{line}: {room} must not import {target}")
     return problems

@@ -23,6 +23,8 @@ from jaxpp.schedules.formats.picture.scene import (
     Box,
     Frame,
     Scene,
+    corners,
+    from_top,
     number_of,
     stage_of,
     text_colour,
@@ -73,7 +75,7 @@ def _prepare(axes: Axes, meshes: int, down: float) -> None:
     """A row per mesh, the first at the top, each `down` points high."""
     axes.set_ylim(meshes - GAP / 2, -GAP / 2)
     shown = _labelled(meshes, down)
-    axes.set_yticks([mesh + (1 - GAP) / 2 for mesh in shown], [str(mesh) for mesh in shown], size=_size(down))
+    axes.set_yticks([from_top(mesh, 0.5) for mesh in shown], [str(mesh) for mesh in shown], size=_size(down))
     axes.set_ylabel("mesh", labelpad=6)
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
@@ -90,9 +92,8 @@ def _size(down: float) -> float:
 
 def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
     """The tasks; `across` is points per unit of time, `down` points per row."""
-    wide = [Frame(mesh, 0.0, scene.report.makespan, scene.ground) for mesh in range(scene.report.schedule.meshes)]
     # `add_patch` would look at every corner for the limits of the axes, which are known.
-    axes.add_artist(PathPatch(_outlines(wide), facecolor=BUBBLE, linewidth=0))
+    axes.add_artist(PathPatch(_outlines(scene.rows), facecolor=BUBBLE, linewidth=0))
     apart = across * min(box.end - box.start for box in scene.boxes) > 4
     if not apart:
         for frame, colour in scene.runs:
@@ -130,7 +131,7 @@ def _write(scene: Scene, axes: Axes, box: Box, width: float, height: float) -> N
     colour, middle = text_colour(scene.colour(box)), (box.start + box.end) / 2
 
     def write(words: str, size: float, above: float) -> None:
-        at = box.mesh + (1 - GAP) * (1 - box.bottom - above * (box.top - box.bottom))
+        at = from_top(box.mesh, box.bottom + above * (box.top - box.bottom))
         axes.text(middle, at, words, size=size, color=colour, ha="center", va="center_baseline", clip_on=True)
 
     if stage and height > 2 * size + 4 and _fits(stage, 6.0, width):
@@ -150,17 +151,16 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
     """A curve per mesh, `down` points high."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     for colour, levels in groupby(sorted(scene.levels, key=scene.level_colour), key=scene.level_colour):
-        frames = [Frame(each.mesh, each.start, each.end, 0.0, each.amount / scene.highest) for each in levels]
-        axes.add_artist(PathPatch(_outlines(frames), facecolor=colour, linewidth=0))
+        axes.add_artist(PathPatch(_outlines(scene.level_frames(levels)), facecolor=colour, linewidth=0))
     for mesh, (times, amounts) in enumerate(scene.report.memory.curves):
-        base = mesh + 1 - GAP
-        top, edges = base - amounts * (1 - GAP) / scene.highest, np.append(times, makespan)
+        base, edges = from_top(mesh, 0.0), np.append(times, makespan)
+        top = base - amounts * (1 - GAP) / scene.highest
         axes.hlines(base, 0, makespan, color=MEMORY_LINE, linewidth=0.4)
         axes.stairs(top, edges, baseline=None, edgecolor=MEMORY_LINE, linewidth=0.6)
     for mesh in _labelled(meshes, down):
         axes.annotate(
             scene.amount(scene.peak(mesh)),
-            (makespan, mesh + (1 - GAP) / 2),
+            (makespan, from_top(mesh, 0.5)),
             (6, 0),
             textcoords="offset points",
             annotation_clip=False,
@@ -172,8 +172,6 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
 
 def _outlines(shapes: Iterable[Box | Frame]) -> Path:
     """Many rectangles as one path, so that the picture of a long run is a few shapes, not thousands."""
-    corners = np.array([(each.mesh, each.bottom, each.top, each.start, each.end) for each in shapes]).reshape(-1, 5)
-    mesh, bottom, top, start, end = corners.T
-    bottom, top = (mesh + (1 - GAP) * (1 - height) for height in (bottom, top))
-    vertices = np.stack([start, bottom, end, bottom, end, top, start, top], axis=1).reshape(-1, 4, 2)
+    left, right, top, bottom = corners(shapes)
+    vertices = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
     return Path.make_compound_path_from_polys(vertices)

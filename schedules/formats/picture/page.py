@@ -32,6 +32,8 @@ from jaxpp.schedules.formats.picture.scene import (
     Box,
     Frame,
     Scene,
+    corners,
+    from_top,
     number_of,
     stage_of,
     text_colour,
@@ -100,7 +102,7 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
 def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
     """Write a name beside each row of so many pixels, or beside some of them where they are low."""
     shown: dict[float | str, Any] = {
-        mesh + (1 - GAP) / 2: names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
+        from_top(mesh, 0.5): names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
     }
     axis.ticker = FixedTicker(ticks=[float(at) for at in shown])
     axis.major_label_overrides = shown
@@ -110,9 +112,7 @@ def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
 
 def _draw_tasks(scene: Scene, plot: figure) -> None:
     """The tasks, kind by kind: a click on its name in the legend hides a kind."""
-    makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
-    whole = [Frame(mesh, 0.0, makespan, scene.ground) for mesh in range(meshes)]
-    bubbles = plot.quad(source=ColumnDataSource(_corners(whole)), fill_color=BUBBLE, line_color=None)
+    bubbles = plot.quad(source=ColumnDataSource(_corners(scene.rows)), fill_color=BUBBLE, line_color=None)
     below = _corners([frame for frame, _ in scene.runs]) | {"colour": [colour for _, colour in scene.runs]}
     runs = plot.quad(source=ColumnDataSource(below), fill_color="colour", line_color=None)
     tasks: list[GlyphRenderer[Any]] = []
@@ -152,7 +152,7 @@ def _draw_numbers(scene: Scene, plot: figure, boxes: Sequence[Box]) -> GlyphRend
         "pixels": [_PIXELS * each + 3 for each in letters],
         "alpha": [0] * len(written),
         "x": np.array([(box.start + box.end) / 2 for box in written]),
-        "y": np.array([box.mesh + (1 - GAP) * (1 - (box.bottom + box.top) / 2) for box in written]),
+        "y": np.array([from_top(box.mesh, (box.bottom + box.top) / 2) for box in written]),
         "text": [_label(scene, box) for box in written],
         "colour": [text_colour(scene.colour(box)) for box in written],
     }
@@ -188,8 +188,7 @@ def _label(scene: Scene, box: Box) -> str:
 def _draw_memory(scene: Scene, plot: figure) -> None:
     """The amounts of each mesh, their outline, and the peak at the right."""
     levels, meshes = scene.levels, scene.report.schedule.meshes
-    frames = [Frame(each.mesh, each.start, each.end, 0.0, each.amount / scene.highest) for each in levels]
-    columns = _corners(frames)
+    columns = _corners(scene.level_frames(levels))
     columns["colour"] = [scene.level_colour(each) for each in levels]
     columns["amount"] = [scene.amount(each.amount) for each in levels]
     drawn = plot.quad(source=ColumnDataSource(columns), fill_color="colour", line_color="colour")
@@ -205,10 +204,5 @@ def _draw_memory(scene: Scene, plot: figure) -> None:
 
 def _corners(shapes: Sequence[Box | Frame]) -> dict[str, Any]:
     """Columns for the rectangles of `shapes`."""
-    return {
-        "left": np.array([each.start for each in shapes]),
-        "right": np.array([each.end for each in shapes]),
-        "top": np.array([each.mesh + (1 - GAP) * (1 - each.top) for each in shapes]),
-        "bottom": np.array([each.mesh + (1 - GAP) * (1 - each.bottom) for each in shapes]),
-        "mesh": np.array([each.mesh for each in shapes], np.int32),
-    }
+    sides = dict(zip(("left", "right", "top", "bottom"), corners(shapes), strict=True))
+    return {**sides, "mesh": np.array([each.mesh for each in shapes], np.int32)}

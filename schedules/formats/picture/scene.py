@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxpp.schedules.formats.chrome_trace import Memory
 from jaxpp.schedules.graph import Graph
@@ -101,6 +102,11 @@ class Scene:
                     found.append(Box(graph.tasks[number], mesh, *times, top - height, top, waited, track))
                     top -= height
         return found
+
+    @property
+    def rows(self) -> list[Frame]:
+        """The whole row of each mesh: what no task covers is a bubble."""
+        return [Frame(mesh, 0.0, self.report.makespan, self.ground) for mesh in range(self.report.schedule.meshes)]
 
     @cached_property
     def frames(self) -> list[Frame]:
@@ -209,6 +215,10 @@ class Scene:
             found += map(Level, repeat(mesh), times.tolist(), ends.tolist(), amounts.tolist())
         return found
 
+    def level_frames(self, levels: Iterable[Level]) -> list[Frame]:
+        """Levels as rectangles, as high as the row of a mesh for the highest peak."""
+        return [Frame(each.mesh, each.start, each.end, 0.0, each.amount / self.highest) for each in levels]
+
     def level_colour(self, level: Level) -> str:
         """The more memory, the darker."""
         return _MEMORY[min(int(level.amount / self.highest * len(_MEMORY)), len(_MEMORY) - 1)]
@@ -230,6 +240,17 @@ class Scene:
     def _tracks(self) -> list[str]:
         """The tracks beside the meshes' own."""
         return sorted(set(self.report.schedule.graph.tracks.values()))
+
+
+def from_top(mesh: float, height: float) -> float:
+    """Where a height in the row of a mesh is on an axis that counts rows from the top, with a gap below each."""
+    return mesh + (1 - GAP) * (1 - height)
+
+
+def corners(shapes: Iterable[Box | Frame]) -> NDArray[np.float64]:
+    """The left, right, top and bottom sides of rectangles, as rows of an array, on the axes of `from_top`."""
+    sides = [(each.start, each.end, from_top(each.mesh, each.top), from_top(each.mesh, each.bottom)) for each in shapes]
+    return np.array(sides).reshape(-1, 4).T
 
 
 def number_of(task: Task) -> str:

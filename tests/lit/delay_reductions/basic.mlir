@@ -145,3 +145,73 @@ module attributes {mhlo.num_partitions = 2 : i32} {
     return %0#1 : tensor<4x4xf32>
   }
 }
+
+// -----
+
+// The gradient of a mean over three weights, of which the rows are used in another order: all views are linear.
+
+// CHECK-LABEL: module
+// CHECK-NEXT:    sdy.mesh
+// CHECK:           %[[G:.*]] = stablehlo.dot_general %{{.*}} -> tensor<2x4x4xf32>
+// CHECK-NEXT:      %[[S:.*]] = stablehlo.slice %[[G]] [0:2, 0:4:2, 0:4]
+// CHECK-NEXT:      %[[F:.*]] = stablehlo.reverse %[[S]], dims = [1]
+// CHECK-NEXT:      %[[H:.*]] = stablehlo.broadcast_in_dim %[[F]], dims = [0, 2, 3] {{.*}} -> tensor<2x3x2x4xf32>
+// CHECK-NEXT:      stablehlo.add %{{[^ ]*}}, %[[H]]
+module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %y: tensor<6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) -> tensor<3x2x4xf32> {
+    %first = stablehlo.constant dense<0> : tensor<i32>
+    %zero = stablehlo.constant dense<0.0> : tensor<3x2x4xf32>
+    %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<3x2x4xf32>
+        attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 1 : i64,
+            indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+    cond {
+      %limit = stablehlo.constant dense<2> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : (tensor<6x4xf32>, tensor<6x4xf32>) -> tensor<4x4xf32>
+      %s = stablehlo.slice %g [0:4:2, 0:4] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+      %f = stablehlo.reverse %s, dims = [0] : tensor<2x4xf32>
+      %h = stablehlo.broadcast_in_dim %f, dims = [1, 2] : (tensor<2x4xf32>) -> tensor<3x2x4xf32>
+      %r = stablehlo.add %sum, %h : tensor<3x2x4xf32>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %next = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %next, %r : tensor<i32>, tensor<3x2x4xf32>
+    }
+    return %0#1 : tensor<3x2x4xf32>
+  }
+}
+
+// -----
+
+// Of complex numbers too.
+
+// CHECK-LABEL: module
+// CHECK-NEXT:    sdy.mesh
+// CHECK:         %[[ZEROS:.*]] = stablehlo.constant {{{.*}}<@mesh, [{"data"}, {}, {}]>]>} dense<(0.000000e+00,0.000000e+00)> : tensor<2x4x4xcomplex<f32>>
+// CHECK:         stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %{{[^ ]*}} = %[[ZEROS]])
+// CHECK:         %[[TOTAL:.*]] = stablehlo.reduce
+// CHECK-NEXT:    stablehlo.add %{{.*}}, %[[TOTAL]]
+module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<6x4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %y: tensor<6x4xcomplex<f32>> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) -> tensor<4x4xcomplex<f32>> {
+    %first = stablehlo.constant dense<0> : tensor<i32>
+    %zero = stablehlo.constant dense<(0.0, 0.0)> : tensor<4x4xcomplex<f32>>
+    %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<4x4xcomplex<f32>>
+        attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 1 : i64,
+            indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+    cond {
+      %limit = stablehlo.constant dense<2> : tensor<i32>
+      %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %1 : tensor<i1>
+    } do {
+      %g = stablehlo.dot_general %x, %y, contracting_dims = [0] x [0] : (tensor<6x4xcomplex<f32>>, tensor<6x4xcomplex<f32>>) -> tensor<4x4xcomplex<f32>>
+      %r = stablehlo.add %sum, %g : tensor<4x4xcomplex<f32>>
+      %one = stablehlo.constant dense<1> : tensor<i32>
+      %next = stablehlo.add %i, %one : tensor<i32>
+      stablehlo.return %next, %r : tensor<i32>, tensor<4x4xcomplex<f32>>
+    }
+    return %0#1 : tensor<4x4xcomplex<f32>>
+  }
+}

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,split-accumulators,propagate-shardings,delay-reductions | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,assign-stages,split-accumulators,propagate-shardings,delay-reductions | filecheck %s
 
 // A GPT with its batch on two devices per stage: the ten gradients, that of the embedding in two parts (a product and a
 // scatter), are each device's own sums until the loop ends. The losses of the microbatches are not summed.

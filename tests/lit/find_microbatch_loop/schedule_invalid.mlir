@@ -141,14 +141,14 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
-// Activations that go to the host and come back, which is simulated only.
+// Residuals that go to the host, and don't come back.
 
-// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: offload(stage 0, mb 0) on mesh 0
-// CHECK-NEXT: copies to the host are for the simulator: give the schedule without schedules.offload
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has offload(stage 0, mb 0) and no reload of it
+// CHECK-NEXT: the backward reads what was offloaded: bring it back before
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
-      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0 0offload0 0F1 0F2 0reload0 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0 0offload0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
@@ -165,14 +165,14 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
-// A stage that runs forward again before it runs backward.
+// A copy that is one task with a forward.
 
-// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: recompute(stage 1, mb 0) on mesh 1
-// CHECK-NEXT: give the schedule without schedules.recompute; jax.checkpoint between two marks does the same
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine fuses offload(stage 0, mb 0) with another task
+// CHECK-NEXT: copies run beside the tasks of their mesh: give each a cell of its own
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
-      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1recompute0 1B0 1B1 1B2"}}
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Amesh 0: 0F0+0offload0 0F1 0F2 0reload0 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>

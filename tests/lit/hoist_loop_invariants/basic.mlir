@@ -105,6 +105,38 @@ func.func public @main(%w: tensor<4x4xf32>, %s: tensor<4xf32>) -> tensor<4x4xf32
 
 // -----
 
+// So does a weight that is rounded: all arithmetic does.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[SCALED:.*]] = stablehlo.multiply
+// CHECK-NEXT:    %[[ROUNDED:.*]] = stablehlo.round_nearest_even %[[SCALED]]
+// CHECK-NEXT:    stablehlo.while
+// CHECK:           stablehlo.add %{{[^ ]*}}, %[[ROUNDED]]
+func.func public @main(%w: tensor<4x4xf32>, %s: tensor<4xf32>) -> tensor<4x4xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<4x4xf32>
+  %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<4x4xf32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 1 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %b = stablehlo.broadcast_in_dim %s, dims = [1] : (tensor<4xf32>) -> tensor<4x4xf32>
+    %scaled = stablehlo.multiply %w, %b : tensor<4x4xf32>
+    %p = stablehlo.round_nearest_even %scaled : tensor<4x4xf32>
+    %q = stablehlo.multiply %sum, %b : tensor<4x4xf32>
+    %r = stablehlo.add %q, %p : tensor<4x4xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %r : tensor<i32>, tensor<4x4xf32>
+  }
+  return %0#1 : tensor<4x4xf32>
+}
+
+// -----
+
 // jax.checkpoint casts the weight again behind a barrier: forward and backward share one cast.
 
 // CHECK-LABEL: func.func public @main(

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages,unroll-microbatches,infer-placement | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement | filecheck %s
 
 // The optimizer of a GPT, AdamW with clipping by the global norm. The moments are on the mesh of their weight; the tied
 // embedding and the counters are on both. Each mesh sums up its squares. The sum over all leaves goes once to mesh 1 and

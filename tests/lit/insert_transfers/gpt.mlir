@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,propagate-shardings,outline-stages,unroll-microbatches,infer-placement,insert-transfers | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt_data.mlir -p inline-calls,find-microbatch-loop,propagate-shardings,assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers | filecheck %s
 
 // The step of a GPT on two meshes of two devices. Per microbatch one activation goes from mesh 0 to mesh 1, and two
 // gradients come back: that of the activation, sharded over the batch, and that of the tied embedding, which is on both

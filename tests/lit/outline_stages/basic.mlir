@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,place-residuals,outline-stages | filecheck %s
 
 // Two stages, forward only. The mark is where the body is cut: what it needs is the task of stage 0, the rest that of
 // stage 1, with the sum that goes from one microbatch to the next. The mark is gone, and each task is a function.

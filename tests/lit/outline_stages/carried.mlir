@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,place-residuals,outline-stages | filecheck %s
 
 // The loop carries a constant that nothing in it uses: the first task hands it on.
 
@@ -53,7 +53,7 @@ func.func public @main(%w: tensor<f32>, %x: tensor<f32>) -> (tensor<f32>, tensor
 // CHECK:         %[[LOOP:.*]]:3 = stablehlo.while(%[[I:.*]] = %{{.*}}, %[[SUM:.*]] = %{{.*}}, %[[BEFORE:.*]] = %{{.*}})
 // CHECK:           %[[F0:.*]] = func.call @forward_0(%[[BATCH]], %[[I]]) {jaxpp.stage = 0 : i64}
 // CHECK-NEXT:      %[[F1:.*]]:2 = func.call @forward_1(%[[BATCH]], %[[I]], %[[F0]], %[[BEFORE]], %[[W]], %[[SUM]]) {jaxpp.stage = 1 : i64}
-// CHECK-NEXT:      stablehlo.return %{{.*}}, %[[F1]]#0, %[[F1]]#1
+// CHECK-NEXT:      stablehlo.return %{{.*}}, %[[F1]]#1, %[[F1]]#0
 // CHECK:         return %[[LOOP]]#1, %[[LOOP]]#2
 // CHECK-LABEL: func.func private @forward_0(
 // CHECK-SAME:      %[[A:.*]]: tensor<2xf32>, %[[B:.*]]: tensor<i32>)
@@ -70,7 +70,7 @@ func.func public @main(%w: tensor<f32>, %x: tensor<f32>) -> (tensor<f32>, tensor
 // CHECK-NEXT:    %[[MUL:.*]] = stablehlo.multiply %[[C]], %[[D]]
 // CHECK-NEXT:    %[[MUL_2:.*]] = stablehlo.multiply %[[MUL]], %[[E]]
 // CHECK-NEXT:    %[[ADD:.*]] = stablehlo.add %[[F]], %[[MUL_2]]
-// CHECK-NEXT:    return %[[ADD]], %[[RESHAPE]]
+// CHECK-NEXT:    return %[[RESHAPE]], %[[ADD]]
 func.func public @main(%w: tensor<f32>, %batch: tensor<2xf32>) -> (tensor<f32>, tensor<f32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zero = stablehlo.constant dense<0.0> : tensor<f32>

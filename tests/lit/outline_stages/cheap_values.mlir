@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,place-residuals,outline-stages | filecheck %s
 
 // Both stages use one mask (JAX traces a helper once, or finds the two equal). Each makes its own; no mask crosses.
 

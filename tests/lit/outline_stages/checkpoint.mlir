@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,place-residuals,outline-stages | filecheck %s
 
 // jax.checkpoint: behind a barrier (one that is no mark) the forward of stage 1 stands a second time, for the backward.
 // It stays there, and only the input of the stage is kept for it.

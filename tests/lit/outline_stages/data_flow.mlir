@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p outline-stages | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,place-residuals,outline-stages | filecheck %s
 
 // A skip connection: stage 2 uses what stage 0 made. It takes it from stage 0; stage 1 does not hand it through.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages | filecheck %s
 
 // The step of a GPT with two stages, a mark after each: four tasks, and only activations between the stages. The batch
 // is an argument of those that read tokens: the embedding, the loss, and the gradient of the embedding. No causal mask

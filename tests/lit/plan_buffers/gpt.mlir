@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers | filecheck %s
 
 // In the step of a GPT the residuals of a microbatch die in its backward, with the gradients received; neither the batch
 // nor the index nor a weight does, until the optimizer: the donated weights die in the update, which writes over them.

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p split-accumulators | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,split-accumulators | filecheck %s
 
 // A weight of two stages: the sum of its two gradients is taken one after the other, each in its own stage.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p split-accumulators | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p assign-stages,split-accumulators | filecheck %s
 
 // Both terms are of one stage.
 

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=zb-h1 meshes=2},split-accumulators,outline-stages,split-backward" | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p "inline-calls,find-microbatch-loop{schedule=zb-h1 meshes=2},assign-stages,split-accumulators,place-residuals,outline-stages,split-backward" | filecheck %s
 
 // The step of a GPT under a schedule that splits. An input gradient has the products through which the gradient goes back:
 // for a block one with each of its four weights, and four of its attention; stage 1 makes and differentiates the logits

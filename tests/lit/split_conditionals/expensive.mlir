@@ -67,3 +67,23 @@ func.func public @main(%i: tensor<i32>, %x: tensor<8xf32>, %y: tensor<8xf32>) ->
   }) : (tensor<i32>) -> (tensor<8xf32>, tensor<8xf32>)
   return %0#0, %0#1 : tensor<8xf32>, tensor<8xf32>
 }
+
+// -----
+
+// A ragged product is a product, though CHLO has it; a square is none.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         chlo.square
+// CHECK:         stablehlo.select
+// CHECK:         "stablehlo.case"
+// CHECK:           chlo.ragged_dot
+func.func public @main(%i: tensor<i32>, %x: tensor<8x8xf32>, %y: tensor<2x8x8xf32>, %sizes: tensor<2xi32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
+  %0:2 = "stablehlo.case"(%i) ({
+    stablehlo.return %x, %x : tensor<8x8xf32>, tensor<8x8xf32>
+  }, {
+    %1 = chlo.square %x : tensor<8x8xf32> -> tensor<8x8xf32>
+    %2 = "chlo.ragged_dot"(%x, %y, %sizes) <{ragged_dot_dimension_numbers = #chlo.ragged_dot<lhs_contracting_dimensions = [1], rhs_contracting_dimensions = [1], lhs_ragged_dimensions = [0], rhs_group_dimensions = [0]>}> : (tensor<8x8xf32>, tensor<2x8x8xf32>, tensor<2xi32>) -> tensor<8x8xf32>
+    stablehlo.return %1, %2 : tensor<8x8xf32>, tensor<8x8xf32>
+  }) : (tensor<i32>) -> (tensor<8x8xf32>, tensor<8x8xf32>)
+  return %0#0, %0#1 : tensor<8x8xf32>, tensor<8x8xf32>
+}

@@ -57,3 +57,20 @@ func.func public @main(%i: tensor<i32>, %flag: tensor<i1>, %x: tensor<8xf32>) ->
   }
   return %2#1 : tensor<8xf32>
 }
+
+// -----
+
+// A stage mark stays where the user wrote it: find-microbatch-loop, which comes later, says that it can't stand there.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-NEXT:    "stablehlo.if"(
+// CHECK-NEXT:      stablehlo.optimization_barrier
+func.func public @main(%flag: tensor<i1>, %x: tensor<8xf32>) -> tensor<8xf32> {
+  %0 = "stablehlo.if"(%flag) ({
+    %1 = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %x : tensor<8xf32>
+    stablehlo.return %1 : tensor<8xf32>
+  }, {
+    stablehlo.return %x : tensor<8xf32>
+  }) : (tensor<i1>) -> tensor<8xf32>
+  return %0 : tensor<8xf32>
+}

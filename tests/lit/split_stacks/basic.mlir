@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},split-stacks" | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},assign-stages,split-stacks" | filecheck %s
 // RUN: jaxpp-opt %s --split-input-file --pipeline mpmd --schedule gpipe --meshes 2 | filecheck %s --check-prefix=PROGRAM
 
 // The loop reads the stacked weights row by row: each of two meshes has one block of them, of the moments, and of the
@@ -14,9 +14,10 @@
 // CHECK:         %[[LOOP:.*]]:3 = stablehlo.while
 // CHECK:           stablehlo.multiply %[[W0]],
 // CHECK:           stablehlo.multiply %[[W1]],
-// CHECK:         %[[B:.*]] = stablehlo.broadcast_in_dim %{{.*}}, dims = [] : (tensor<f32>) -> tensor<1x4xf32>
-// CHECK-NEXT:    %[[D0:.*]] = stablehlo.multiply %[[MU0]], %[[B]]
-// CHECK-NEXT:    %[[D1:.*]] = stablehlo.multiply %[[MU1]], %[[B]]
+// CHECK:         %[[B0:.*]] = stablehlo.broadcast_in_dim %{{.*}}, dims = [] : (tensor<f32>) -> tensor<1x4xf32>
+// CHECK-NEXT:    %[[D0:.*]] = stablehlo.multiply %[[MU0]], %[[B0]]
+// CHECK-NEXT:    %[[B1:.*]] = stablehlo.broadcast_in_dim %{{.*}}, dims = [] : (tensor<f32>) -> tensor<1x4xf32>
+// CHECK-NEXT:    %[[D1:.*]] = stablehlo.multiply %[[MU1]], %[[B1]]
 // CHECK-NEXT:    %[[N0:.*]] = stablehlo.add %[[D0]], %[[LOOP]]#1
 // CHECK-NEXT:    %[[N1:.*]] = stablehlo.add %[[D1]], %[[LOOP]]#2
 // CHECK-NEXT:    %[[V0:.*]] = stablehlo.subtract %[[W0]], %[[N0]]

@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},hoist-loop-invariants,split-stacks" | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "find-microbatch-loop{schedule=gpipe meshes=2},hoist-loop-invariants,assign-stages,split-stacks" | filecheck %s
 
 // What is computed of each row before the loop (a cast to bfloat16), in it (another shape), or behind a barrier of
 // jax.checkpoint is computed block by block.
@@ -11,11 +11,11 @@
 // CHECK:         %[[L1:.*]] = stablehlo.convert %[[W1]] : (tensor<2x2x2xf32>) -> tensor<2x2x2xbf16>
 // CHECK-NOT:     stablehlo.convert
 // CHECK:         stablehlo.while
-// CHECK:           %[[R0:.*]] = stablehlo.reshape %[[L0]] : (tensor<2x2x2xbf16>) -> tensor<1x8xbf16>
-// CHECK-NEXT:      %[[R1:.*]] = stablehlo.reshape %[[L1]] : (tensor<2x2x2xbf16>) -> tensor<1x8xbf16>
-// CHECK:           %[[X:.*]] = stablehlo.optimization_barrier %{{[^ ]*}} : tensor<1x8xbf16>
+// CHECK:           %[[X:.*]] = stablehlo.optimization_barrier {jaxpp.task = "forward_0"} %{{[^ ]*}} : tensor<1x8xbf16>
+// CHECK-NEXT:      %[[R0:.*]] = stablehlo.reshape %[[L0]] : (tensor<2x2x2xbf16>) -> tensor<1x8xbf16>
 // CHECK-NEXT:      %[[G0:.*]] = stablehlo.multiply %[[R0]], %[[X]]
-// CHECK:           stablehlo.multiply %[[R1]],
+// CHECK:           %[[R1:.*]] = stablehlo.reshape %[[L1]] : (tensor<2x2x2xbf16>) -> tensor<1x8xbf16>
+// CHECK-NEXT:      stablehlo.multiply %[[R1]],
 func.func public @main(%w: tensor<4x2x2xf32>, %x: tensor<1x8xbf16>) -> tensor<1x8xbf16> {
   %c0 = stablehlo.constant dense<0> : tensor<i32>
   %zero = stablehlo.constant dense<0.0> : tensor<1x8xbf16>

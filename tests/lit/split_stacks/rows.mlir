@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=interleaved-1f1b meshes=2},split-stacks" | filecheck %s
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=interleaved-1f1b meshes=2},assign-stages,split-stacks" | filecheck %s
 // RUN: jaxpp-opt %s --pipeline mpmd --schedule interleaved-1f1b --meshes 2 | filecheck %s --check-prefix=PROGRAM
 
 // Interleaved, mesh 0 has the stages 0 and 2, but the rows 0 and 1: it takes row 0 out of its block in the loop. The rows 1

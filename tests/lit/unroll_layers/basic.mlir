@@ -103,7 +103,7 @@ func.func public @main(%a: tensor<4xf32>) -> tensor<2x4xf32> {
 // CHECK-LABEL: func.func public @main(
 // CHECK:         %[[LOOP:.*]]:3 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %[[SUM0:[^ ]*]] = %{{[^ ]*}}, %[[SUM1:[^ ]*]] = %{{[^ ]*}})
 // CHECK:           %[[M:.*]] = stablehlo.optimization_barrier {jaxpp.boundary = {{.*}}} %[[X:.*]] : tensor<1x4xf32>
-// CHECK:           %[[BOTH:.*]] = stablehlo.add %[[X]], %[[M]]
+// CHECK:           %[[BOTH:.*]] = stablehlo.add %[[M]], %[[X]]
 // CHECK-NOT:       stablehlo.pad
 // CHECK:           %[[R0:.*]] = stablehlo.add %[[SUM0]], %[[M]]
 // CHECK-NEXT:      %[[R1:.*]] = stablehlo.add %[[SUM1]], %[[BOTH]]

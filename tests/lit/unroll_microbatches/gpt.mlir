@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,outline-stages,unroll-microbatches | filecheck %s
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,find-microbatch-loop,assign-stages,place-residuals,outline-stages,unroll-microbatches | filecheck %s
 
 // The step of a GPT: sixteen calls for two stages, four microbatches, forward and backward, in the order of 1F1B; and
 // the optimizer after them, as before. The first forward of stage 1 comes before the first backward of stage 0.

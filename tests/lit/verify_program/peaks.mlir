@@ -1,5 +1,5 @@
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=3},outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers,verify-program" | filecheck %s --check-prefix=GPIPE
-// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=1f1b meshes=3},outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers,verify-program" | filecheck %s --check-prefix=ONE
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=gpipe meshes=3},assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers,verify-program" | filecheck %s --check-prefix=GPIPE
+// RUN: jaxpp-opt %s -p "find-microbatch-loop{schedule=1f1b meshes=3},assign-stages,place-residuals,outline-stages,unroll-microbatches,infer-placement,insert-transfers,plan-buffers,verify-program" | filecheck %s --check-prefix=ONE
 
 // Three stages, four microbatches. Under GPipe the residuals of all four microbatches wait on each mesh for their
 // backwards. Under 1F1B it is one more than there are stages behind: three on mesh 0, two on mesh 1, one on mesh 2.

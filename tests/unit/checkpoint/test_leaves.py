@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp
 from jaxpp import checkpoint
-from jaxpp.runtime.remote import RemoteArray
+from jaxpp.runtime.processes.fetch import Handle
 
 DTYPES = ("bool", "int8", "uint16", "int4", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex64")
 
@@ -149,36 +149,36 @@ def test_a_leaf_of_another_kind_says_as_what(tmp_path: Path) -> None:
     assert_same(checkpoint.restore(tmp_path, like), expected)
 
 
-class Actor:
-    """What stands behind a RemoteArray: here, the numbers themselves."""
+class Elsewhere(Handle):
+    """An array of a backend; the numbers are here all the same."""
 
     def __init__(self, array: jax.Array) -> None:
-        self.numbers = np.array(
-            jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
-        )
-        self.sharding = NamedSharding(MPMD.jax_mesh, P())
+        self.aval, self.shape, self.dtype, self._array = jax.typeof(array), array.shape, array.dtype, array
 
-    def start_reading(self) -> None: ...
+    @property
+    def sharding(self) -> NamedSharding:
+        return NamedSharding(MPMD.jax_mesh, P())
 
-    def read(self) -> np.ndarray[Any, Any]:
-        return self.numbers
+    def copy_to_host_async(self) -> None: ...
 
-    def wait(self) -> None: ...
-
-    def delete(self) -> None: ...
-
-    def is_deleted(self) -> bool:
-        return False
+    def fetch(self) -> Any:
+        return self._array if jnp.issubdtype(self.dtype, jax.dtypes.prng_key) else np.asarray(self._array)
 
 
-def test_a_cluster_gets_numpy_arrays(tmp_path: Path) -> None:
-    """What the actors of a cluster hold is fetched to be saved, and comes back to the driver."""
+class Backend:
+    platform = "cpu"
+
+    def compile(self, *_: Any) -> Any: ...
+
+
+def test_a_backend_gets_numpy_arrays(tmp_path: Path) -> None:
+    """What other processes hold is fetched to be saved, and comes back to this one."""
     state = {"array": jnp.ones(3), "key": jax.random.key(0)}
-    remote = {name: RemoteArray(jax.typeof(array), Actor(array)) for name, array in state.items()}
+    remote = {name: Elsewhere(array) for name, array in state.items()}
     checkpoint.save(tmp_path, 1, remote)
     assert_same(checkpoint.restore(tmp_path, remote), state | {"array": np.ones(3, np.float32)})
-    cluster = jaxpp.MpmdSharding(jaxpp.MpmdMesh(MPMD.jax_mesh, "mpmd", cluster=object()), {1}, P())
-    assert_same(checkpoint.restore(tmp_path, dict.fromkeys(state, cluster)), state)
+    place = jaxpp.MpmdSharding(jaxpp.MpmdMesh(MPMD.jax_mesh, "mpmd", backend=Backend()), {1}, P())
+    assert_same(checkpoint.restore(tmp_path, dict.fromkeys(state, place)), state)
 
 
 def test_orbax_reads_it_and_is_read(tmp_path: Path) -> None:

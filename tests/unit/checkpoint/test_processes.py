@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from unit.checkpoint import jobs
 from unit.checkpoint.training import STEPS, batch, bits, first_state, run, train_step
-from unit.runtime import together
+from unit.runtime.processes import together
 
 import jaxpp
 from jaxpp import checkpoint

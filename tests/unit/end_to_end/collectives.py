@@ -5,9 +5,9 @@ from collections import Counter
 from typing import Any
 
 import jaxpp.api as jaxpp
+from jaxpp.ir.program import Call
 from jaxpp.runtime import load
-from jaxpp.runtime.compile import compile_program
-from jaxpp.runtime.program import Call
+from jaxpp.runtime.execution.compiling import compile_program
 
 _COLLECTIVE = re.compile(r"= (\(.*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\(")
 

@@ -3,7 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, counted_compiles, make_mesh, pointers, sgd_step, weights
+from unit.runtime.programs import Live, watched
 
 import jaxpp.api as jaxpp
-from jaxpp.runtime.program import Call
+from jaxpp.ir.program import Call
 
 SCHEDULE = jaxpp.Std1F1B(2)
 step = partial(sgd_step, schedule=SCHEDULE)
@@ -99,10 +100,11 @@ def test_results_fed_back_move_nothing(data: int) -> None:
     compiled = ours.lower(params, batch(3)).compile()
     seen: set[int] = set()
 
-    def look(_: int, __: Any, ___: Any, live: Sequence[Mapping[int, jax.Array]]) -> None:
-        seen.update(pointers([array for registers in live for array in registers.values() if not array.is_deleted()]))
+    def look(_: Any, __: Any, registers: Sequence[Any]) -> None:
+        seen.update(pointers([array for array in registers if array is not None and not array.is_deleted()]))
 
-    compiled.executable.run(jax.tree.leaves((params, batch(3))), look)
+    executable: Any = compiled.executable
+    executable.run(jax.tree.leaves((params, batch(3))), look)
     assert seen.issuperset(pointers(params)), "the stages read the very buffers that came in"
 
 
@@ -178,13 +180,14 @@ def test_live_activations(schedule: type[jaxpp.BaseSchedule], microbatches: int)
     made_for: list[dict[int, int]] = [{} for _ in range(stages)]
     peaks = [0] * stages
 
-    def look(mesh: int, instruction: Any, _: Any, live: Sequence[Mapping[int, jax.Array]]) -> None:
+    def look(mesh: int, instruction: Any, live: Live) -> None:
         if isinstance(instruction, Call) and instruction.kind == "forward" and instruction.microbatch is not None:
             made_for[mesh].update(dict.fromkeys(instruction.results, instruction.microbatch))
         alive = {register for register, array in live[mesh].items() if not array.is_deleted()}
         peaks[mesh] = max(peaks[mesh], len({made_for[mesh][register] for register in alive & made_for[mesh].keys()}))
 
-    compiled.executable.run(jax.tree.leaves(args), look)
+    executable: Any = compiled.executable
+    executable.run(jax.tree.leaves(args), watched(executable, look))
     said = [int(n) for n in re.findall(r"jaxpp.peak_activations = (\d+)", lowered.program().as_text())]
     ahead = [min(microbatches, stages - mesh) for mesh in range(stages)]
     assert peaks == said == (ahead if schedule is jaxpp.Std1F1B else [microbatches] * stages)

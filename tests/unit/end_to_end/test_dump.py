@@ -32,6 +32,8 @@ def test_every_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_a_step_that_is_refused_is_written_as_far_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAXPP_DUMP_DIR", str(tmp_path))
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="1f1b", marks=0), make_mesh(2))
-    with pytest.raises(jaxpp.PassError):
+    with pytest.raises(jaxpp.PassError, match="found 0 stage marks"):
         step(weights(2), batch(2))
-    assert [path.name.partition(".")[2].partition(".")[2] for path in tmp_path.iterdir()] == ["lowered.mlir"]
+    lowered, schedule = sorted(tmp_path.iterdir())
+    assert lowered.name.endswith(".lowered.mlir")
+    assert schedules.parse(schedule.read_text()) == schedules.make("1f1b", meshes=2, microbatches=2)

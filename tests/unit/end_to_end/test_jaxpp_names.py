@@ -55,6 +55,13 @@ def full_step(params: Any, batch: Any) -> Any:
     return [w - g * s for w, g, s in zip(params, grads, scale, strict=True)], losses, norm, norms, rows
 
 
+def test_sums_and_stacks_stand_at_the_users_lines() -> None:
+    step = jaxpp.mpmd_jit_with_loop(full_step, mpmd_mesh=make_mesh(3))
+    text = step.lower(weights(3), batch(2)).as_text(debug_info=True)
+    assert Path(__file__).name in text
+    assert "cross.py" not in text
+
+
 @pytest.mark.parametrize("data", [1, 2])
 def test_sums_and_stacks_over_meshes_in_a_step(data: int) -> None:
     step = jaxpp.mpmd_jit_with_loop(full_step, mpmd_mesh=make_mesh(3, data=data))

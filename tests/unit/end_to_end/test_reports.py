@@ -16,8 +16,9 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
-from jaxpp.runtime import Call, analysis, load
-from jaxpp.runtime.progress import Progress
+from jaxpp.runtime import Call, load
+from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.measuring import analysis
 
 
 def train_step(params: Any, data: Any) -> Any:
@@ -46,7 +47,7 @@ def test_slow_passes_tell_how_far_they_are(monkeypatch: pytest.MonkeyPatch, caps
     def progress(what: str, total: int, bar: bool) -> Progress:
         return Progress(what, total, sys.stderr, lambda: float(next(seconds)), bar)
 
-    monkeypatch.setattr("jaxpp.step.Progress", progress)
+    monkeypatch.setattr("jaxpp.program.Progress", progress)
     jaxpp.mpmd_jit_with_loop(train_step, make_mesh(2)).lower(weights(2), batch(4)).program()
     first, *_, last = capsys.readouterr().err.splitlines()
     assert re.fullmatch(r"jaxpp: rewriting the module: 5 of \d+ after 12 s(, now [a-z-]+)?", first)

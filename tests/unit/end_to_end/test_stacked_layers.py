@@ -245,8 +245,20 @@ def test_layers_without_a_scan(plan: str) -> None:
     check_loss(one_by_one, plan, stacked(), steps=2)
 
 
+def of_limited(params: Any, microbatch: Any) -> jax.Array:
+    """The gradient of the stack goes through `maximum`, `clamp` and `select`."""
+    w, b = params["w"], params["b"]
+    w = jnp.where(jnp.abs(w) < 2, jnp.clip(jnp.maximum(w, 0.01 * w), -1, 1), w)
+    return loss({"w": w, "b": jnp.clip(b, -1, 1)}, microbatch)
+
+
+@plans
+def test_the_gradient_of_a_stack_goes_through_whatever_treats_rows_alike(plan: str) -> None:
+    check_loss(of_limited, plan, stacked(), steps=2)
+
+
 @pytest.mark.parametrize("microbatches", [4, 8])
-@pytest.mark.parametrize("loss", [loss, one_by_one, in_fori_loop])
+@pytest.mark.parametrize("loss", [loss, one_by_one, in_fori_loop, of_limited])
 def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
     found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches, loss)

@@ -6,10 +6,10 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import callee, kind_and_stage
-from jaxpp.hlo_passes.ir.program import Instruction, mesh_functions, read_program, task_functions
-from jaxpp.hlo_passes.ir.values import byte_size
+from jaxpp.ir import program as program_data
+from jaxpp.ir.program import Call
+from jaxpp.ir.read_program import read_program
+from jaxpp.ir.tensors import TensorSpec
 
 FORWARD, BACKWARD = "forward", "backward"
 
@@ -44,58 +44,46 @@ def carried(program: Any) -> Counter[str]:
 
 class _Reader:
     def __init__(self, module: ir.Module) -> None:
-        self._kinds = {name: kind_and_stage(function)[0] for name, function in task_functions(module).items()}
-        self._lines = read_program(module)
-        self._results = [
-            [ir.IntegerAttr(entry[at.RESULT]).value for entry in at.result_attributes(function)]
-            for function in mesh_functions(module)
-        ]
-        self._places = Counter(number for results in self._results for number in results)
-        self._received = {
-            (each.channel, mesh): each
-            for mesh, line in enumerate(self._lines)
-            for each in line
-            if each.name == "stablehlo.recv"
+        self._program = read_program(module)
+        self._returned = {
+            place: len(result.registers) for result in self._program.results for place in result.registers
         }
 
     def sends(self) -> list[Send]:
         found: list[Send] = []
-        for mesh, line in enumerate(self._lines):
-            made = {result: each for each in line for result in each.results}
+        for mesh, line in enumerate(self._program.sequences):
+            made = {result: each for each in line if isinstance(each, Call) for result in each.results}
             for each in line:
-                if each.name != "stablehlo.send":
-                    continue
-                value = each.operands[0]
-                maker = made.get(value)
-                tasks = list(maker.tasks) if maker is not None else []
-                carries = self._carries(value, maker, each)
-                found.append(Send(carries, tasks[0][1] if tasks else -1, mesh, each.target, byte_size(value.type)))
+                if isinstance(each, program_data.Send):
+                    maker = made.get(each.operand)
+                    microbatch = maker.tasks[0].microbatch if maker is not None and maker.tasks else -1
+                    spec = self._program.registers[mesh][each.operand]
+                    found.append(Send(self._carries(spec, maker, each), microbatch, mesh, each.destination, spec.bytes))
         return found
 
-    def _carries(self, value: ir.Value, maker: Instruction | None, send: Instruction) -> str:
-        type_ = ir.RankedTensorType(value.type)
-        if all(size == 1 for size in type_.shape):
+    def _carries(self, spec: TensorSpec, maker: Call | None, send: program_data.Send) -> str:
+        if all(size == 1 for size in spec.shape):
             return "scalar"
-        made = self._kind(maker.op) if maker is not None else "argument"
-        uses = list(self._received[send.channel, send.target].results[0].uses)
-        taken = {self._kind(use.owner.operation) for use in uses}
-        returned = [
-            self._places[self._results[send.target][use.operand_number]]
-            for use in uses
-            if use.owner.operation.name == "func.return"
-        ]
+        made = _kind(maker) if maker is not None else "argument"
+        taken, register = set[str](), self._program.hops[send.channel].result
+        for each in self._program.sequences[send.destination]:
+            if isinstance(each, Call) and register in each.operands:
+                taken.add(_kind(each))
+            elif isinstance(each, program_data.Send) and register == each.operand:
+                taken.add("send")
+        places = self._returned.get((send.destination, register), 0)
+        if places:
+            taken.add("return")
         if made == FORWARD and FORWARD in taken:
             return "activation"
         if made == BACKWARD and taken == {BACKWARD}:
             return "gradient"
         if made == BACKWARD and taken == {"after"}:
             return "shared gradient"
-        if (made == "after" and returned and min(returned) > 1) or (made == "before" and taken <= {FORWARD, BACKWARD}):
+        if (made == "after" and places > 1) or (made == "before" and taken <= {FORWARD, BACKWARD}):
             return "shared weight"
-        return f"{type_} from {made} to {', '.join(sorted(taken))}"
+        return f"{spec} from {made} to {', '.join(sorted(taken))}"
 
-    def _kind(self, op: ir.Operation) -> str:
-        if op.name != "func.call":
-            return op.name
-        kind = self._kinds[callee(op)]
-        return {"input_grad": BACKWARD, "weight_grad": BACKWARD}.get(kind, kind)
+
+def _kind(call: Call) -> str:
+    return {"input_grad": BACKWARD, "weight_grad": BACKWARD}.get(call.kind, call.kind)

@@ -14,18 +14,18 @@ from scipy.sparse import coo_array
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.base import Observer
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.cheap import is_cheap
-from jaxpp.hlo_passes.ir.functions import body_of, call, create, main_of, operands_with_captures, operations, terminator
-from jaxpp.hlo_passes.ir.program import read_program
-from jaxpp.hlo_passes.ir.values import byte_size, is_used
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
-from jaxpp.hlo_passes.program.placement import SMALL
+from jaxpp.hlo_passes.program.placement_graph import SMALL
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, create, main_of, operands_with_captures, operations, terminator
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.read_program import read_program
+from jaxpp.ir.values import byte_size, is_used
 
 PASSES = (InferPlacement(), InsertTransfers(), PlanBuffers(), DeduplicateFunctions(), VerifyProgram())
 
@@ -115,8 +115,9 @@ def _task(module: ir.Module, name: str, operands: list[ir.Value], mesh: int, ip:
 def bytes_moved(module: ir.Module, *observers: Observer) -> int:
     """Run the passes on `module`, and count the bytes that its program sends."""
     run_passes(module, PASSES, observers)
-    sent = [each for line in read_program(module) for each in line if each.name == "stablehlo.send"]
-    return sum(byte_size(each.operands[0].type) for each in sent)
+    with module.context:
+        program = read_program(module)
+    return sum(program.registers[hop.source][hop.operand].bytes for hop in program.hops.values())
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Moved:
-    """A value: where it is made, the nodes that take it, and the meshes that have it or need it in any case."""
+    """A value: where it is made, the nodes that use it, and the meshes that have it or need it in any case."""
 
     size: int
-    maker: int | None
-    takers: frozenset[int]
+    producer: int | None
+    consumers: frozenset[int]
     at: frozenset[int]
     needed: frozenset[int]
 
@@ -153,18 +154,18 @@ class Choices:
         ops = [op for op in operations(block)[:-1] if at.MESH not in op.attributes and op.name != "stablehlo.constant"]
         tasks = [op for op in operations(block) if at.MESH in op.attributes]
         nodes = [Node(is_cheap(op) or _bytes(op) <= SMALL) for op in ops]
-        maker: dict[ir.Value, int] = {result: number for number, op in enumerate(ops) for result in op.results}
+        producer: dict[ir.Value, int] = {result: number for number, op in enumerate(ops) for result in op.results}
         fixed: dict[ir.Value, set[int]] = {
             result: {at.integer(op, at.MESH) or 0} for op in tasks for result in op.results
         }
         used: dict[ir.Value, set[int]] = {}
-        takers: dict[ir.Value, set[int]] = {}
+        consumers: dict[ir.Value, set[int]] = {}
         for op in tasks:
             for value in op.operands:
                 used.setdefault(value, set()).add(at.integer(op, at.MESH) or 0)
         for number, op in enumerate(ops):
             for value in operands_with_captures(op):
-                takers.setdefault(value, set()).add(number)
+                consumers.setdefault(value, set()).add(number)
         feeds = [_number(entry.get(at.FEEDS)) for entry in at.result_attributes(main)]
         fed = {
             number: value for number, value in zip(feeds, terminator(block).operands, strict=True) if number is not None
@@ -176,21 +177,21 @@ class Choices:
             if number in fed and fixed[argument]:
                 needed.setdefault(fed[number], set()).update(fixed[argument])
             elif number in fed:
-                maker[argument] = len(nodes)
-                takers.setdefault(fed[number], set()).add(len(nodes))
+                producer[argument] = len(nodes)
+                consumers.setdefault(fed[number], set()).add(len(nodes))
                 nodes.append(Node(byte_size(argument.type) <= SMALL))
             elif len(fixed[argument]) != 1:
                 fixed[argument] = everywhere
         found = [
             Moved(
                 byte_size(value.type),
-                maker.get(value),
-                frozenset(takers.get(value, ())),
+                producer.get(value),
+                frozenset(consumers.get(value, ())),
                 frozenset(fixed.get(value, ())),
                 frozenset(needed.get(value, ())),
             )
-            for value in {**maker, **fixed}
-            if takers.get(value) or needed.get(value)
+            for value in {**producer, **fixed}
+            if consumers.get(value) or needed.get(value)
         ]
         return Choices(len(everywhere), nodes, found)
 
@@ -199,8 +200,8 @@ class Choices:
         return sum(
             value.size
             * len(
-                value.needed.union(*(chosen[n] for n in value.takers))
-                - (value.at if value.maker is None else chosen[value.maker])
+                value.needed.union(*(chosen[n] for n in value.consumers))
+                - (value.at if value.producer is None else chosen[value.producer])
             )
             for value in self.values
         )
@@ -231,15 +232,15 @@ class Choices:
         for number, value in enumerate(self.values):
             for m in range(meshes):
                 have = {first + number * meshes + m: 1}
-                if value.maker is not None:
-                    have[value.maker * meshes + m] = 1
+                if value.producer is not None:
+                    have[value.producer * meshes + m] = 1
                 if m in value.at:
                     continue
                 if m in value.needed:
                     constrain(have, 1)
-                for taker in value.takers:
-                    if taker != value.maker:
-                        constrain(have | {taker * meshes + m: -1}, 0)
+                for consumer in value.consumers:
+                    if consumer != value.producer:
+                        constrain(have | {consumer * meshes + m: -1}, 0)
         entries = [(r, c, x) for r, row in enumerate(rows) for c, x in row.items()]
         r, c, x = zip(*entries, strict=True)
         matrix = coo_array((x, (r, c)), shape=(len(rows), count)).tocsr()

@@ -3,8 +3,8 @@
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.hlo_passes.ir.functions import body_of, main_of, operations
-from jaxpp.hlo_passes.loop.counted import counter_of_test, counters, trips
+from jaxpp.ir.counted import counter_of_test, counters, trips
+from jaxpp.ir.functions import body_of, main_of, operations
 
 # The first counter comes to the same value twice, the second one never moves.
 LOOP = """

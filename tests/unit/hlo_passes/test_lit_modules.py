@@ -9,11 +9,11 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import PASSES, run_passes
-from jaxpp.hlo_passes.ir import attributes as at
-from jaxpp.hlo_passes.ir.functions import functions
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.hlo_passes.validate import Validate
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import functions
 from jaxpp.tools import source
+from jaxpp.validation import Validate
 
 LIT = Path(__file__).parents[2] / "lit"
 FOLDERS = sorted(name.replace("-", "_") for name in PASSES)

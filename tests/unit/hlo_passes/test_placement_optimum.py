@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from unit.hlo_passes.placements import Argument, Choices, Program, bytes_moved, given, made
 
-from jaxpp.hlo_passes.validate import Validate
+from jaxpp.validation import Validate
 
 BIG = 160, 160  # 100 KiB: too big to compute twice, unless cheap
 PROGRAMS: dict[str, Program] = {}

@@ -219,7 +219,7 @@ def test_an_actor_without_enough_devices(cluster: Any) -> None:
 
 def test_an_actor_with_another_version_of_jax(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"jax": "0.9.0", "jaxlib": "0.9.0", "jaxpp": "0.1.0"}
-    monkeypatch.setattr("jaxpp.ray.cluster.versions", lambda: own)
+    monkeypatch.setattr("jaxpp.ray.pool.versions", lambda: own)
     with pytest.raises(ValueError, match=rf"actor 0 \(process .*\) has jax {jax.__version__}, the driver has 0.9.0"):
         jaxpp.ray.Cluster(1, options={"num_cpus": 0})
 

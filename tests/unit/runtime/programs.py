@@ -1,8 +1,10 @@
 """Program modules written out by hand: a pipeline of `tanh(x @ w)` stages under 1F1B, trained by one SGD step."""
 
+import collections
 import dataclasses
 import itertools
 import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +14,8 @@ from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp import _compat, runtime
+from jaxpp.runtime.execution.execute import Observe
+from jaxpp.runtime.execution.steps import Label
 
 
 def parse(text: str) -> runtime.Program:
@@ -22,7 +26,25 @@ def parse(text: str) -> runtime.Program:
 def tick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every task and every copy of a traced step take exactly one second."""
     clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)
-    monkeypatch.setattr("jaxpp.runtime.trace.time", clock)
+    monkeypatch.setattr("jaxpp.runtime.measuring.trace.time", clock)
+
+
+Live = Mapping[int, Mapping[int, jax.Array]]
+"""The arrays of each mesh, by register."""
+
+
+def watched(executable: runtime.Executable, look: Callable[[int, Any, Live], None]) -> Observe:
+    """For `Executable.run`: calls `look` after each instruction with its mesh, itself, and the arrays that live."""
+
+    def observe(label: Label, _: Sequence[Any], registers: Sequence[Any]) -> None:
+        live: dict[int, dict[int, jax.Array]] = collections.defaultdict(dict)
+        for (mesh, register), number in executable._flat.numbers.items():
+            if registers[number] is not None:
+                live[mesh][register] = registers[number]
+        for mesh, instruction in label:
+            look(mesh, instruction, live)
+
+    return observe
 
 
 def module(*functions: str, meshes: int | None = None, data: int = 1) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.given import library_name
+from jaxpp.schedules.given import as_text, library_name
 
 ZB_V = S.make("zb-v", meshes=2, microbatches=4)
 
@@ -20,6 +20,14 @@ def test_every_form_of_one_schedule(tmp_path: Path) -> None:
     assert S.resolve("zb-v", meshes=2, microbatches=4) == ZB_V
     assert S.resolve(str(ZB_V)) == S.resolve(ZB_V, meshes=7, microbatches=9) == ZB_V
     assert S.resolve(S.ZeroBubbleV(4, 2), microbatches=4) == ZB_V
+
+
+def test_the_text_of_what_was_given() -> None:
+    assert as_text("zb-v", microbatches=4) == "zb-v"
+    assert as_text("zb-v", microbatches=4, meshes=2) == as_text(ZB_V, microbatches=9) == str(ZB_V)
+    assert as_text("any\ntext", microbatches=4) == "any\ntext"
+    with pytest.raises(S.ScheduleError, match="1f2b"):
+        as_text("1f2b", microbatches=4)
 
 
 def test_options_in_braces() -> None:

@@ -110,6 +110,29 @@ def test_1f1b_by_priority_on_any_placement(homes: list[int], m: int) -> None:
     assert made == S.one_f_one_b(placement.meshes, m, placement=placement)
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 2), (4, 6), (6, 12)])
+def test_a_limit_holds_for_each_mesh_of_a_stage(p: int, m: int) -> None:
+    """Chimera: each direction of a stage is on a mesh of its own and keeps as many activations as 1F1B, up to p/2."""
+    made = by_priority(
+        "chimera",
+        S.Placement.of(*((stage, p - 1 - stage) for stage in range(p))),
+        m,
+        lambda task: (task.kind == "forward", task.microbatch // 2, -task.stage),
+        limit=lambda stage: min(p - stage, p // 2),
+        mesh_of=lambda task: p - 1 - task.stage if task.microbatch % 2 else task.stage,
+        costs=S.Costs(kinds={"backward": 1.0}),
+    )
+    assert made == S.make("chimera", meshes=p, microbatches=m)
+    assert max(S.activations(made)) == min(m, p)
+
+
+def test_groups_of_several_sizes() -> None:
+    plan = Plan("x", S.Placement.of(0, 0), 6)
+    plan[0].repeat(F(0, 1, group=[3, 1]))
+    plan[0].repeat(B(1, 0, group=6))
+    assert " ".join(map(str, plan.schedule().orders[0][:10])) == "0F0 0F1 0F2 1F0 1F1 1F2 0F3 1F3 0F4 1F4"
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 8))
 def test_1f1b_as_a_building_block(p: int, m: int) -> None:
@@ -198,6 +221,7 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
     [
         (lambda: F(), "forward: expected the stage, or several to take in turn, found none"),
         (lambda: F(-1), "the stage of forward must be a whole number of at least 0, found -1"),
+        (lambda: F(0, 1, group=[]), "group must be a whole number of at least 1, found []"),
         (lambda: F(0) * -1, "how often F(0) is repeated must be a whole number of at least 0, found -1"),
         (lambda: F(0) & B(1) + F(1), "only single steps are fused, found B(1) + F(1): write (F(0) & B(1)) in paren"),
         (lambda: Operation.parse("Evict: forward"), "cannot read kind 'Evict: forward'"),

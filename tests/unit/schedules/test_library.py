@@ -1,8 +1,9 @@
 """The library by name, the classes with JaxPP's names, and a user's own."""
 
+import hashlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from unit.schedules.library import Made, schedules
 
 from jaxpp import schedules as S
+from jaxpp.schedules.library import options_of
 
 
 @settings(deadline=None, max_examples=150)
@@ -101,6 +103,43 @@ def test_wrong_parameters_say_what_was_found_and_expected(build: Callable[[], ob
     assert message in str(error.value)
 
 
+DIGESTS = {
+    "gpipe": "422bee38",
+    "1f1b": "93a38d3b",
+    "eager-1f1b": "83b5fb82",
+    "interleaved-1f1b": "bbfdc1e4",
+    "kimi-k2": "e159200c",
+    "looped-bfs": "c93a73b8",
+    "zb-h1": "b7b6100c",
+    "zb-h2": "19d96eb1",
+    "zb-1p": "a71dc585",
+    "zb-2p": "63108ed4",
+    "interleaved-zb": "f900a5e1",
+    "zb-v": "806f93c9",
+    "v-half": "0af0ffdc",
+    "v-min": "7ac63e2b",
+    "dualpipe": "c2be0cc9",
+    "dualpipe-v": "32d4cc72",
+    "chimera": "59d17fe3",
+    "hanayo": "de2a6a88",
+    "bitpipe": "e81ed12c",
+    "seq1f1b": "8f1e12a1",
+    "gis": "49beb0ae",
+}
+
+
+@pytest.mark.parametrize("name", S.names())
+def test_no_schedule_changes_unawares(name: str) -> None:
+    """Whoever changes a schedule says so: the first digits of a hash over its grids for small numbers."""
+    digest = hashlib.sha256()
+    for meshes, microbatches in itertools.product((1, 2, 3, 4, 6), (1, 2, 4, 5, 12)):
+        try:
+            digest.update(str(S.make(name, meshes=meshes, microbatches=microbatches)).encode())
+        except S.ScheduleError as error:
+            digest.update(str(error).encode())
+    assert digest.hexdigest()[:8] == DIGESTS[name]
+
+
 def test_numpy_integers_are_counts() -> None:
     assert S.gpipe(int(np.int64(2)), 2) == S.make("gpipe", meshes=np.int64(2), microbatches=np.int32(2))  # pyright: ignore[reportArgumentType]  # NumPy scalars index
 
@@ -174,6 +213,16 @@ def test_turns_that_are_fused() -> None:
 
 def test_every_name_but_the_automatic_ones_has_a_class() -> None:
     assert {name for _, name, _ in CLASSES} == {*S.names()} - {"zb-1p", "zb-2p"}
+
+
+def test_the_fields_of_a_class_are_the_librarys_options_with_their_defaults() -> None:
+    jaxpps = {"fused": "fuse_steady_state"}
+    for made, name, _ in CLASSES:
+        own = [each for each in fields(made) if each.name not in ("num_stages", "mpmd_dim")]
+        taken = {option: each.default for option, each in options_of(name).items()}
+        rest = {option: default for option, default in taken.items() if option not in ("chunks", "placement", "costs")}
+        assert [each.default for each in own] == list(rest.values())
+        assert [each.name for each in own] in (list(rest), [jaxpps.get(option, option) for option in rest])
 
 
 class Backwards(S.Std1F1B):

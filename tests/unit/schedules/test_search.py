@@ -10,12 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
+from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
 from jaxpp.schedules.search.beam import Beam, Taste
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
-from jaxpp.schedules.search.climb import Climb
-from jaxpp.schedules.search.dispatch import dispatch
+from jaxpp.schedules.search.climb import Climb, dispatch
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.problem import Memory, Problem, make_problem
 from jaxpp.schedules.search.repeat import repeat
 
 SHAPES: dict[str, Callable[[int], S.Placement]] = {
@@ -35,7 +34,7 @@ def problems(draw: st.DrawFn) -> tuple[Problem, S.Costs]:
     times = st.lists(TIMES, min_size=placement.stages, max_size=placement.stages)
     costs = S.Costs(draw(times), draw(times), draw(times), hop=draw(st.sampled_from([0.0, 0.3])))
     limits = draw(st.lists(st.sampled_from([1.0, 1.5, 2.5, math.inf]), min_size=meshes, max_size=meshes))
-    memory = Memory(tuple(limits), draw(st.sampled_from(["W", "B", "half"])))
+    memory = MemoryLimits(tuple(limits), draw(st.sampled_from(["W", "B", "half"])))
     objective: Any = draw(st.sampled_from(["makespan", "longest_stage"]))
     return make_problem(placement, draw(st.integers(1, 5)), costs, memory, objective, draw(st.booleans())), costs
 
@@ -235,7 +234,7 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> N
 
 
 def test_the_least_memory_is_enough() -> None:
-    problem = make_problem(S.Placement.waves(3, 2), 4, S.Costs(), Memory((1.0,) * 3, "W"), "makespan", True)
+    problem = make_problem(S.Placement.waves(3, 2), 4, S.Costs(), MemoryLimits((1.0,) * 3, "W"), "makespan", True)
     assert least_memory(problem) == [1.0] * 3
     found = S.search(3, 4, memory_limit=1.0, placement="v", seconds=0.5)
     assert max(S.simulate(found).peak_activations()) == 1.0

@@ -1,4 +1,4 @@
-"""docs/passes.md is what the docstrings of the passes say."""
+"""docs/passes.md is what the docstrings of the passes say; docs/tour.md shows what the passes make of its example."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import ClassVar
 import pytest
 from jaxlib.mlir import ir
 
+from jaxpp.hlo_passes import PIPELINES
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.tools import docs
 
 
@@ -31,8 +33,20 @@ class Example(Pass):
         """Do nothing."""
 
 
-def test_the_page_is_current() -> None:
-    assert docs.main(["--check"]) == 0, "docs/passes.md is stale: run `make docs`"
+TOUR = """\
+```python
+from types import SimpleNamespace
+
+weights = batch = None
+text = "func.func public @main(%a: tensor<f32>) -> tensor<f32> {{ {} return %b : tensor<f32> }}"
+lowered = SimpleNamespace(as_text=lambda: text.format("%b = stablehlo.add %a, %a : tensor<f32>"))
+step = SimpleNamespace(lower=lambda *arguments: lowered)
+```
+"""
+
+
+def test_the_pages_are_current(capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main(["--check"]) == 0, capsys.readouterr().err
 
 
 def test_a_pass_becomes_a_section() -> None:
@@ -67,11 +81,40 @@ def test_every_option_is_documented() -> None:
         docs.passes_page({"more": More})
 
 
-def test_a_stale_page_is_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "passes.md"
-    assert docs.main(["--check"], target=page) == 1
-    assert capsys.readouterr().err == "passes.md is stale: run `make docs`\n"
-    assert docs.main([], target=page) == 0
-    assert docs.main(["--check"], target=page) == 0
-    page.write_text(page.read_text() + "\n")
-    assert docs.main(["--check"], target=page) == 1
+def test_an_excerpt_has_the_chosen_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PIPELINES, "mpmd", lambda: (InlineCalls(),))
+    marker = "<!-- after inline-calls: public|return -->\n"
+    page = docs.tour_page(f"{TOUR}{marker}\nText.\n{marker}\n```mlir\nolder\n```\n")
+    excerpt = """
+```mlir
+  func.func public @main(%arg0: tensor<f32>) -> tensor<f32> {
+    ...
+    return %0
+```
+"""
+    assert page == f"{TOUR}{marker}{excerpt}\nText.\n{marker}{excerpt}"
+    assert docs.tour_page(page) == page
+
+
+@pytest.mark.parametrize(
+    ("marker", "message"),
+    [
+        ("<!-- after outline: x -->\n", "`after outline`: no pass of the pipeline has that name"),
+        ("<!-- after lowering: recv -->\n", "`after lowering`: no line matches `recv`"),
+    ],
+)
+def test_an_excerpt_that_finds_nothing_is_refused(marker: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PIPELINES, "mpmd", lambda: (InlineCalls(),))
+    with pytest.raises(ValueError, match=message):
+        docs.tour_page(TOUR + marker)
+
+
+def test_stale_pages_are_found_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tour = Path(docs.__file__).resolve().parents[1] / "docs" / "tour.md"
+    current = tour.read_text(encoding="utf-8")
+    (tmp_path / "tour.md").write_text(current.replace("stablehlo.cosine", "stablehlo.tan"), encoding="utf-8")
+    assert docs.main(["--check"], folder=tmp_path) == 1
+    assert capsys.readouterr().err == "passes.md is stale: run `make docs`\ntour.md is stale: run `make docs`\n"
+    assert docs.main([], folder=tmp_path) == 0
+    assert (tmp_path / "tour.md").read_text(encoding="utf-8") == current
+    assert docs.main(["--check"], folder=tmp_path) == 0

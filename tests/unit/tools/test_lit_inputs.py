@@ -10,7 +10,12 @@ import runline
 from jaxpp.tools import opt
 
 LIT = Path(__file__).parents[2] / "lit"
-FRAGMENT = "it has neither a public function @main nor mesh functions"
+# What can't be run here: a part of a module, an operation that XLA has on other platforms only, a callback of nobody's.
+NOT_RUN = (
+    "it has neither a public function @main nor mesh functions",
+    "is not supported by XLA:CPU",
+    "No registered implementation for untyped custom call to print",
+)
 
 
 def runs() -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -31,5 +36,7 @@ def runs() -> Iterator[tuple[str, tuple[str, ...]]]:
 def test_the_module_computes_the_same(arguments: tuple[str, ...]) -> None:
     out, err = io.StringIO(), io.StringIO()
     opt.main([*arguments, "--validate", "-o", "/dev/null"], stdin=io.StringIO(), stdout=out, stderr=err)
-    errors = [line for line in err.getvalue().splitlines() if "error: " in line and not line.endswith(FRAGMENT)]
+    errors = [
+        line for line in err.getvalue().splitlines() if "error: " in line and not any(each in line for each in NOT_RUN)
+    ]
     assert not errors, err.getvalue()

@@ -14,7 +14,8 @@ import pytest
 from jaxlib.mlir import ir
 
 from jaxpp._versions import UnsupportedJaxError
-from jaxpp.hlo_passes.base import Pass, PassError
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.errors import PassError
 from jaxpp.tools import opt
 
 MODULE = """\
@@ -254,6 +255,8 @@ def test_usage_errors(file: Path) -> None:
     assert usage_error("--pass-doc", "renames") == "unknown pass 'renames'; did you mean 'rename'?"
     assert usage_error("--pipeline", "two") == "unknown pipeline 'two'; known: one, fixed"
     assert usage_error("--validate", "--seed", -1) == "argument --seed: expected a number from 0 on, found '-1'"
+    trips = usage_error("--validate", "--validate-trips", 0)
+    assert trips == "argument --validate-trips: expected a number from 1 on, found '0'"
     assert usage_error("--pipeline", "fixed", "--meshes", 2) == "pipeline 'fixed' takes no --meshes"
     assert usage_error("--pipeline", "one", "--schedule", "bad") == "pipeline 'one': no schedule 'bad'"
     assert usage_error("--pipeline", "one", "-p", "rename") == "-p and --pipeline exclude each other"

@@ -1,0 +1,256 @@
+"""`assign-stages`: writes on each operation of the microbatch loop to which task it belongs."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import boundary
+from jaxpp.ir.build import split_barrier
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
+from jaxpp.ir.tasks import StageTask, copy_into, marked_task, set_task
+from jaxpp.ir.values import is_used
+
+_BARRIER = "stablehlo.optimization_barrier"
+
+
+@dataclass(frozen=True)
+class AssignStages(Pass):
+    """Writes on each operation of the loop's body which task does it: `jaxpp.task = "forward_0"`, or `"backward_0"`.
+
+    - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. The mark itself
+      belongs to the task that its results enter.
+    - What no mark needs (weight gradients, accumulation, metrics) goes with the latest task among its operands'.
+    - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
+      batch, casts of weights) get none: each task that uses one makes it for itself. JAX's helpers and any cse share
+      them between stages; else they would cross between meshes, or be kept from the forward to the backward. A value
+      that the user marked is none of them, unless it is made of constants, and what is handed on to the next microbatch
+      gets the task that uses it there.
+    - Operations whose results nobody uses go.
+
+    Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
+    are one task, `backward_{n-1}`.
+
+    Later passes keep the attribute; what they make in the loop's body inherits it. `verify-loop` checks it.
+
+    Preconditions: `find-microbatch-loop` ran.
+
+    ```mlir
+    %h = stablehlo.dot_general %x, %w0     ==>   %h = stablehlo.dot_general %x, %w0 {jaxpp.task = "forward_0"}
+    %m = stablehlo.optimization_barrier %h       %m = stablehlo.optimization_barrier %h
+      {jaxpp.boundary = {stage = 0,                {jaxpp.boundary = {stage = 0, phase = "forward"},
+       phase = "forward"}}                          jaxpp.task = "forward_1"}
+    %y = stablehlo.dot_general %m, %w1           %y = stablehlo.dot_general %m, %w1 {jaxpp.task = "forward_1"}
+    ```
+    """
+
+    name: ClassVar[str] = "assign-stages"
+
+    def run(self, module: ir.Module) -> None:
+        """Assign the loop of `module`. Raises PassError when the marks are not in the order of the data."""
+        loop = MicrobatchLoop.of(module)
+        _split_barriers(loop)
+        entered = _entered(loop)
+        for op in reversed(operations(loop.body)[:-1]):
+            if len(op.results) and not any(map(is_used, op.results)) and not has_side_effect(op):
+                op.erase()
+        assignment = _Assignment(loop, entered)
+        assignment.run()
+        for op, task in zip(assignment.ops, assignment.tasks, strict=True):
+            set_task(op, task)
+        _hand_on(loop, assignment.handed_on())
+
+
+def _split_barriers(loop: MicrobatchLoop) -> None:
+    """Split barriers of several values: each value that every task can make for itself gets a barrier of its own.
+
+    `jax.checkpoint` puts weights, perhaps of several stages, into one barrier with the gradient that the recomputation
+    waits for. The weights need not wait.
+    """
+    ops = operations(loop.body)[:-1]
+    if not any(map(_is_plain_barrier, ops)):
+        return
+    shared = set[ir.Value](loop.body.arguments[position] for position in loop.indices)
+    unknown = set[ir.Value](result for op in ops for result in op.results).union(loop.body.arguments) - shared
+    for op in ops:
+        alone = [number for number, value in enumerate(op.operands) if value not in unknown]
+        if _is_plain_barrier(op):
+            if alone:
+                rest = [number for number in range(len(op.operands)) if number not in alone]
+                results = split_barrier(op, [*([number] for number in alone), rest])
+                unknown.update(results[number] for number in rest)
+                unknown.difference_update(results[number] for number in alone)
+        elif is_cheap(op) and len(alone) == len(op.operands):
+            unknown.difference_update(op.results)
+
+
+def _is_plain_barrier(op: ir.Operation) -> bool:
+    return op.name == _BARRIER and not boundary.is_mark(op)
+
+
+def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
+    """The task that the results of each mark enter, whether or not anyone uses them."""
+    marks = {boundary.read(op) for op in operations(loop.body) if boundary.is_mark(op)}
+    last = loop.stages - 1
+    ended = {mark.stage for mark in marks if mark.phase == "forward"}
+    # Without a mark after the last stage nothing separates its forward from its backward: they are one task.
+    fused = last not in ended and any(mark.phase == "backward" for mark in marks)
+    entered: dict[boundary.Boundary, StageTask] = {}
+    for mark in marks:
+        if mark.phase == "backward":
+            entered[mark] = StageTask.backward(mark.stage)
+        else:
+            following = min(mark.stage + 1, last)
+            is_last = fused and following == last
+            entered[mark] = StageTask.backward(last) if is_last else StageTask.forward(following)
+    return entered
+
+
+class _Assignment:
+    """The operations of the loop's body, all by their number in it.
+
+    Attributes:
+        ops: the operations, in program order.
+        tasks: the task of each; None for what each task makes for itself.
+    """
+
+    def __init__(self, loop: MicrobatchLoop, entered: dict[boundary.Boundary, StageTask]) -> None:
+        body, indices = loop.body, set(loop.indices)
+        self.ops = operations(body)[:-1]
+        self.tasks: list[StageTask | None] = [None] * len(self.ops)
+        self._operands = [operands_with_captures(op) for op in self.ops]
+        self._yielded = list(terminator(body).operands)
+        self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
+        self._carried: dict[ir.Value, int] = {
+            argument: position for position, argument in enumerate(body.arguments) if position not in indices
+        }
+        self._ends: dict[int, StageTask] = {}
+        for number, op in enumerate(self.ops):
+            if boundary.is_mark(op):
+                mark = boundary.read(op)
+                self.tasks[number] = entered[mark]
+                self._ends[number] = marked_task(mark, loop.stages)
+        self._cheap = self._find_cheap()
+
+    def run(self) -> None:
+        """Find the task of each operation. Raises PassError where a value flows from a task to an earlier one."""
+        self._claim_slices()
+        self._place_the_rest()
+        for number, ending in self._ends.items():
+            self._check_order(number, ending)
+
+    def handed_on(self) -> list[tuple[ir.Operation, StageTask]]:
+        """The cheap operations whose results the loop carries to its next iteration, each with its task.
+
+        That is the first task that uses the result then.
+        """
+        found: dict[int, StageTask] = {}
+        for argument, position in self._carried.items():
+            number = self._number.get(self._yielded[position])
+            if number in self._cheap and number not in found:
+                users = [task for task, used in zip(self.tasks, self._operands, strict=True) if argument in used]
+                tasks = users if any(users) else self.tasks
+                found[number] = min((task for task in tasks if task is not None), default=StageTask.forward(0))
+        return [(self.ops[number], task) for number, task in found.items()]
+
+    def _find_cheap(self) -> set[int]:
+        """The operations that depend only on loop invariants and the microbatch index, through few cheap ones."""
+        claimed = {self._number.get(value) for mark in self._ends for value in self._operands[mark]}
+        length: dict[int, int] = {}
+        constant: set[int] = set()
+        for number, values in enumerate(self._operands):
+            op = self.ops[number]
+            # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
+            if not is_cheap(op) and not _is_plain_barrier(op):
+                continue
+            producers = [self._number.get(value) for value in values]
+            if all(producer in constant for producer in producers):
+                constant.add(number)
+            elif number in claimed:
+                continue
+            if all(
+                producer in length if producer is not None else value not in self._carried
+                for producer, value in zip(producers, values, strict=True)
+            ):
+                total = 1 + sum(length[producer] for producer in producers if producer is not None)
+                if total <= MOST_RECOMPUTED:
+                    length[number] = total
+        return set(length)
+
+    def _claim_slices(self) -> None:
+        """The backward slice of each mark, in the order of the tasks, up to what another mark has claimed."""
+        for mark in sorted(self._ends, key=self._ends.__getitem__):
+            work = [mark]
+            while work:
+                for value in self._operands[work.pop()]:
+                    number = self._number.get(value)
+                    if number is not None and self.tasks[number] is None and number not in self._cheap:
+                        self.tasks[number] = self._ends[mark]
+                        work.append(number)
+
+    def _place_the_rest(self) -> None:
+        """What no mark needs goes with the latest task among its operands'; without one, with its first user."""
+        floating: list[int] = []
+        for number, task in enumerate(self.tasks):
+            if number in self._cheap or number in self._ends:
+                continue
+            if task is not None:
+                self._check_order(number, task)
+                continue
+            latest = self._latest(self._operands[number])
+            if latest is None:
+                floating.append(number)
+            self.tasks[number] = latest
+        carried = self._where_carried(floating)
+        users_of: dict[ir.Value, list[int]] = {}
+        for number, values in enumerate(self._operands):
+            for value in values:
+                users_of.setdefault(value, []).append(number)
+        for number in reversed(floating):
+            users = (self.tasks[user] for result in self.ops[number].results for user in users_of.get(result, ()))
+            self.tasks[number] = min((task for task in users if task is not None), default=carried[number])
+
+    def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
+        """The task that makes the carried value on which an operation depends; the first task for other operations."""
+        where: dict[int, StageTask] = {}
+        for number in floating:
+            found = [StageTask.forward(0)]
+            for value in self._operands[number]:
+                producer = self._number.get(value)
+                if producer in where:
+                    found.append(where[producer])
+                elif value in self._carried:
+                    task = self._latest([self._yielded[self._carried[value]]])
+                    found += [] if task is None else [task]
+            where[number] = max(found)
+        return where
+
+    def _latest(self, values: Iterable[ir.Value]) -> StageTask | None:
+        """The latest task that makes one of `values`; None where each is there for every task."""
+        found = (self.tasks[self._number[value]] for value in values if value in self._number)
+        return max((task for task in found if task is not None), default=None)
+
+    def _check_order(self, number: int, task: StageTask) -> None:
+        latest = self._latest(self._operands[number])
+        if latest is not None and latest > task:
+            raise PassError(
+                f"a value flows backwards: from the {latest.kind} of stage {latest.stage} "
+                f"to the {task.kind} of stage {task.stage}",
+                location=self.ops[number].location,
+                hint="mark the stages in the order in which the data passes through them",
+            )
+
+
+def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[ir.Operation, StageTask]]) -> None:
+    """Assign each of these cheap operations to the task that makes it for the loop's next iteration."""
+    end = terminator(loop.body)
+    for op, task in handed_on:
+        copy = copy_into(task, op)
+        for position, value in enumerate(end.operands):
+            if value == op.results[0] and position not in loop.indices:
+                end.operands[position] = copy.results[0]

@@ -1,0 +1,290 @@
+"""Values that are known in pieces: which rows of which other values they consist of, along one dimension."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.loop.transfer import Mapped, Moved, Rows, transfer
+from jaxpp.ir.rows import (
+    clone_as,
+    concatenation,
+    is_splat,
+    is_uniform,
+    reshaped,
+    resized,
+    rows_of,
+    shape_of,
+    with_size,
+)
+from jaxpp.ir.values import defining_op, is_zero
+
+
+class Piece(NamedTuple):
+    """`size` rows of a value, from `start` on, and what they are."""
+
+    start: int
+    size: int
+    rows: Rows
+
+    def part(self, start: int, size: int) -> "Piece | None":
+        """The rows of this piece among `size` rows from `start` on; None where that would cut a row of the source."""
+        low, high = max(start, self.start), min(start + size, self.start + self.size)
+        first, count = (low - self.start) * self.rows.size, (high - low) * self.rows.size
+        if first % self.size or count % self.size:
+            return None
+        source, dimension, before, _ = self.rows
+        return Piece(low, high - low, Rows(source, dimension, before + first // self.size, count // self.size))
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A value along `dimension`: these pieces, in their order, without gaps."""
+
+    dimension: int
+    pieces: Sequence[Piece]
+
+    def part(self, start: int, size: int) -> list[Piece] | None:
+        """The pieces of `size` rows from `start` on; None where that would cut a row of a source."""
+        found: list[Piece] = []
+        for each in self.pieces:
+            if each.start >= start + size:
+                break
+            if each.start >= start and each.start + each.size <= start + size:
+                found.append(each)
+            elif each.start + each.size > start:
+                piece = each.part(start, size)
+                if piece is None:
+                    return None
+                found.append(piece)
+        return found
+
+    def joined(self, start: int, size: int) -> list[Piece] | None:
+        """The same, in the fewest pieces: what follows in the same source is one."""
+        found: list[Piece] = []
+        for piece in self.part(start, size) or ():
+            merged = _merged(found[-1], piece) if found else None
+            found[-1:] = [*found[-1:], piece] if merged is None else [merged]
+        return found or None
+
+
+def _merged(one: Piece, other: Piece) -> Piece | None:
+    """The two pieces as one, if they follow one another in their source too."""
+    (source, dimension, first, count), (following, also, then, more) = one.rows, other.rows
+    if source != following or dimension != also or count * other.size != more * one.size:
+        return None
+    if not shape_of(source):
+        return Piece(one.start, one.size + other.size, Rows(source, dimension, 0, count + more))
+    if first + count != then:
+        return None
+    return Piece(one.start, one.size + other.size, Rows(source, dimension, first, count + more))
+
+
+_Key = tuple[ir.Value, int]
+
+
+class Evaluator:
+    """Evaluates values into pieces, on demand, and makes the rows that are asked for.
+
+    What operations say of their results stands in `transfer`. New operations stand right before the operation of which
+    they compute a part, or all before `anchor`. The old ones stay: whoever asks erases those that nobody uses any more.
+
+    Args:
+        given: pieces of some values, whatever makes these.
+        anchor: where new operations stand, if it is one place.
+    """
+
+    def __init__(self, given: Mapping[ir.Value, Pieces] | None = None, anchor: ir.Operation | None = None) -> None:
+        self.anchor = anchor
+        self._known: dict[_Key, Pieces | None] = {}
+        for value, pieces in (given or {}).items():
+            self._known[value, pieces.dimension] = pieces
+        self._said: dict[_Key, Moved | Mapped | None] = {}
+        self._mapped: dict[_Key, Mapped] = {}
+        self._parts: dict[Rows, Rows] = {}
+        self._whole: dict[tuple[ir.Value, int, tuple[ir.Value, ...]], ir.Value] = {}
+
+    def pieces(self, value: ir.Value, dimension: int = 0) -> Pieces | None:
+        """The pieces of `value` along `dimension`; None where nothing is known of it but itself."""
+        work = [(value, dimension)]
+        while work:
+            key = work[-1]
+            if key in self._known:
+                work.pop()
+                continue
+            if key not in self._said:
+                self._said[key] = transfer(*key)
+            found = self._said[key]
+            if found is None:
+                self._known[key] = None
+                continue
+            needs = [each for each in found.operands if each is not None and each not in self._known]
+            work += needs
+            if not needs:
+                self._known[key] = self._map(key, found) if isinstance(found, Mapped) else self._move(key, found)
+        return self._known[value, dimension]
+
+    def _map(self, key: _Key, mapped: Mapped) -> Pieces | None:
+        """The pieces of a value that is computed row by row: one begins wherever a piece of an operand does."""
+        found = [pieces for each in mapped.operands if each and (pieces := self._known[each]) is not None]
+        if not found:
+            return None
+        self._mapped[key] = mapped
+        value, dimension = key
+        starts = sorted({piece.start for pieces in found for piece in pieces.pieces})
+        ends = [*starts[1:], shape_of(value)[dimension]]
+        sizes = [end - start for start, end in zip(starts, ends, strict=True)]
+        rows = [Rows(value, dimension, start, size) for start, size in zip(starts, sizes, strict=True)]
+        return Pieces(dimension, [Piece(*each) for each in zip(starts, sizes, rows, strict=True)])
+
+    def _move(self, key: _Key, moved: Moved) -> Pieces | None:
+        """The pieces of a value that consists of rows of its operands: the operands' pieces."""
+        known = [self._known.get((rows.source, rows.dimension)) for _, rows in moved.parts]
+        if not moved.is_new and not any(each is not None for each in known):
+            return None
+        found, start = list[Piece](), 0
+        for (size, rows), inner in zip(moved.parts, known, strict=True):
+            found += self._moved(Piece(start, size, rows), inner, key[0])
+            start += size
+        return Pieces(key[1], found)
+
+    def _moved(self, piece: Piece, known: Pieces | None, value: ir.Value) -> Iterator[Piece]:
+        """The pieces of which one piece of `value` consists: put together where several are parts of one row."""
+        inner = None if known is None else known.part(piece.rows.first, piece.rows.size)
+        if inner is None:
+            yield piece
+            return
+        if (piece.start, piece.size) == piece.rows[2:]:
+            yield from inner  # the rows of a stack that a write leaves as they are: many, and often
+            return
+        group, start, (size, count) = list[Piece](), 0, (piece.size, piece.rows.size)
+        for each in inner:
+            group.append(each)
+            end = each.start + each.size - piece.rows.first
+            if end * size % count == 0:
+                rows = each.rows
+                if len(group) > 1:
+                    op = defining_op(value)
+                    assert op is not None, "only operations cut rows"
+                    rows = self._joined(self._resolved(group), piece.rows.dimension, piece.rows.source.type, op)
+                first, last = start * size // count, end * size // count
+                yield Piece(piece.start + first, last - first, rows)
+                group, start = [], end
+
+    def rows(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> Rows:
+        """`size` rows of `value` from `start` on, in one; what has to be put together for that stands `before`."""
+        known = self.pieces(value, dimension)
+        found = None if known is None else known.joined(start, size)
+        if found is None:
+            return Rows(value, dimension, start, size)
+        found = self._resolved(found)
+        return found[0].rows if len(found) == 1 else self._joined(found, dimension, value.type, before)
+
+    def _resolved(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """The pieces; those that are parts of a computed value are computed by themselves."""
+        self._compute([part for piece in pieces if (part := self._unknown(piece.rows))])
+        return [Piece(start, size, self._parts.get(rows, rows)) for start, size, rows in pieces]
+
+    def make(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> ir.Value:
+        """`size` rows of `value` from `start` on, as a value."""
+        rows = self.rows(value, start, size, before, dimension)
+        return _made(rows, with_size(value.type, dimension, size), ir.InsertionPoint(self.anchor or before))
+
+    def _joined(self, pieces: Sequence[Piece], dimension: int, type_: ir.Type, before: ir.Operation) -> Rows:
+        ip = ir.InsertionPoint(self.anchor or before)
+        made = [_made(piece.rows, with_size(type_, dimension, piece.size), ip) for piece in pieces]
+        size = sum(piece.size for piece in pieces)
+        return Rows(concatenation(made, dimension, ip), dimension, 0, size)
+
+    def _unknown(self, rows: Rows) -> Rows | None:
+        """These rows, if they are a part of a computed value that nobody has asked for yet."""
+        source, dimension, _, size = rows
+        if rows in self._parts or (source, dimension) not in self._mapped or size == shape_of(source)[dimension]:
+            return None
+        return rows
+
+    def _compute(self, parts: Sequence[Rows]) -> None:
+        """Compute parts of values, and of all that they are computed of, without recursion: chains may be long."""
+        work = list(parts)
+        while work:
+            key = work[-1]
+            if key in self._parts:
+                work.pop()
+                continue
+            needs: list[Rows] = []
+            for operand in self._mapped[key.source, key.dimension].operands:
+                known = None if operand is None else self._known[operand]
+                found = None if known is None else known.joined(key.first, key.size)
+                needs += [part for piece in found or () if (part := self._unknown(piece.rows))]
+            work += needs
+            if not needs:
+                self._parts[key] = self._computed(key)
+
+    def _computed(self, part: Rows) -> Rows:
+        """Rows of a computed value, from those of its operands."""
+        value, dimension, first, size = part
+        op, mapped = defining_op(value), self._mapped[value, dimension]
+        assert op is not None
+        along = {number: each for number, each in enumerate(mapped.operands) if each is not None}
+        rows = {number: self.rows(each, first, size, op, d) for number, (each, d) in along.items()}
+        if op.name == "stablehlo.add" and any(is_zero(each.source) for each in rows.values()):
+            return next((each for each in rows.values() if not is_zero(each.source)), rows[0])
+        lifted = self._lifted(op, mapped, rows, part)
+        if lifted is not None:
+            return lifted
+        ip, operands = ir.InsertionPoint(self.anchor or op), list(op.operands)
+        for number, (operand, d) in along.items():
+            operands[number] = _made(rows[number], with_size(operand.type, d, size), ip)
+        return Rows(clone_as(op, operands, with_size(value.type, dimension, size), ip), dimension, 0, size)
+
+    def _lifted(self, op: ir.Operation, mapped: Mapped, rows: Mapping[int, Rows], part: Rows) -> Rows | None:
+        """Apply `op` to whole sources instead of to rows, if all operands are the same rows of sources of one shape."""
+        before, d = list(op.operands), {number: each[1] for number, each in enumerate(mapped.operands) if each}
+        cut = {number: each for number, each in rows.items() if not _fills(each, before[number])}
+        if len({(each[1:], tuple(shape_of(each.source))) for each in cut.values()}) != 1:
+            return None
+        first = next(iter(cut.values()))
+        shape, along = shape_of(first.source), first.dimension
+        fits = all(
+            _row_shape(each.source, along) == _row_shape(before[number], d[number]) for number, each in cut.items()
+        )
+        if not fits and not (mapped.keeps_shape and all(is_splat(rows[n].source) for n in rows.keys() - cut.keys())):
+            return None
+
+        def resulting(value: ir.Value, dimension: int) -> ir.RankedTensorType:
+            type_ = with_size(value.type, dimension, shape[along])
+            return type_ if fits else ir.RankedTensorType.get(shape, type_.element_type)
+
+        sources = tuple(rows[number].source if number in rows else each for number, each in enumerate(before))
+        dimension = part.dimension if fits else along
+        if sources == tuple(before):
+            return part
+        if (part.source, dimension, sources) not in self._whole:
+            ip, operands = ir.InsertionPoint(self.anchor or op), list(sources)
+            for number in rows.keys() - cut.keys():
+                operands[number] = resized(sources[number], resulting(before[number], d[number]), ip)
+            made = clone_as(op, operands, resulting(part.source, part.dimension), ip)
+            self._whole[part.source, dimension, sources] = made
+        return Rows(self._whole[part.source, dimension, sources], dimension, first.first, first.size)
+
+
+def _fills(rows: Rows, operand: ir.Value) -> bool:
+    """Whether all rows of `operand`, to which these belong, are equal, so that it may have any number of them."""
+    return not shape_of(rows.source) or (rows.source == operand and is_uniform(operand, rows.dimension))
+
+
+def _row_shape(value: ir.Value, dimension: int) -> list[int]:
+    shape = shape_of(value)
+    return shape[:dimension] + shape[dimension + 1 :]
+
+
+def _made(rows: Rows, type_: ir.RankedTensorType, ip: ir.InsertionPoint) -> ir.Value:
+    """The rows as a value of `type_`."""
+    source, dimension, first, size = rows
+    if source.type == type_:
+        return source
+    row = list(type_.shape[:dimension]) + list(type_.shape[dimension + 1 :])
+    if not shape_of(source) or (is_uniform(source, dimension) and _row_shape(source, dimension) == row):
+        return resized(source, type_, ip)
+    return reshaped(rows_of(source, dimension, first, size, ip), type_, ip)

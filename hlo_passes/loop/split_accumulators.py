@@ -1,0 +1,194 @@
+"""`split-accumulators`: each stage adds its own summands to an accumulator that several stages share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.functions import terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import linear_in, traits
+from jaxpp.ir.tasks import StageTask, latest_task, set_task, task_of_value
+from jaxpp.ir.values import defining_op
+
+
+@dataclass(frozen=True)
+class SplitAccumulators(Pass):
+    """Lets each task add its own summands to an accumulator: none waits for a summand of another stage.
+
+    The gradient of a weight that several stages use (tied embeddings) is a sum over these stages. As JAX writes it, the
+    stages' summands are added first, so that they cross from mesh to mesh for every microbatch. Reordered, each task
+    adds its own, and `unroll-microbatches` gives every mesh an accumulator of its own: they are summed once, after the
+    loop. Likewise for maxima. Any number of weights and stages.
+
+    A factor that the loop doesn't change (the mean over the microbatches), a transposition, a reshape, and a
+    conversion to a wider type are moved from a sum to its summands. A sum that something else uses too (the norm of
+    one microbatch's gradient) stays as it is. Sums of floating point numbers are taken in another order afterwards.
+
+    Preconditions: `assign-stages` ran.
+
+    ```mlir
+    %g = stablehlo.add %g1, %g0     // of stages 1 and 0   ==>   %s = stablehlo.add %sum, %g1
+    %r = stablehlo.add %sum, %g                                  %r = stablehlo.add %s, %g0
+    stablehlo.return %r                                          stablehlo.return %r
+    ```
+    """
+
+    name: ClassVar[str] = "split-accumulators"
+
+    def run(self, module: ir.Module) -> None:
+        """Reorder the sums that the loop of `module` carries. Raises PassError when there is no canonical loop."""
+        loop = MicrobatchLoop.of(module)
+        positions = (position for position in range(len(loop.body.arguments)) if position not in loop.indices)
+        found = [total for total in (_total(loop, position) for position in positions) if total is not None]
+        for total in found:
+            groups = _by_stage(total.terms)
+            if groups:
+                total.rewrite(loop.body, groups)
+
+
+# Operations that a value is sent through, innermost first, each with the number of the operand that it is.
+Through = tuple[tuple[ir.Operation, int], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Term:
+    """One summand of an accumulator: `value`, sent through some operations."""
+
+    value: ir.Value
+    through: Through
+
+    def copied(self, ip: ir.InsertionPoint) -> ir.Value:
+        """What it is, made at `ip`, by the task that makes `value`."""
+        value, task = self.value, task_of_value(self.value)
+        for op, number in self.through:
+            copy = op.clone(ip).operation
+            copy.operands[number] = value
+            set_task(copy, task)
+            value = copy.results[0]
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class _Total:
+    """A carried value whose next iteration is it and several terms, by one operation (`operator`).
+
+    `ops` are the operations that combine them now, each before those that it uses.
+    """
+
+    position: int
+    operator: str
+    terms: list[_Term]
+    ops: list[ir.Operation]
+
+    def rewrite(self, body: ir.Block, groups: Sequence[Sequence[_Term]]) -> None:
+        """Combine the accumulator with one group of terms after the other, in this order."""
+        end = terminator(body)
+        ip = ir.InsertionPoint(end)
+        value: ir.Value = body.arguments[self.position]
+        for group in groups:
+            value = self._combine([value, self._combine([term.copied(ip) for term in group], ip)], ip)
+        end.operands[self.position] = value
+        for op in self.ops:
+            op.erase()
+
+    def _combine(self, values: Sequence[ir.Value], ip: ir.InsertionPoint) -> ir.Value:
+        value, *others = values
+        for other in others:
+            made = ir.Operation.create(
+                self.operator, results=[value.type], operands=[value, other], ip=ip, loc=self.ops[0].location
+            )
+            set_task(made, latest_task([value, other]))
+            value = made.results[0]
+        return value
+
+
+def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:
+    """The terms of each stage, ordered by when a stage has the last of its terms; empty when one task makes them all.
+
+    A stage adds what its forward makes together with what its backward makes: the accumulator is in one task of a stage
+    at most. What every task can have is added last.
+    """
+    latest: dict[int, StageTask] = {}
+    groups: dict[int, list[_Term]] = {}
+    free: list[_Term] = []
+    tasks = [task_of_value(term.value) for term in terms]
+    for term, task in zip(terms, tasks, strict=True):
+        if task is None:
+            free.append(term)
+        else:
+            latest[task.stage] = max(task, latest.get(task.stage, task))
+            groups.setdefault(task.stage, []).append(term)
+    if len(set(tasks) - {None}) < 2:
+        return []
+    ordered = [groups[stage] for stage in sorted(groups, key=latest.__getitem__)]
+    ordered[-1].extend(free)
+    return ordered
+
+
+def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
+    """The sum or maximum that the loop carries at `position`, if it has two terms or more besides the accumulator."""
+    value = terminator(loop.body).operands[position]
+    op = defining_op(value)
+    if op is None or op.name not in ("stablehlo.add", "stablehlo.maximum"):
+        return None
+    total = _Total(position, op.name, [], [])
+    _collect(value, loop.body, total)
+    accumulator = loop.body.arguments[position]
+    own = [term for term in total.terms if term.value == accumulator]
+    # An accumulator that something else reads too would have to come from the task that adds to it last.
+    if len(total.terms) < 3 or len(own) != 1 or own[0].through or len(list(accumulator.uses)) != 1:
+        return None
+    total.terms.remove(own[0])
+    return total
+
+
+def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
+    """Add to `total` the terms of `value`, and the operations that combine them."""
+    work: list[_Term] = [_Term(value, ())]
+    while work:
+        term = work.pop()
+        ops, through = _next_sum(term, body, total.operator)
+        if ops:
+            total.ops.extend(ops)
+            work.extend(_Term(operand, through) for operand in reversed(list(ops[-1].operands)))
+        else:
+            total.terms.append(term)
+
+
+def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Operation], Through]:
+    """The operations from `term` down to a sum that nothing else uses, and those that its terms must pass; or none."""
+    value, through, ops = term.value, term.through, list[ir.Operation]()
+    while (op := defining_op(value)) is not None and op.block == body and len(list(value.uses)) == 1:
+        ops.append(op)
+        if op.name == operator:
+            return ops, through
+        number = _distributes(op, operator, body)
+        if number is None:
+            break
+        value, through = op.operands[number], ((op, number), *through)
+    return [], ()
+
+
+def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
+    """The operand of `op` for which `op` of a sum is the sum of `op` of its terms, if there is one."""
+    if operator != "stablehlo.add" and not traits(op).view:
+        return None
+    for group in linear_in(op):
+        others = (value for number, value in enumerate(op.operands) if number not in group)
+        if len(group) == 1 and all(_is_invariant(value, body) for value in others):
+            return group[0]
+    return None
+
+
+def _is_invariant(value: ir.Value, body: ir.Block) -> bool:
+    """Whether a factor is a constant, or comes from outside of the loop."""
+    op = defining_op(value)
+    while op is not None and op.block == body and traits(op).view:
+        value = op.operands[0]
+        op = defining_op(value)
+    if op is None:
+        return value.owner != body
+    return op.block != body or op.name == "stablehlo.constant"

@@ -1,0 +1,375 @@
+"""The transfer function of each operation: from which rows of its operands the rows of its result come."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.ir import boundary
+from jaxpp.ir.constant_arrays import constant_array, is_all_true
+from jaxpp.ir.counted import constant_integer, handed_on
+from jaxpp.ir.ops import is_elementwise
+from jaxpp.ir.rows import concatenation, reshaped, rows_of, shape_of
+from jaxpp.ir.values import defining_op, is_zero
+
+_CONSTRAINT = "sdy.sharding_constraint"
+
+
+class Rows(NamedTuple):
+    """`size` rows of `source` along `dimension`, from `first` on; a source that is a scalar has one value for all."""
+
+    source: ir.Value
+    dimension: int
+    first: int
+    size: int
+
+
+Along = tuple[ir.Value, int]
+"""A value, and one of its dimensions."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A value that consists of rows of other values: (how many rows, which rows), one after the other.
+
+    `is_new` says whether this is worth knowing even if nothing is known of those other values.
+    """
+
+    parts: Sequence[tuple[int, Rows]]
+    is_new: bool = True
+
+    @property
+    def operands(self) -> list[Along | None]:
+        """The values whose rows they are."""
+        return [(rows.source, rows.dimension) if shape_of(rows.source) else None for _, rows in self.parts]
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """A value each of whose rows is computed from the same row of the operands; None for those that count as a whole.
+
+    `keeps_shape` says whether the operation means the same in any other shape.
+    """
+
+    operands: Sequence[Along | None]
+    keeps_shape: bool = False
+
+
+def transfer(value: ir.Value, dimension: int) -> Moved | Mapped | None:
+    """What the operation that makes `value` says of its rows along `dimension`; None where it says nothing.
+
+    Gathers and scatters are first written with simpler operations, right before them; if nothing follows from these,
+    they stay unused.
+    """
+    op = defining_op(value)
+    if op is None:
+        outside = handed_on(value)
+        return None if outside is None else _same(outside, dimension)
+    if op.name in _MOVES:
+        found = _MOVES[op.name](op, value, dimension)
+        if found is not None:
+            return found
+    return mapped(op, dimension)
+
+
+def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
+    """How `op` computes each row of its one result from the same row of its operands; None if it does not."""
+    if len(op.results) != 1 or not isinstance(op.results[0].type, ir.RankedTensorType):
+        return None
+    if dimension >= len(shape_of(op.results[0])):
+        return None
+    if is_elementwise(op):
+        shape = shape_of(op.results[0])
+        operands = [(each, dimension) if shape_of(each) == shape else None for each in op.operands]
+        return Mapped(operands, keeps_shape=op.name != _CONSTRAINT)
+    along = _MAPS[op.name](op, dimension) if op.name in _MAPS else None
+    if along is None:
+        return None
+    pairs = zip(op.operands, along, strict=True)
+    return Mapped([None if number is None else (operand, number) for operand, number in pairs])
+
+
+def is_by_rows(op: ir.Operation) -> bool:
+    """Whether equal blocks of rows of the first operand of `op` become equal blocks of its result, and nothing else."""
+    if op.name == "stablehlo.reshape":
+        return bool(shape_of(op.operands[0]) and shape_of(op.results[0]))
+    return mapped(op) is not None and (len(op.operands) == 1 or is_elementwise(op))
+
+
+def _all(value: ir.Value, dimension: int) -> Rows:
+    return Rows(value, dimension, 0, shape_of(value)[dimension])
+
+
+def _same(value: ir.Value, dimension: int) -> Moved:
+    return Moved([(shape_of(value)[dimension], _all(value, dimension))], is_new=False)
+
+
+def _slice(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    bounds, whole = slice_bounds(op), op.operands[0]
+    if bounds is None or cut_dimension(bounds, shape_of(whole)) not in (dimension, None):
+        return None
+    first, size = bounds[dimension]
+    return Moved([(size, Rows(whole, dimension, first, size))], is_new=False)
+
+
+def cut_dimension(bounds: Sequence[tuple[int, int]], shape: Sequence[int]) -> int | None:
+    """The only dimension along which these bounds leave something out; None where there is none, -1 for several."""
+    cut = [d for d, ((_, size), whole) in enumerate(zip(bounds, shape, strict=True)) if size < whole]
+    return -1 if len(cut) > 1 else next(iter(cut), None)
+
+
+def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
+    """(start, size) along each dimension of what a slice takes, or a dynamic slice at constants.
+
+    None for other operations, other starts, and strides other than 1.
+    """
+    if op.name == "stablehlo.dynamic_slice":
+        return _clamped(op.operands[0], list(op.operands)[1:], list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"])))
+    if op.name != "stablehlo.slice" or not set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}:
+        return None
+    starts, limits = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices"))
+    return [(start, limit - start) for start, limit in zip(starts, limits, strict=True)]
+
+
+def _clamped(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """(start, size) along each dimension, inside of the shape as StableHLO clamps it; None for an unknown start."""
+    found: list[tuple[int, int]] = []
+    for start, size, most in zip(starts, sizes, shape_of(whole), strict=True):
+        known = constant_integer(start) if size < most else 0
+        if known is None:
+            return None
+        found.append((min(max(known, 0), most - size), size))
+    return found
+
+
+def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    if ir.IntegerAttr(op.attributes["dimension"]).value != dimension:
+        return None
+    return Moved([(shape_of(each)[dimension], _all(each, dimension)) for each in op.operands])
+
+
+def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """The rows of a value that is padded along this dimension only, and only on the outside."""
+    low, high, interior = (
+        list(ir.DenseI64ArrayAttr(op.attributes[name]))
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    others = [edge for d, edges in enumerate(zip(low, high, strict=True)) for edge in edges if d != dimension]
+    if any(others) or any(interior) or min(low[dimension], high[dimension]) < 0:
+        return None
+    inside, fill = op.operands
+    before, after = (Rows(fill, 0, 0, size[dimension]) for size in (low, high))
+    parts = [before, _all(inside, dimension), after]
+    return Moved([(rows.size, rows) for rows in parts if rows.size])
+
+
+def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """Of a value over which rows are written, one after the other, that have its size along all other dimensions."""
+    shape, parts = shape_of(value), dict[int, Rows]()
+    free = [(0, shape[dimension])]  # what no later write has overwritten
+    made: ir.Operation | None = op
+    while made is not None and made.name == op.name:
+        whole, update, *starts = made.operands
+        sizes, bounds = shape_of(update), _clamped(whole, starts, shape_of(update))
+        if bounds is None or sizes[:dimension] + sizes[dimension + 1 :] != shape[:dimension] + shape[dimension + 1 :]:
+            break
+        first, size = bounds[dimension]
+        written = [(max(low, first), min(high, first + size)) for low, high in free]
+        parts.update((low, Rows(update, dimension, low - first, high - low)) for low, high in written if low < high)
+        around = [(low, min(high, first)) for low, high in free] + [
+            (max(low, first + size), high) for low, high in free
+        ]
+        free = [(low, high) for low, high in around if low < high]
+        value, made = whole, defining_op(whole)
+    if not parts:
+        return None
+    parts.update((low, Rows(value, dimension, low, high - low)) for low, high in free)
+    return Moved([(parts[low].size, parts[low]) for low in sorted(parts)])
+
+
+def _reshape(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """Elements are in row-major order, so rows along the first dimension stay together in the new shape."""
+    before = shape_of(op.operands[0])
+    if dimension or not before or not before[0]:
+        return None
+    return Moved([(shape_of(value)[0], _all(op.operands[0], 0))], is_new=False)
+
+
+def _select(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    return _same(op.operands[1], dimension) if is_all_true(op.operands[0]) else None
+
+
+def _barrier(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """A barrier of `jax.checkpoint` hands on a value from outside of the loop, which need not be kept."""
+    before = op.operands[ir.OpResult(value).result_number]
+    return None if boundary.is_mark(op) or not _is_from_outside(before, op.block) else _same(before, dimension)
+
+
+def _is_from_outside(value: ir.Value, block: ir.Block) -> bool:
+    """Whether `value` comes from outside of `block`, perhaps through operations that have no other such operand."""
+    op = defining_op(value)
+    while op is not None and op.block == block:
+        if len(op.operands) != 1 and op.name != "stablehlo.gather":
+            return False
+        value = op.operands[0]
+        op = defining_op(value)
+    return op is not None or ir.BlockArgument(value).owner != block or handed_on(value) is not None
+
+
+def _reverse(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    if list(ir.DenseI64ArrayAttr(op.attributes["dimensions"])) != [dimension]:
+        return None
+    size = shape_of(value)[dimension]
+    return Moved([(1, Rows(op.operands[0], dimension, size - 1 - k, 1)) for k in range(size)], is_new=False)
+
+
+def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    rows = None if dimension else gathered_rows(op)
+    if not rows:
+        return None
+    source, ip, each = op.operands[0], ir.InsertionPoint(op), len(rows) // shape_of(value)[0]
+    runs = _runs(dict(enumerate(rows)))
+    if not any(place % each or size % each for place, _, size in runs):
+        return Moved([(size // each, Rows(source, 0, first, size)) for _, first, size in runs])
+    parts: list[tuple[int, Rows]] = []
+    for number in range(0, len(rows), each):
+        inner = _runs(dict(enumerate(rows[number : number + each])))
+        together = concatenation([rows_of(source, 0, first, size, ip) for _, first, size in inner], 0, ip)
+        parts.append((1, Rows(source, 0, inner[0][1], each) if len(inner) == 1 else _all(together, 0)))
+    return Moved(parts)
+
+
+def gathered_rows(op: ir.Operation) -> list[int] | None:
+    """The rows of the first operand of a gather that it takes whole, in order; None for another gather."""
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    shape = shape_of(op.operands[0])
+    whole = [1, *shape[1:]] == list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    if not whole or numbers.operand_batching_dims or numbers.start_indices_batching_dims:
+        return None
+    if numbers.start_index_map != [0] or numbers.collapsed_slice_dims != [0]:
+        return None
+    rows = _indices(op.operands[1], numbers.index_vector_dim, op.results[0], numbers.offset_dims)
+    return None if rows is None else [min(max(row, 0), shape[0] - 1) for row in rows]  # as a gather clamps
+
+
+def _scatter(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
+    """Rows that are added to zeros at constant indices: a sum of stacks, each of which has any row once."""
+    rows = None if dimension else scattered_rows(op)
+    if not rows:
+        return None
+    zeros, _, update = op.operands
+    ip, stacks = ir.InsertionPoint(op), list[dict[int, int]]()
+    for number, row in enumerate(rows):
+        stack = next((each for each in stacks if row not in each), None)
+        if stack is None:
+            stacks.append(stack := {})
+        stack[row] = number
+    shape, element = shape_of(value), ir.RankedTensorType(value.type).element_type
+    flat = reshaped(update, ir.RankedTensorType.get([len(rows), *shape[1:]], element), ip)
+    total: ir.Value | None = None
+    for stack in stacks:
+        made, end = list[ir.Value](), 0
+        for place, first, size in [*_runs(dict(sorted(stack.items()))), (shape[0], 0, 0)]:
+            made += [rows_of(zeros, 0, end, place - end, ip)] if place > end else []
+            made += [rows_of(flat, 0, first, size, ip)] if size else []
+            end = place + size
+        one = concatenation(made, 0, ip)
+        total = one if total is None else _sum(total, one, ip)
+    assert total is not None
+    return Moved([(shape[0], _all(total, 0))])
+
+
+def _sum(one: ir.Value, other: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
+    return stablehlo.add(one, other, ip=ip, loc=other.location)
+
+
+def scattered_rows(op: ir.Operation) -> list[int] | None:
+    """For each row that a scatter adds to zeros, the row that it becomes a part of; None for another scatter."""
+    if len(op.operands) != 3 or not is_zero(op.operands[0]):
+        return None
+    inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+    numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    if inner != ["stablehlo.add", "stablehlo.return"] or numbers.input_batching_dims:
+        return None
+    if numbers.scattered_dims_to_operand_dims != [0] or numbers.inserted_window_dims != [0]:
+        return None
+    shape, update = shape_of(op.results[0]), op.operands[2]
+    rows = _indices(op.operands[1], numbers.index_vector_dim, update, numbers.update_window_dims)
+    whole = shape_of(update)[-len(shape) + 1 :] == shape[1:] or len(shape) == 1
+    # What a scatter adds outside of the stack is dropped.
+    return rows if rows and whole and min(rows) >= 0 and max(rows) < shape[0] else None
+
+
+def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int]) -> list[int] | None:
+    """The indices, in the order in which their rows stand in `value`."""
+    shape = shape_of(indices)
+    if vector == len(shape) - 1 and shape[vector] == 1:
+        shape.pop()
+    elif vector != len(shape):
+        return None
+    if list(window) != list(range(len(shape), len(shape_of(value)))):
+        return None
+    found = constant_array(indices)
+    return None if found is None else [int(row) for row in found.reshape(-1)]
+
+
+def _runs(rows: dict[int, int]) -> list[tuple[int, int, int]]:
+    """(place, first, size) of the rows that follow one another, and stand in places that do."""
+    runs: list[tuple[int, int, int]] = []
+    for place, row in rows.items():
+        start, first, size = runs[-1] if runs else (0, 0, 0)
+        if runs and (start + size, first + size) == (place, row):
+            runs[-1] = (start, first, size + 1)
+        else:
+            runs.append((place, row, 1))
+    return runs
+
+
+def _broadcast(op: ir.Operation, dimension: int) -> list[int | None] | None:
+    dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    if dimension not in dimensions:
+        return None
+    number = dimensions.index(dimension)
+    return [number] if shape_of(op.operands[0])[number] == shape_of(op.results[0])[dimension] else None
+
+
+def _transpose(op: ir.Operation, dimension: int) -> list[int | None] | None:
+    return [ir.DenseI64ArrayAttr(op.attributes["permutation"])[dimension]]
+
+
+def _reduce(op: ir.Operation, dimension: int) -> list[int | None] | None:
+    """A reduction within each row."""
+    if len(op.operands) != 2:
+        return None
+    reduced = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    return [[d for d in range(len(shape_of(op.operands[0]))) if d not in reduced][dimension], None]
+
+
+def _product(op: ir.Operation, dimension: int) -> list[int | None] | None:
+    """A product of matrices for each row: the dimension is one of the batch on both sides."""
+    numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+    left, right = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
+    return [left[dimension], right[dimension]] if dimension < len(left) else None
+
+
+_MOVES: dict[str, Callable[[ir.Operation, ir.Value, int], Moved | None]] = {
+    "stablehlo.concatenate": _concatenate,
+    "stablehlo.dynamic_slice": _slice,
+    "stablehlo.dynamic_update_slice": _update,
+    "stablehlo.gather": _gather,
+    "stablehlo.optimization_barrier": _barrier,
+    "stablehlo.pad": _pad,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.reverse": _reverse,
+    "stablehlo.scatter": _scatter,
+    "stablehlo.select": _select,
+    "stablehlo.slice": _slice,
+}
+_MAPS: dict[str, Callable[[ir.Operation, int], list[int | None] | None]] = {
+    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.dot_general": _product,
+    "stablehlo.reduce": _reduce,
+    "stablehlo.transpose": _transpose,
+}

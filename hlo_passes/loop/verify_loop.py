@@ -1,0 +1,70 @@
+"""`verify-loop`: checks what docs/ir.md promises of a module whose microbatch loop is found (section 2)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import callee, main_of, nested, operands_with_captures
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import broken
+from jaxpp.ir.tasks import StageTask, read_tasks
+
+
+@dataclass(frozen=True)
+class VerifyLoop(Pass):
+    """Checks that a module keeps the promises of phase 2 (docs/ir.md), and changes nothing.
+
+    - `@main` calls no function, and one loop counts microbatches in its canonical form.
+    - The stage marks stand directly in its body, and are of stages that there are.
+    - Each operation of the body has its task. One without uses only what every task has: loop invariants, counts of
+      microbatches, and operations without a task. No value flows to an earlier task.
+
+    Preconditions: `assign-stages` ran.
+
+    ```mlir
+    %a = tanh %x {jaxpp.task = "forward_1"}    ==>   error: phase 2: a value flows backwards:
+    %b = sine %a {jaxpp.task = "forward_0"}               from forward_1 to forward_0
+    ```
+    """
+
+    name: ClassVar[str] = "verify-loop"
+
+    def run(self, module: ir.Module) -> None:
+        """Check `module`. Raises PassError for a promise that it breaks."""
+        main, loop = main_of(module), MicrobatchLoop.of(module)
+        for op in nested(main):
+            if op.name == "func.call":
+                raise broken(2, f"@main calls @{callee(op)}, expected no call", op)
+            if at.LOOP in op.attributes and op != loop.op:
+                raise broken(2, "a second loop over microbatches", op)
+            if boundary.is_mark(op):
+                _check_mark(loop, op)
+        _check_tasks(loop)
+
+
+def _check_mark(loop: MicrobatchLoop, op: ir.Operation) -> None:
+    if op.block != loop.body:
+        raise broken(2, "a stage mark that does not stand directly in the loop", op)
+    stage = boundary.read(op).stage
+    if stage >= loop.stages:
+        raise broken(2, f"a mark of stage {stage}, expected 0 to {loop.stages - 1}", op)
+
+
+def _check_tasks(loop: MicrobatchLoop) -> None:
+    ops, tasks = read_tasks(loop.body)
+    carried = {argument for position, argument in enumerate(loop.body.arguments) if position not in loop.indices}
+    made: dict[ir.Value, StageTask] = {
+        result: task for op, task in zip(ops, tasks, strict=True) if task is not None for result in op.results
+    }
+    for op, task in zip(ops, tasks, strict=True):
+        for value in operands_with_captures(op):
+            source = made.get(value)
+            if task is None and (source is not None or value in carried):
+                what = "of the last microbatch" if source is None else f"of {source}"
+                raise broken(2, f"an operation with no {at.TASK} uses a value {what}", op)
+            if task is not None and source is not None and source > task:
+                raise broken(2, f"a value flows backwards: from {source} to {task}", op)

@@ -1,0 +1,239 @@
+"""An unrolled `@main` outside of its tasks as a graph, read once: hashing an MLIR object takes longer than using it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.program.stacks import Stacks
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.values import byte_size, defining_op
+
+# Computing something this small again is cheaper than sending it.
+SMALL = 1 << 16
+
+# A set of meshes: bit k stands for mesh k.
+Meshes: TypeAlias = int
+
+
+def each_of(meshes: Meshes) -> Iterator[Meshes]:
+    """Each of these meshes by itself, in ascending order."""
+    while meshes:
+        yield (mesh := meshes & -meshes)
+        meshes ^= mesh
+
+
+def numbers(meshes: Meshes) -> list[int]:
+    """The numbers of these meshes, in ascending order."""
+    return [mesh.bit_length() - 1 for mesh in each_of(meshes)]
+
+
+def is_one(meshes: Meshes) -> bool:
+    """Whether it is exactly one mesh."""
+    return meshes.bit_count() == 1
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """An operation; or, without `op`, where a value comes from: an argument, a block of a stack, a task.
+
+    Attributes:
+        op: the operation.
+        meshes: where it is.
+        fixed: whether it is on one mesh. An operation that is not is rematerialised wherever it is used; an argument
+            that is not is on several meshes, or on none yet.
+        movable: whether its meshes can be chosen. Those of an argument can if no task uses it and a result becomes it
+            in the next step; that result is its operand.
+        repeats: whether it may be on several meshes.
+        free: whether any mesh can have it for nothing: a constant, or an argument that no result becomes.
+        expands: whether it is cheap, and makes something bigger for other operations: the broadcast of a norm.
+    """
+
+    op: ir.Operation | None = None
+    meshes: Meshes = 0
+    fixed: bool = False
+    movable: bool = False
+    repeats: bool = False
+    free: bool = False
+    expands: bool = False
+    operands: list["Value"] = field(default_factory=list["Value"])
+    results: list["Value"] = field(default_factory=list["Value"])
+
+
+@dataclass(eq=False, slots=True)
+class Value:
+    """A value that an operation outside of the tasks defines or uses.
+
+    Attributes:
+        ssa: the value itself.
+        size: its bytes.
+        node: what defines it.
+        consumers: the nodes that use it.
+        sinks: the meshes whose tasks use it, or that keep it for the next step.
+        demand: the meshes that use it, also for what is rematerialised there (`Graph.find_demand`).
+    """
+
+    ssa: ir.Value
+    size: int
+    node: Node
+    consumers: list[Node] = field(default_factory=list[Node])
+    sinks: Meshes = 0
+    demand: Meshes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskUse:
+    """Operand `number` of `task`, a call of `callee` on `mesh`, is a `value` that is computed outside of the tasks."""
+
+    task: ir.Operation
+    callee: str
+    mesh: int
+    number: int
+    value: Value
+
+
+class Graph:
+    """The operations of `@main` outside of the tasks, without those that take blocks of stacks or put them together.
+
+    Attributes:
+        main: the function.
+        stacks: its stacks.
+        ops: the operations, in program order; those that nothing uses are erased.
+        values: what they define and use.
+        arguments: those of `@main`.
+        returned: the results of `@main` that are no stacks, by number.
+        feeds: by number of such a result, the argument that it becomes in the next step.
+        tasks: the calls of tasks.
+        task_uses: the operands of tasks that `ops` define.
+    """
+
+    def __init__(self, main: ir.Operation) -> None:
+        self.main = main
+        self.stacks = Stacks.of(main)
+        self.ops: list[Node] = []
+        self.values: dict[ir.Value, Value] = {}
+        self.returned: dict[int, Value] = {}
+        self.feeds: dict[int, Value] = {}
+        self.tasks: list[ir.Operation] = []
+        self.task_uses: list[TaskUse] = []
+        self._sizes: dict[ir.Type, int] = {}
+        self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
+        for op, block in self.stacks.slices.items():
+            self._define(op.results[0], Node(meshes=1 << block.mesh, fixed=True))
+        self._read_operations()
+        self._read_results()
+        self._drop_dead()
+        self._read_arguments()
+
+    def find_demand(self) -> None:
+        """Find the `demand` for each value, and the `meshes` of each operation that is rematerialised."""
+        for value in self.values.values():
+            value.demand = value.sinks
+        for argument in self.arguments:
+            for value in argument.node.operands:
+                value.demand |= argument.node.meshes
+        for node in reversed(self.ops):
+            if not node.fixed:
+                node.meshes = 0
+                for value in node.results:
+                    node.meshes |= value.demand
+            for value in node.operands:
+                value.demand |= node.meshes
+
+    def _define(self, ssa: ir.Value, node: Node) -> Value:
+        type_ = ssa.type
+        size = self._sizes.get(type_)
+        if size is None:
+            size = self._sizes[type_] = byte_size(type_)
+        value = self.values[ssa] = Value(ssa, size, node)
+        node.results.append(value)
+        return value
+
+    def _value(self, ssa: ir.Value) -> Value:
+        """What stands for `ssa`; what is not known yet is the result of a task."""
+        value = self.values.get(ssa)
+        if value is None:
+            task = defining_op(ssa)
+            mesh = at.integer(task, at.MESH) if task is not None else None
+            value = self._define(ssa, Node(meshes=1 << (mesh or 0), fixed=True))
+        return value
+
+    def _read_operations(self) -> None:
+        joins = {join.op.results[0] for join in self.stacks.results.values()}
+        has_stacks = bool(joins or self.stacks.slices)
+        for op in operations(body_of(self.main))[:-1]:
+            mesh = at.integer(op, at.MESH) if op.name == "func.call" else None
+            if mesh is not None:
+                self._read_task(op, mesh)
+            elif not (has_stacks and (op.results[0] in joins or op.results[0] in self.values)):
+                self._read_operation(op)
+
+    def _read_task(self, task: ir.Operation, mesh: int) -> None:
+        self.tasks.append(task)
+        name = callee(task)
+        for number, operand in enumerate(task.operands):
+            value = self.values.get(operand)
+            if value is not None:
+                value.sinks |= 1 << mesh
+                if value.node.op is not None:
+                    self.task_uses.append(TaskUse(task, name, mesh, number, value))
+
+    def _read_operation(self, op: ir.Operation) -> None:
+        is_constant, cheap = op.name == "stablehlo.constant", is_cheap(op)
+        node = Node(op, movable=not is_constant, free=is_constant)
+        operands = [self._value(operand) for operand in op.operands]
+        inward = sum([value.size for value in operands])
+        outward = sum([self._define(result, node).size for result in op.results])
+        if len(op.regions):
+            operands = [self._value(operand) for operand in operands_with_captures(op)]
+        node.operands.extend(dict.fromkeys(operands))
+        node.repeats = cheap or (inward + outward <= SMALL and not has_side_effect(op))
+        node.expands = cheap and outward > inward
+        self.ops.append(node)
+
+    def _read_results(self) -> None:
+        operands = terminator(body_of(self.main)).operands
+        for number, entry in enumerate(at.result_attributes(self.main)):
+            if number in self.stacks.results:
+                for block, mesh in self.stacks.results[number].blocks():
+                    self._value(block).sinks |= 1 << mesh
+                continue
+            value = self.returned[number] = self._value(operands[number])
+            value.node.expands = False
+            feeds = entry.get(at.FEEDS)
+            if isinstance(feeds, ir.IntegerAttr) and 0 <= feeds.value < len(self.arguments):
+                self.feeds[number] = self.arguments[feeds.value]
+
+    def _drop_dead(self) -> None:
+        used = {*self.returned.values(), *(value for value in self.values.values() if value.sinks)}
+        kept: list[Node] = []
+        for node in reversed(self.ops):
+            assert node.op is not None
+            if not used.isdisjoint(node.results) or has_side_effect(node.op):
+                kept.append(node)
+                used.update(node.operands)
+                continue
+            for value in node.results:
+                del self.values[value.ssa]
+            node.op.erase()
+        self.ops = kept[::-1]
+        for node in self.ops:
+            for value in node.operands:
+                value.consumers.append(node)
+
+    def _read_arguments(self) -> None:
+        for argument in self.arguments:
+            node = argument.node
+            node.meshes, node.fixed = argument.sinks, is_one(argument.sinks)
+            node.free = not node.fixed
+        for number, argument in self.feeds.items():
+            value, node = self.returned[number], argument.node
+            node.free = False
+            value.sinks |= argument.sinks
+            if not argument.sinks:
+                node.movable, node.repeats = True, argument.size <= SMALL
+                node.operands.append(value)
+                value.consumers.append(node)

@@ -1,0 +1,59 @@
+"""`verify-unrolled`: checks what docs/ir.md promises of a module without its loop (section 4)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, callee, main_of, operations
+from jaxpp.ir.phases import broken, check_unrolled
+
+
+@dataclass(frozen=True)
+class VerifyUnrolled(Pass):
+    """Checks that a module keeps the promises of phase 4 (docs/ir.md), and changes nothing.
+
+    - No loop over microbatches is left; the module says how many meshes there are.
+    - Each call has its mesh, with its stage and microbatch, or the lists of several of them, which are equally long.
+    - Each task of a microbatch is called once, and none that should be one call with another is left apart.
+
+    Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
+
+    ```mlir
+    %a = call @forward_0(%x) {jaxpp.microbatch = 0, ...}   ==>   error: phase 4: a second call of @forward_0
+    %b = call @forward_0(%y) {jaxpp.microbatch = 0, ...}         for microbatch 0
+    ```
+    """
+
+    name: ClassVar[str] = "verify-unrolled"
+
+    def run(self, module: ir.Module) -> None:
+        """Check `module`. Raises PassError for a promise that it breaks."""
+        check_unrolled(module)
+        seen: set[tuple[str, tuple[int, ...]]] = set()
+        for op in operations(body_of(main_of(module))):
+            if op.name == "func.call":
+                called = callee(op), _microbatches(op)
+                if called in seen:
+                    raise broken(4, f"a second call of @{called[0]} for microbatch {_text(called[1])}", op)
+                seen.add(called)
+            elif at.LOOP in op.attributes:
+                raise broken(4, "a loop over microbatches", op)
+
+
+def _microbatches(op: ir.Operation) -> tuple[int, ...]:
+    if at.FUSED in op.attributes:
+        raise broken(4, f"@{callee(op)} should be one call with another: {at.found(op.attributes, at.FUSED)}", op)
+    stage, microbatch = at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH)
+    if stage is not None and microbatch is not None:
+        return (microbatch,)
+    stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
+    if not stages or len(stages) != len(microbatches):
+        raise broken(4, f"the call of @{callee(op)} does not say its stage and microbatch", op)
+    return tuple(microbatches)
+
+
+def _text(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,66 @@
+"""`verify-tasks`: checks what docs/ir.md promises of a module whose tasks are functions (section 3)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import functions, kind_and_stage, nested, operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import broken, check_tasks
+from jaxpp.ir.values import defining_op
+
+_KINDS = ("forward", "backward", "input_grad", "weight_grad")
+
+
+@dataclass(frozen=True)
+class VerifyTasks(Pass):
+    """Checks that a module keeps the promises of phase 3 (docs/ir.md), and changes nothing.
+
+    - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function, and the counting of
+      microbatches, which uses no result of a call.
+    - Each function has a `jaxpp.kind` that is one of the four, a stage that there is, and one call. A stage with an
+      `input_grad` or a `weight_grad` has no `backward`.
+    - No stage mark and no `jaxpp.task` is left.
+
+    Preconditions: `outline-stages` ran.
+
+    ```mlir
+    %a = call @forward_0(%x) {jaxpp.stage = 0}   ==>   error: phase 3: a stablehlo.tanh in the loop, expected calls of
+    %b = stablehlo.tanh %a                             tasks and the counting of microbatches
+    ```
+    """
+
+    name: ClassVar[str] = "verify-tasks"
+
+    def run(self, module: ir.Module) -> None:
+        """Check `module`. Raises PassError for a promise that it breaks."""
+        loop = MicrobatchLoop.of(module)
+        check_tasks(module, loop.body)
+        _check_body(loop)
+        tasks = {kind_and_stage(function): function for function in functions(module).values()}
+        for (kind, stage), function in tasks.items():
+            if kind and (kind not in _KINDS or stage >= loop.stages):
+                raise broken(3, f"a function of kind {kind} of stage {stage}, which there is not", function)
+            if kind in ("input_grad", "weight_grad") and ("backward", stage) in tasks:
+                raise broken(3, f"stage {stage} has a backward and its half, the {kind}", function)
+            for op in nested(function):
+                if at.TASK in op.attributes or boundary.is_mark(op):
+                    raise broken(3, "a stage mark" if boundary.is_mark(op) else f"{at.TASK} in a function", op)
+
+
+def _check_body(loop: MicrobatchLoop) -> None:
+    *ops, end = operations(loop.body)
+    counting = {op for op in ops if op.name != "func.call"}
+    carried = {argument for position, argument in enumerate(loop.body.arguments) if position not in loop.indices}
+    for op in counting:
+        made = [defining_op(value) for value in op.operands]
+        if any(each is not None and each.name == "func.call" for each in made) or not carried.isdisjoint(op.operands):
+            raise broken(3, f"a {op.name} in the loop, expected calls of tasks and the counting of microbatches", op)
+    for position, value in enumerate(terminator(loop.body).operands):
+        op = defining_op(value)
+        if op is not None and op.block == loop.body and (op in counting) != (position in loop.indices):
+            raise broken(3, f"the loop's value {position} comes from a {op.name}", end)

@@ -1,0 +1,187 @@
+"""Accumulators: carried values of the loop that microbatches may update in any order, and on several meshes at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant, sharded
+from jaxpp.ir.counted import constant_integer
+from jaxpp.ir.functions import body_of, callee, kind_and_stage
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.values import defining_op
+
+ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
+
+
+class Rows(NamedTuple):
+    """Microbatch m writes row `start + step * m` along `dimension`."""
+
+    dimension: int
+    start: int
+    step: int
+
+
+@dataclass(eq=False)
+class Accumulator:
+    """A carried value that is a sum or a maximum over the microbatches, or has a row of each.
+
+    Attributes:
+        operator: the operation that combines it with what a microbatch makes.
+        rows: of which microbatch each row is, when it has rows.
+        values: what it is in the loop body: the argument, and what each task makes of it.
+        stages: the stages of the tasks that update it, in their order.
+        parts: what it is so far in the unrolled program, on each mesh that updates it.
+        microbatches: those that each mesh has added.
+    """
+
+    initial: ir.Value
+    sharding: ir.Attribute | None
+    operator: str = ""
+    rows: Rows | None = None
+    values: list[ir.Value] = field(default_factory=list)
+    stages: list[int] = field(default_factory=list)
+    parts: dict[int, ir.Value] = field(default_factory=dict)
+    microbatches: dict[int, list[int]] = field(default_factory=dict)
+
+    def part(self, mesh: int, ip: ir.InsertionPoint) -> ir.Value:
+        """The accumulator of `mesh`; the first is the loop's own, the others of a sum start from zero."""
+        if mesh not in self.parts:
+            zero = bool(self.parts) and self.operator == ADD
+            self.parts[mesh] = self.initial
+            if zero:
+                zeros = constant(self.initial.type, 0, ip=ip, loc=ir.Location.unknown())
+                self.parts[mesh] = sharded(zeros, self.sharding)
+        return self.parts[mesh]
+
+    def update(self, mesh: int, microbatch: int, value: ir.Value) -> None:
+        """A task of `microbatch` on `mesh` made `value` of that mesh's accumulator."""
+        self.parts[mesh] = value
+        self.microbatches.setdefault(mesh, []).append(microbatch)
+
+    def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
+        """All parts combined, beginning with those of the home meshes of the last stage that updates it."""
+        order = dict.fromkeys(mesh for stage in reversed(self.stages) for mesh in homes[stage] if mesh in self.parts)
+        if not order:  # the schedule leaves out all that would add to it
+            return self.initial
+        first, *others = order
+        total = self.parts[first]
+        written = list(self.microbatches[first])
+        for mesh in others:
+            with ip, ir.Location.unknown():
+                if self.rows is None:
+                    made = (stablehlo.maximum if self.operator == MAXIMUM else stablehlo.add)(total, self.parts[mesh])
+                else:
+                    made = stablehlo.select(self._mask(self.rows, written), total, self.parts[mesh])
+                    written += self.microbatches[mesh]
+            total = sharded(made, self.sharding)
+        return total
+
+    def _mask(self, rows: Rows, microbatches: Sequence[int]) -> ir.Value:
+        """True in the rows of `microbatches`."""
+        shape = ir.RankedTensorType(self.initial.type).shape
+        size = shape[rows.dimension]
+        written = {rows.start + rows.step * microbatch for microbatch in microbatches}
+        flags = ", ".join("true" if row in written else "false" for row in range(size))
+        line = stablehlo.constant(ir.Attribute.parse(f"dense<[{flags}]> : tensor<{size}xi1>"))
+        mask = ir.RankedTensorType.get(shape, ir.IntegerType.get_signless(1))
+        return sharded(stablehlo.broadcast_in_dim(mask, line, [rows.dimension]), self.sharding)
+
+
+def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation]) -> dict[int, Accumulator]:
+    """The accumulators of an outlined loop, by their position among what it carries."""
+    found: dict[int, Accumulator] = {}
+    shardings: dict[ir.Attribute, list[ir.Attribute]] = {}
+    for position, initial in enumerate(loop.op.operands):
+        if position not in loop.indices:
+            argument = loop.body.arguments[position]
+            sharding = at.value_sharding(loop.op.results[position], shardings)
+            accumulator = Accumulator(initial, sharding, values=[argument])
+            if _follow(loop, functions, position, accumulator):
+                found[position] = accumulator
+    return found
+
+
+def _follow(
+    loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
+) -> bool:
+    """Follow the accumulator from task to task; whether each only updates it, and the last one's is handed on."""
+    while True:
+        use = _only_use(accumulator.values[-1])
+        if use is None:
+            return False
+        op = use.owner.operation
+        if op.name == "stablehlo.return":
+            return use.operand_number == position and bool(accumulator.stages)
+        if op.name != "func.call":
+            return False
+        function = functions[callee(op)]
+        number = _through(loop, op, body_of(function).arguments[use.operand_number], accumulator)
+        if number is None:
+            return False
+        accumulator.values.append(op.results[number])
+        accumulator.stages.append(kind_and_stage(function)[1])
+
+
+def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumulator: Accumulator) -> int | None:
+    """The result number of what a task makes of the accumulator `value`, if it only updates it."""
+    while (use := _only_use(value)) is not None:
+        op = use.owner.operation
+        if op.name == "func.return":
+            return use.operand_number
+        if op.name != "sdy.sharding_constraint":
+            # Two rows may be the same one: then the later write counts.
+            if (
+                op.name not in (ADD, MAXIMUM, INSERT)
+                or (accumulator.operator or op.name) != op.name
+                or accumulator.rows
+            ):
+                return None
+            accumulator.operator = op.name
+            if op.name == INSERT:
+                accumulator.rows = _rows(loop, call, op) if use.operand_number == 0 else None
+                if accumulator.rows is None:
+                    return None
+        value = op.results[0]
+    return None
+
+
+def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> Rows | None:
+    """The row that a microbatch writes; None unless `op` writes one whole row, a different one for each microbatch."""
+    whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
+    moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
+    if len(moving) != 1 or written != [*whole[: moving[0]], 1, *whole[moving[0] + 1 :]]:
+        return None
+    line = _line(loop, call, op.operands[2 + moving[0]])
+    if line is None:
+        return None
+    rows = Rows(moving[0], *line)
+    ends = (rows.start, rows.start + rows.step * (loop.length - 1))
+    return rows if rows.step and min(ends) >= 0 and max(ends) < whole[rows.dimension] else None
+
+
+def _line(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value) -> tuple[int, int] | None:
+    """(start, step) of an index that is `start + step * microbatch`: the loop's own, and constants added to it."""
+    start, sign = 0, 1
+    while (op := defining_op(value)) is not None:
+        if op.name not in ("stablehlo.add", "stablehlo.subtract"):
+            return None
+        left, right = (constant_integer(operand) for operand in op.operands)
+        minus = -1 if op.name == "stablehlo.subtract" else 1
+        if right is not None:
+            start, value = start + sign * minus * right, op.operands[0]
+        elif left is not None:
+            start, sign, value = start + sign * left, sign * minus, op.operands[1]
+        else:
+            return None
+    indices = {loop.body.arguments[position]: number for number, position in enumerate(loop.indices)}
+    number = indices.get(call.operands[ir.BlockArgument(value).arg_number])
+    return None if number is None else (start + sign * loop.starts[number], sign * loop.steps[number])
+
+
+def _only_use(value: ir.Value) -> ir.OpOperand | None:
+    uses = list(value.uses)
+    return uses[0] if len(uses) == 1 else None

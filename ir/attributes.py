@@ -1,0 +1,169 @@
+"""The attributes that jaxpp puts on ops, functions and values, and small readers and writers for them."""
+
+from collections.abc import Iterable, Mapping
+from math import inf
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.ir.values import defining_op
+
+KIND = "jaxpp.kind"
+STAGE = "jaxpp.stage"
+MICROBATCH = "jaxpp.microbatch"
+FUSED = "jaxpp.fused"
+STAGES = "jaxpp.stages"
+MICROBATCHES = "jaxpp.microbatches"
+PART = "jaxpp.part"
+MESH = "jaxpp.mesh"
+MESHES = "jaxpp.meshes"
+MESH_SIZES = "jaxpp.mesh_sizes"
+LAST_USE = "jaxpp.last_use"
+ARGUMENT = "jaxpp.argument"
+RESULT = "jaxpp.result"
+FEEDS = "jaxpp.feeds"
+BLOCKS = "jaxpp.blocks"
+BLOCK = "jaxpp.block"
+ROWS_SENT = "jaxpp.rows_sent"
+PEAK_BYTES = "jaxpp.peak_bytes"
+PEAK_HOST_BYTES = "jaxpp.peak_host_bytes"
+PEAK_ACTIVATIONS = "jaxpp.peak_activations"
+LOOP = "jaxpp.microbatch_loop"
+BOUNDARY = "jaxpp.boundary"
+LAYER = "jaxpp.layer"
+TASK = "jaxpp.task"
+ONCE_PER_STEP = "jaxpp.once_per_step"
+PARTITIONS = "mhlo.num_partitions"
+SHARDING = "sdy.sharding"
+DONOR = "jax.buffer_donor"
+MEMORY = "mhlo.memory_kind"
+ALIAS = "tf.aliasing_output"
+
+
+def is_ours(name: str) -> bool:
+    """Whether an attribute of this name is one of jaxpp, which says nothing about what is computed."""
+    return name.startswith("jaxpp.")
+
+
+def i64(value: int) -> ir.IntegerAttr:
+    """A 64-bit integer attribute."""
+    return ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value)
+
+
+def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
+    """An `array<i64: ...>` attribute."""
+    return ir.DenseI64ArrayAttr.get(list(values))
+
+
+def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
+    """The entries of a dictionary attribute."""
+    return {named.name: named.attr for named in ir.DictAttr(attribute)}
+
+
+def same(one: ir.Attribute | None, other: ir.Attribute | None) -> bool:
+    """Whether two attributes, or their absences, are equal; jaxlib can't compare an attribute with None."""
+    return one == other if one is not None and other is not None else one is other
+
+
+def integer(op: ir.Operation, name: str) -> int | None:
+    """The integer attribute `name` of `op`; None when it has none."""
+    attribute = op.attributes.get(name)
+    return attribute.value if isinstance(attribute, ir.IntegerAttr) else None
+
+
+def integers(op: ir.Operation, name: str) -> list[int]:
+    """The `array<i64: ...>` attribute `name` of `op`; empty when it has none."""
+    attribute = op.attributes.get(name)
+    return list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+
+
+def is_text(attribute: ir.Attribute | None) -> bool:
+    """Whether it is a string."""
+    return isinstance(attribute, ir.StringAttr)
+
+
+def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf) -> bool:
+    """Whether it is an integer in these bounds."""
+    return isinstance(attribute, ir.IntegerAttr) and least <= attribute.value < below
+
+
+def are_numbers(attribute: ir.Attribute | None, below: float = inf) -> bool:
+    """Whether it is an `array<i64: ...>` of numbers from 0 to below this bound."""
+    return isinstance(attribute, ir.DenseI64ArrayAttr) and all(0 <= number < below for number in attribute)
+
+
+def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:
+    """What a message says of the attribute `name`: `jaxpp.stage = 3 : i64`, or `no jaxpp.stage`."""
+    return f"{name} = {entry[name]}" if name in entry else f"no {name}"
+
+
+def block(entry: Mapping[str, ir.Attribute]) -> tuple[int, int] | None:
+    """(number, how many there are) of the block that an argument or result of a mesh function is; None for no stack."""
+    attribute = entry.get(BLOCK)
+    if not isinstance(attribute, ir.DenseI64ArrayAttr) or len(attribute) != 2:
+        return None
+    return attribute[0], attribute[1]
+
+
+def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None) -> ir.Attribute | None:
+    """The `#sdy.sharding` of a value, wherever its defining op or function keeps it; None when it has none.
+
+    A loop has one attribute for the shardings of all its values, which takes long to read: `lists` keeps what was read.
+    """
+    op = defining_op(value)
+    if op is None:
+        argument = ir.BlockArgument(value)
+        parent = argument.owner.owner.operation
+        if parent.name == "func.func":
+            table = parent.attributes.get("arg_attrs")
+            return None if table is None else dictionary(ir.ArrayAttr(table)[argument.arg_number]).get(SHARDING)
+        return _per_value(parent.attributes.get(SHARDING), argument.arg_number, lists)
+    number = ir.OpResult(value).result_number
+    if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
+        return op.attributes["sharding"]
+    if op.name == "sdy.manual_computation":
+        return _per_value(op.attributes["out_shardings"], number, lists)
+    return _per_value(op.attributes.get(SHARDING), number, lists)
+
+
+def _per_value(
+    attribute: ir.Attribute | None, index: int, lists: dict[ir.Attribute, list[ir.Attribute]] | None
+) -> ir.Attribute | None:
+    if attribute is None or not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+        return None
+    found = lists.get(attribute) if lists is not None else None
+    if found is None:
+        found = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
+        if lists is not None:
+            lists[attribute] = found
+    return found[index]
+
+
+def argument_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    """A dictionary of attributes for each argument of a func.func."""
+    count = len(function.regions[0].blocks[0].arguments)
+    return _table(function, "arg_attrs", count)
+
+
+def result_attributes(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    """A dictionary of attributes for each result of a func.func."""
+    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results)
+    return _table(function, "res_attrs", count)
+
+
+def _table(function: ir.Operation, table: str, count: int) -> list[dict[str, ir.Attribute]]:
+    attribute = function.attributes.get(table)
+    if attribute is None:
+        return [{} for _ in range(count)]
+    return [dictionary(entry) for entry in ir.ArrayAttr(attribute)]
+
+
+def set_tables(
+    function: ir.Operation,
+    arguments: list[dict[str, ir.Attribute]] | None = None,
+    results: list[dict[str, ir.Attribute]] | None = None,
+) -> None:
+    """Replace the argument and result attributes of a func.func."""
+    for name, table in (("arg_attrs", arguments), ("res_attrs", results)):
+        if table is not None:
+            function.attributes[name] = ir.ArrayAttr.get([ir.DictAttr.get(entry) for entry in table])

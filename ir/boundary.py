@@ -1,0 +1,54 @@
+"""Stage marks in the IR: reading, numbering and writing `jaxpp.boundary`."""
+
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.attributes import BOUNDARY, dictionary, i64
+from jaxpp.ir.errors import PassError
+
+PHASES = ("forward", "backward")
+FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """What one mark says: stage `stage` ends here (`forward`), or its gradient enters here (`backward`)."""
+
+    stage: int
+    phase: str
+    name: str = ""
+
+
+def is_mark(op: ir.Operation) -> bool:
+    """Whether `op` is a stage mark."""
+    return op.name == "stablehlo.optimization_barrier" and BOUNDARY in op.attributes
+
+
+def read(op: ir.Operation) -> Boundary:
+    """The mark that `op` carries. Raises PassError when it has an unknown form."""
+    attribute = op.attributes[BOUNDARY]
+    fields = dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
+    stage, phase, name = fields.get("stage"), fields.get("phase"), fields.get("name")
+    known = fields.keys() <= {"stage", "phase", "name"}
+    if not (
+        known
+        and isinstance(stage, ir.IntegerAttr)
+        and stage.value >= 0
+        and isinstance(phase, ir.StringAttr)
+        and phase.value in PHASES
+    ):
+        raise PassError(
+            f"unknown form of {BOUNDARY}: {attribute}", location=op.location, hint=f"a stage mark has the form {FORM}"
+        )
+    return Boundary(stage.value, phase.value, name.value if isinstance(name, ir.StringAttr) else "")
+
+
+def write(op: ir.Operation, mark: Boundary) -> None:
+    """Replace the mark that `op` carries."""
+    fields: dict[str, ir.Attribute] = {
+        "stage": i64(mark.stage),
+        "phase": ir.StringAttr.get(mark.phase),
+        "name": ir.StringAttr.get(mark.name),
+    }
+    op.attributes[BOUNDARY] = ir.DictAttr.get(fields)

@@ -1,0 +1,126 @@
+"""Makes operations, and lets a new one take over what the old one said: its sharding, its task, its location."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.functions import has_side_effect, nested, operations
+from jaxpp.ir.tasks import inherit_task
+from jaxpp.ir.values import defining_op, is_used
+
+
+def remake(
+    op: ir.Operation,
+    operands: Sequence[ir.Value] | None = None,
+    types: Sequence[ir.Type] | None = None,
+    changed: Mapping[str, ir.Attribute] | None = None,
+    *,
+    name: str = "",
+    ip: ir.InsertionPoint | None = None,
+) -> ir.Operation:
+    """Copy `op`, in front of it or at `ip`, with other operands, result types, attributes or another name.
+
+    The copy has all other attributes (the sharding and the task among them) and the location. The regions move into it;
+    the caller erases `op`.
+    """
+    made = ir.Operation.create(
+        name or op.name,
+        results=[result.type for result in op.results] if types is None else list(types),
+        operands=list(op.operands if operands is None else operands),
+        attributes={each: op.attributes[each] for each in op.attributes} | dict(changed or {}),
+        regions=len(op.regions),
+        ip=ip or ir.InsertionPoint(op),
+        loc=op.location,
+    )
+    for old, new in zip(op.regions, made.regions, strict=True):
+        for block in list(old.blocks):
+            block.append_to(new)
+    return made
+
+
+def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
+    """Let `values` stand for the results of `op`, and erase it."""
+    for result, value in zip(list(op.results), list(values), strict=True):
+        result.replace_all_uses_with(value)
+    op.erase()
+
+
+def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | None = None) -> ir.Value:
+    """`value`, the result of a new operation, with this sharding (none: no mesh), and the task that makes `source`."""
+    op = ir.OpResult(value).owner.operation
+    if source is not None:
+        inherit_task(op, defining_op(source))
+    if op.name == "sdy.sharding_constraint" and sharding is not None:
+        op.attributes["sharding"] = sharding
+    elif sharding is not None:
+        op.attributes[at.SHARDING] = sdy.TensorShardingPerValueAttr.get([sharding])
+    return value
+
+
+def shardings(found: Sequence[ir.Attribute | None]) -> dict[str, ir.Attribute]:
+    """The attribute of an operation whose results have these shardings; none where there is no mesh."""
+    known = [each for each in found if each is not None]
+    return {at.SHARDING: sdy.TensorShardingPerValueAttr.get(known)} if len(known) == len(found) else {}
+
+
+def constant(
+    type_: ir.Type, number: int, *, ip: ir.InsertionPoint | None = None, loc: ir.Location | None = None
+) -> ir.Value:
+    """A constant whose elements are all `number`."""
+    element = ir.RankedTensorType(type_).element_type
+    if isinstance(element, ir.ComplexType):  # jaxlib can't read its attribute
+        op = ir.Operation.parse(f"%0 = stablehlo.constant dense<({number}.0, 0.0)> : {type_}").operation
+        (ip or cast(ir.InsertionPoint, ir.InsertionPoint.current)).insert(op)
+        return op.results[0]
+    is_integer = isinstance(element, ir.IntegerType)
+    each = ir.IntegerAttr.get(element, number) if is_integer else ir.Attribute.parse(f"{number}.0 : {element}")
+    return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, each), ip=ip, loc=loc)
+
+
+def clone(
+    op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint, same: Mapping[ir.Value, ir.Value]
+) -> ir.Operation:
+    """Copy `op` and its regions to `ip`; the copy uses what `values` maps its operands to.
+
+    `values` gains its results. `same` maps values to others that stand for them.
+    """
+    copy = op.clone(ip).operation
+    for part in (copy, *nested(copy)):
+        for number, operand in enumerate(part.operands):
+            new = values.get(same.get(operand, operand))
+            if new is not None:
+                part.operands[number] = new
+    values.update(zip(op.results, copy.results, strict=True))
+    return copy
+
+
+def erase_dead(block: ir.Block) -> None:
+    """Erase the operations of a block whose results nobody uses, but for stage marks and what has a side effect.
+
+    A barrier of several values, as `jax.checkpoint` makes it, keeps those that somebody uses.
+    """
+    for op in reversed(operations(block)[:-1]):
+        used = [is_used(result) for result in op.results]
+        if any(used):
+            if not all(used) and op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op):
+                split_barrier(op, [[number for number, each in enumerate(used) if each]])
+        elif used and not boundary.is_mark(op) and not has_side_effect(op):
+            op.erase()
+
+
+def split_barrier(op: ir.Operation, groups: Iterable[Sequence[int]]) -> dict[int, ir.Value]:
+    """Make one barrier for each group of the values of a barrier. Returns the results, by the number of the value."""
+    results: dict[int, ir.Value] = {}
+    for group in filter(None, groups):
+        old = [op.results[number] for number in group]
+        known = shardings([at.value_sharding(result) for result in old])
+        made = remake(op, [op.operands[number] for number in group], [result.type for result in old], known)
+        for number, result, new in zip(group, old, made.results, strict=True):
+            result.replace_all_uses_with(new)
+            results[number] = new
+    op.erase()
+    return results

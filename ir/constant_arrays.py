@@ -1,0 +1,149 @@
+"""Small arrays of integers and truth values that are known before anything runs: indices, masks."""
+
+from collections.abc import Callable
+from math import prod
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.ir.counted import handed_on
+from jaxpp.ir.values import defining_op
+
+_LARGEST = 1 << 16
+
+
+def _within(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(low, value), high)
+
+
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "stablehlo.add": np.add,
+    "stablehlo.and": np.bitwise_and,
+    "stablehlo.clamp": _within,
+    "stablehlo.maximum": np.maximum,
+    "stablehlo.minimum": np.minimum,
+    "stablehlo.multiply": np.multiply,
+    "stablehlo.negate": np.negative,
+    "stablehlo.select": np.where,
+    "stablehlo.subtract": np.subtract,
+}
+_COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
+
+
+def constant_array(value: ir.Value) -> np.ndarray | None:
+    """The elements of `value`, if they are integers or truth values, not many, and made of constants.
+
+    What JAX makes of an index like `w[[2, 0, -1]]` is; a loop that hands it on, a barrier of `jax.checkpoint` or a
+    constraint on its sharding may stand in between.
+    """
+    return Constants().array(value)
+
+
+class Constants:
+    """Finds `constant_array` of many values, and remembers it."""
+
+    def __init__(self) -> None:
+        self._known: dict[ir.Value, np.ndarray | None] = {}
+
+    def scalar(self, value: ir.Value) -> np.ndarray | None:
+        """The one element of a scalar."""
+        type_ = value.type
+        return self.array(value) if isinstance(type_, ir.RankedTensorType) and not type_.rank else None
+
+    def array(self, value: ir.Value) -> np.ndarray | None:
+        """The elements of `value`."""
+        if value not in self._known:
+            self._known[value] = self._fold(value)
+        return self._known[value]
+
+    def _fold(self, value: ir.Value) -> np.ndarray | None:
+        type_ = ir.RankedTensorType(value.type) if isinstance(value.type, ir.RankedTensorType) else None
+        if type_ is None or not type_.has_static_shape or not isinstance(type_.element_type, ir.IntegerType):
+            return None
+        if prod(type_.shape) > _LARGEST:
+            return None
+        op = defining_op(value)
+        if op is None:
+            outside = handed_on(value)
+            return None if outside is None else self.array(outside)
+        if op.name in ("stablehlo.optimization_barrier", "sdy.sharding_constraint"):
+            return self.array(op.operands[ir.OpResult(value).result_number])
+        if op.name == "stablehlo.constant":
+            attribute = op.attributes["value"]
+            return np.array(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
+        if op.name not in _FOLDS and op.name not in _ARITHMETIC:
+            return None
+        operands: list[np.ndarray] = []
+        for operand in op.operands:
+            array = self.array(operand)
+            if array is None:
+                return None
+            operands.append(array)
+        if op.name in _ARITHMETIC:
+            return np.asarray(_ARITHMETIC[op.name](*operands), operands[-1].dtype)
+        return _FOLDS[op.name](op, operands)
+
+
+def is_all_true(value: ir.Value) -> bool:
+    """Whether `value` is a mask that lets everything through."""
+    op = defining_op(value)
+    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint"):
+        value = op.operands[0]
+        op = defining_op(value)
+    array = constant_array(value)
+    return array is not None and array.dtype == np.bool_ and bool(array.all())
+
+
+def _broadcast(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    shape = list(ir.RankedTensorType(op.results[0].type).shape)
+    sizes = [1] * len(shape)
+    for size, dimension in zip(
+        operands[0].shape, ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]), strict=True
+    ):
+        sizes[dimension] = size
+    return np.broadcast_to(operands[0].reshape(sizes), shape)
+
+
+def _reshape(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    return operands[0].reshape(list(ir.RankedTensorType(op.results[0].type).shape))
+
+
+def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    bounds = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices", "strides"))
+    return operands[0][tuple(slice(*each) for each in zip(*bounds, strict=True))]
+
+
+def _convert(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
+    element = ir.IntegerType(ir.RankedTensorType(op.results[0].type).element_type)
+    if element.width not in (8, 16, 32, 64):
+        return None
+    return operands[0].astype(f"{'u' if element.is_unsigned else ''}int{element.width}")
+
+
+def _compare(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
+    direction = str(op.attributes["comparison_direction"])
+    return next((holds(*operands) for name, holds in _COMPARISONS.items() if f" {name}>" in direction), None)
+
+
+def _reduce(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
+    inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+    if len(operands) != 2 or inner[0] != "stablehlo.and" or len(inner) != 2 or operands[0].dtype != np.bool_:
+        return None
+    return operands[0].all(axis=tuple(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))) & operands[1]
+
+
+_FOLDS: dict[str, Callable[[ir.Operation, list[np.ndarray]], np.ndarray | None]] = {
+    "stablehlo.broadcast_in_dim": _broadcast,
+    "stablehlo.reshape": _reshape,
+    "stablehlo.convert": _convert,
+    "stablehlo.compare": _compare,
+    "stablehlo.reduce": _reduce,
+    "stablehlo.slice": _slice,
+}

@@ -1,0 +1,180 @@
+"""Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.values import defining_op
+
+
+def constant_integer(value: ir.Value) -> int | None:
+    """The value of an integer scalar constant, perhaps handed on by loops; None for anything else."""
+    op = defining_op(value)
+    if op is None:
+        outside = handed_on(value)
+        return None if outside is None else constant_integer(outside)
+    if op.name not in ("stablehlo.constant", "sdy.constant"):
+        return None
+    type_ = ir.RankedTensorType(value.type)
+    if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
+        return None
+    return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+
+
+def handed_on(argument: ir.Value) -> ir.Value | None:
+    """What a loop starts with, for an argument of its test or body that the body returns as it is; None for others."""
+    block, number = ir.BlockArgument(argument).owner, ir.BlockArgument(argument).arg_number
+    loop = block.owner.operation
+    if loop.name != "stablehlo.while":
+        return None
+    body = loop.regions[1].blocks[0]
+    return loop.operands[number] if terminator(body).operands[number] == body.arguments[number] else None
+
+
+def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
+    """The carried positions that count iterations: (position, start, step), from constants."""
+    body = loop.regions[1].blocks[0]
+    found: list[tuple[int, int, int]] = []
+    for position, (argument, value, initial) in enumerate(
+        zip(body.arguments, terminator(body).operands, loop.operands, strict=True)
+    ):
+        start, op = constant_integer(initial), defining_op(value)
+        if start is None or op is None or op.name != "stablehlo.add":
+            continue
+        left, right = op.operands
+        step = constant_integer(right if left == argument else left)
+        if argument in (left, right) and step is not None:
+            found.append((position, start, step))
+    return found
+
+
+def advance(argument: ir.Value, value: ir.Value) -> int | None:
+    """The constant `c` of a `value` that is `argument + c`, both integer scalars; None for any other value.
+
+    There may be several additions, barriers (marks) in between, and wider integers. The sum holds modulo 2 to the power
+    of the argument's width.
+    """
+    width, total = _integer_width(argument), 0
+    if width < 2:
+        return None
+    while value != argument:
+        op = defining_op(value)
+        if op is None or _integer_width(value) < width:
+            return None
+        if op.name == "stablehlo.optimization_barrier":
+            value = op.operands[ir.OpResult(value).result_number]
+        elif op.name == "stablehlo.convert":
+            value = op.operands[0]
+        elif op.name in ("stablehlo.add", "stablehlo.subtract"):
+            left, right = op.operands
+            if op.name == "stablehlo.add" and constant_integer(left) is not None:
+                left, right = right, left
+            constant = constant_integer(right)
+            if constant is None:
+                return None
+            total += constant if op.name == "stablehlo.add" else -constant
+            value = left
+        else:
+            return None
+    return wrapped(total, width)
+
+
+def wrapped(number: int, width: int = 64) -> int:
+    """`number` wrapped around to a signed integer of `width` bits."""
+    half = 1 << (width - 1)
+    return (number + half) % (2 * half) - half
+
+
+def _integer_width(value: ir.Value) -> int:
+    """The bits of an integer scalar; 0 for anything else."""
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType) or type_.rank or not isinstance(type_.element_type, ir.IntegerType):
+        return 0
+    return type_.element_type.width
+
+
+@dataclass(frozen=True)
+class _Test:
+    """When a loop goes on: how a carried value, to which each trip adds `step`, compares to `limit`."""
+
+    position: int
+    start: int
+    step: int
+    direction: str
+    limit: int
+
+
+def _test(loop: ir.Operation) -> _Test | None:
+    """The test of `loop`, if it compares a counter, or a value that never changes, with a constant."""
+    test, body = (region.blocks[0] for region in loop.regions)
+    op = defining_op(terminator(test).operands[0])
+    if op is None or op.name != "stablehlo.compare":
+        return None
+    argument, limit = op.operands[0], constant_integer(op.operands[1])
+    if limit is None or not isinstance(argument, ir.BlockArgument) or argument.owner != test:
+        return None
+    position = argument.arg_number
+    step = next((step for where, _, step in counters(loop) if where == position), None)
+    if terminator(body).operands[position] == body.arguments[position]:
+        step = 0
+    start = constant_integer(loop.operands[position])
+    if start is None or step is None:
+        return None
+    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+    return _Test(position, start, step, direction, limit)
+
+
+def trips(loop: ir.Operation) -> int | None:
+    """How often `loop` runs, if it counts up to a constant; None when that is not known from the IR."""
+    test = _test(loop)
+    if test is None or test.direction != "LT" or test.step <= 0:
+        return None
+    return max(0, -(-(test.limit - test.start) // test.step))
+
+
+def counter_of_test(loop: ir.Operation) -> tuple[int, int, int]:
+    """(position, start, step) of the counter that the test of a loop with known trips reads; it has no value twice."""
+    test = _test(loop)
+    assert test is not None, "the number of trips is not known"
+    return test.position, test.start, test.step
+
+
+def never_ends(loop: ir.Operation) -> bool:
+    """Whether `loop` counts to a constant that it never reaches: its step is 0, or leads away from the constant."""
+    test = _test(loop)
+    if test is None:
+        return False
+    start, limit = test.start, test.limit
+    match test.direction:
+        case "LT" | "LE":
+            return test.step <= 0 and (start < limit or (start == limit and test.direction == "LE"))
+        case "GT" | "GE":
+            return test.step >= 0 and (start > limit or (start == limit and test.direction == "GE"))
+        case direction:
+            return test.step == 0 and (start == limit) == (direction == "EQ")
+
+
+def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
+    """The loops of tensors among `ops` that run a known number of times, and those inside of them."""
+    found: list[ir.Operation] = []
+    for op in ops:
+        tensors = op.name == "stablehlo.while" and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
+        if tensors and trips(op):
+            found += [op, *counted_loops(operations(op.regions[1].blocks[0]))]
+    return found
+
+
+def trip_count(loop: ir.Operation) -> int:
+    """How often the microbatch loop runs. Raises PassError when that is not a constant known from the IR."""
+    found = trips(loop)
+    if not found:
+        raise PassError(
+            "the microbatch loop has no constant trip count",
+            location=loop.location,
+            hint="loop over a fixed number of microbatches: treduce, lax.scan, or fori_loop with constant bounds",
+        )
+    return found

@@ -1,0 +1,30 @@
+"""What is wrong with a module, as its user reads it."""
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.locations import source_of
+
+
+class PassError(Exception):
+    """A pass refused a module: the user's mistake, in one short message.
+
+    `location` is that of the guilty op (JAX puts the user's file and line in it), `message` says what was found and
+    expected, `hint` what to do.
+    """
+
+    def __init__(self, message: str, *, location: ir.Location | None = None, hint: str = "") -> None:
+        self.message = message
+        self.hint = hint
+        self.source = source_of(location) if location is not None else None
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        where = f"{self.source}: " if self.source else ""
+        return f"{where}error: {self.message}" + (f"\n  {self.hint}" if self.hint else "")
+
+
+class ProgramError(PassError, ValueError):
+    """The module is no program (docs/ir.md, section 6), or the program can't run on the meshes that it is given."""
+
+    def __str__(self) -> str:
+        return super().__str__() if self.source else super().__str__().removeprefix("error: ")

@@ -1,0 +1,198 @@
+"""Functions of a module: finding them, making them, calling them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.ops import traits
+
+
+def functions(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions of `module` by name, in their order."""
+    return {name_of(op): op.operation for op in module.body.operations if op.operation.name == "func.func"}
+
+
+def name_of(function: ir.Operation | ir.OpView) -> str:
+    """The symbol name of a func.func."""
+    return ir.StringAttr(function.attributes["sym_name"]).value
+
+
+def main_of(module: ir.Module) -> ir.Operation:
+    """The function `@main`. Raises PassError when there is none, it is private, or it has no straight body."""
+    main = functions(module).get("main")
+    if main is None:
+        raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
+    if str(main.attributes.get("sym_visibility")) == '"private"':
+        raise PassError("@main is private", location=main.location, hint="give a module as JAX lowers it")
+    if len(main.regions[0].blocks) != 1:
+        raise PassError(
+            f"@main has {len(main.regions[0].blocks)} blocks, expected one",
+            location=main.location,
+            hint="give a module as JAX lowers it",
+        )
+    return main
+
+
+def body_of(function: ir.Operation) -> ir.Block:
+    """The single block of a function."""
+    return function.regions[0].blocks[0]
+
+
+def operations(block: ir.Block) -> list[ir.Operation]:
+    """The operations of a block, as a list that survives edits."""
+    return [op.operation for op in block.operations]
+
+
+def terminator(block: ir.Block) -> ir.Operation:
+    """The last operation of a block, found without the walk over all others that `block.operations[-1]` takes."""
+    last = ir.InsertionPoint.at_block_terminator(block).ref_operation
+    assert last is not None  # MLIR raises ValueError for a block without a terminator
+    return last.operation
+
+
+def callee(call: ir.Operation) -> str:
+    """The name of the function that a func.call calls."""
+    return ir.FlatSymbolRefAttr(call.attributes["callee"]).value
+
+
+def nested(op: ir.Operation) -> Iterator[ir.Operation]:
+    """All operations inside the regions of `op`, outermost first, as a list that survives edits."""
+    if not len(op.regions):
+        return iter(())
+    found: list[ir.Operation] = []
+
+    def visit(inner: ir.Operation) -> ir.WalkResult:
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    op.walk(visit, ir.WalkOrder.PRE_ORDER)  # three times as fast as Python's loops over regions and blocks
+    return iter(found[1:])
+
+
+def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
+    """The functions that function `name` refers to, directly or not, by a call or otherwise; itself first."""
+    found = {name: None}
+    work = [name]
+    while work:
+        for op in nested(by_name[work.pop()]):
+            if op.name == "stablehlo.constant":  # refers to nothing, and jaxlib can't read complex ones
+                continue
+            for symbol in (symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)):
+                if symbol in by_name and symbol not in found:
+                    found[symbol] = None
+                    work.append(symbol)
+    return list(found)
+
+
+def recursive(by_name: Mapping[str, ir.Operation]) -> str | None:
+    """The name of a function that calls itself, directly or not; None where there is none."""
+    calls: dict[str, set[str]] = {}
+    for name, function in by_name.items():
+        calls[name] = {callee(op) for op in nested(function) if op.name == "func.call"} & by_name.keys()
+    done: set[str] = set()
+    for start in calls:
+        # Each function on the way from `start`, with those of its callees that are still to be visited.
+        path: dict[str, list[str]] = {start: list(calls[start])}
+        while path:
+            name, ahead = next(reversed(path.items()))
+            if not ahead:
+                done.add(name)
+                del path[name]
+                continue
+            target = ahead.pop()
+            if target in path:
+                return target
+            if target not in done:
+                path[target] = list(calls[target])
+    return None
+
+
+def _symbols(attribute: ir.Attribute) -> list[str]:
+    if isinstance(attribute, ir.FlatSymbolRefAttr):
+        return [attribute.value]
+    if isinstance(attribute, ir.ArrayAttr):
+        return [name for entry in attribute for name in _symbols(entry)]
+    return []
+
+
+def has_side_effect(op: ir.Operation) -> bool:
+    """Whether running `op` once differs from running it twice: a callback, `debug.print`, a stateful generator."""
+    return any(map(_declares_effect, (op, *nested(op))))
+
+
+def _declares_effect(op: ir.Operation) -> bool:
+    flag = op.attributes.get("has_side_effect")
+    return traits(op).effect or (isinstance(flag, ir.BoolAttr) and flag.value)
+
+
+def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
+    """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
+    values = dict.fromkeys(op.operands)
+    if len(op.regions):
+        inside: set[ir.Operation] = set(nested(op)) | {op}
+        for inner in nested(op):
+            for value in inner.operands:
+                owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
+                if owner not in inside:
+                    values.setdefault(value)
+    return list(values)
+
+
+def create(
+    module: ir.Module,
+    name: str,
+    inputs: Sequence[ir.Type],
+    results: Sequence[ir.Type],
+    attributes: Mapping[str, ir.Attribute],
+    *,
+    visibility: str = "private",
+    before: ir.Operation | None = None,
+) -> ir.Operation:
+    """A function with an empty entry block, at the end of the module or before `before`.
+
+    Raises PassError when the module has a function of that name, which only one that was no task can have.
+    """
+    if name in ir.SymbolTable(module.operation):
+        raise PassError(f"the module already has a function @{name}", hint="rename it: jaxpp needs the name")
+    function = ir.Operation.create(
+        "func.func",
+        attributes={
+            "sym_name": ir.StringAttr.get(name),
+            "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(inputs), list(results))),
+            "sym_visibility": ir.StringAttr.get(visibility),
+            **attributes,
+        },
+        regions=1,
+        ip=ir.InsertionPoint(before) if before is not None else ir.InsertionPoint(module.body),
+        loc=ir.Location.unknown(),
+    )
+    ir.Block.create_at_start(function.regions[0], list(inputs))
+    return function
+
+
+def call(
+    function: str,
+    results: Sequence[ir.Type],
+    operands: Sequence[ir.Value],
+    attributes: Mapping[str, ir.Attribute],
+    ip: ir.InsertionPoint,
+    location: ir.Location,
+) -> ir.Operation:
+    """A func.call at `ip`."""
+    return ir.Operation.create(
+        "func.call",
+        results=list(results),
+        operands=list(operands),
+        attributes={"callee": ir.FlatSymbolRefAttr.get(function), **attributes},
+        ip=ip,
+        loc=location,
+    )
+
+
+def kind_and_stage(function: ir.Operation) -> tuple[str, int]:
+    """The `jaxpp.kind` and `jaxpp.stage` of a task function; stage -1 when it has none."""
+    kind = function.attributes.get(at.KIND)
+    stage = at.integer(function, at.STAGE)
+    return (ir.StringAttr(kind).value if kind is not None else "", -1 if stage is None else stage)

@@ -1,0 +1,130 @@
+"""The microbatch loop in its canonical form (docs/ir.md, section 2)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.values import defining_op
+
+_MOST = 1 << 20
+"""The most microbatches or stages that a loop may have: more are a mistake, and would take hours."""
+
+
+def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
+    """What `jaxpp.microbatch_loop` says; empty for a loop without it."""
+    attribute = loop.attributes.get(at.LOOP)
+    if attribute is None:
+        return {}
+    fields = at.dictionary(attribute) if isinstance(attribute, ir.DictAttr) else None
+    kinds = {"length": ir.IntegerAttr, "schedule": ir.StringAttr}
+    if fields is None or any(name in fields and not isinstance(fields[name], kind) for name, kind in kinds.items()):
+        raise PassError(
+            f"unknown form of {at.LOOP}: {attribute}",
+            location=loop.location,
+            hint='it is a dictionary: {length = 8 : i64, schedule = "..."}',
+        )
+    return fields
+
+
+@lru_cache(maxsize=1)  # several passes after one another read the same text, which may be long
+def _parsed(text: str) -> schedules.Schedule:
+    return schedules.parse(text)
+
+
+@dataclass(frozen=True)
+class MicrobatchLoop:
+    """A `stablehlo.while` that `find-microbatch-loop` canonicalized."""
+
+    op: ir.Operation
+    length: int
+    stages: int
+    schedule: str
+    indices: list[int]
+    starts: list[int]
+    steps: list[int]
+
+    @property
+    def body(self) -> ir.Block:
+        """The block that runs once per microbatch."""
+        return self.op.regions[1].blocks[0]
+
+    @property
+    def plan(self) -> schedules.Schedule:
+        """The schedule itself. Raises PassError when its text is none."""
+        try:
+            return _parsed(self.schedule)
+        except schedules.ScheduleError as error:
+            raise PassError(str(error), location=self.op.location) from error
+
+    def stages_with(self, *kinds: str) -> set[int]:
+        """The stages of which the schedule has tasks of these kinds; none where the loop carries no schedule."""
+        return {task.stage for task in self.plan if task.kind in kinds} if self.schedule else set()
+
+    def is_of_a_task(self, value: ir.Value) -> bool:
+        """Whether the call of a task in the body makes `value`."""
+        op = defining_op(value)
+        return op is not None and op.name == "func.call" and op.block == self.body
+
+    @staticmethod
+    def of(module: ir.Module) -> "MicrobatchLoop":
+        """The loop of `module`. Raises PassError when `find-microbatch-loop` has not run."""
+        main = main_of(module)
+        for op in operations(body_of(main)):
+            if at.LOOP in op.attributes:
+                fields = entries(op)
+                if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
+                    return _read(op, fields)
+        raise PassError(
+            "no microbatch loop in its canonical form", location=main.location, hint="run find-microbatch-loop first"
+        )
+
+    def write(self) -> None:
+        """Write this on the loop, as `jaxpp.microbatch_loop`."""
+        self.op.attributes[at.LOOP] = ir.DictAttr.get(
+            {
+                "length": at.i64(self.length),
+                "schedule": ir.StringAttr.get(self.schedule),
+                "stages": at.i64(self.stages),
+                "indices": at.i64s(self.indices),
+                "starts": at.i64s(self.starts),
+                "steps": at.i64s(self.steps),
+            }
+        )
+
+
+def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
+    """The loop that carries these fields. Raises PassError where they have another form than docs/ir.md says."""
+    numbers = [fields[name] for name in ("length", "stages")]
+    counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
+    arrays = [fields[name] for name in ("indices", "starts", "steps")]
+    lists = [list(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
+    well_formed = (
+        loop.name == "stablehlo.while"
+        and len(counts) == 2
+        and all(0 <= count <= _MOST for count in counts)
+        and len({len(each) for each in lists}) == 1
+        and len(lists) == 3
+        and len(set(lists[0])) == len(lists[0])
+        and all(0 <= index < len(loop.operands) and _can_count(loop.operands[index]) for index in lists[0])
+    )
+    if not well_formed:
+        found = ", ".join(f"{name} = {said}" for name, said in fields.items() if name != "schedule")
+        raise PassError(
+            f"{at.LOOP} does not fit its loop: {found}",
+            location=loop.location,
+            hint="run find-microbatch-loop, which writes it",
+        )
+    schedule = ir.StringAttr(fields["schedule"]).value
+    return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2])
+
+
+def _can_count(value: ir.Value) -> bool:
+    """Whether a value can count microbatches: it is an integer scalar."""
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)

@@ -1,0 +1,114 @@
+"""What the passes know of each operation: its traits, in one table with a row for each combination of them.
+
+A new operation is entered here; no pass has such a table of its own. How a pass treats an operation (how it cuts it
+into rows, how it evaluates it) stands in the pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from jaxlib.mlir import ir
+
+
+@dataclass(frozen=True)
+class Traits:
+    """The traits of an operation. One that has no row has none: nothing may be taken for granted of it.
+
+    Attributes:
+        cheap: computing it again costs no more than reading its result.
+        light: it takes about as long as reading its operands, or less.
+        elementwise: each element of the result depends on those at its place in the operands; see `is_elementwise`.
+        view: the result has elements of operand 0 and no others: in other places, several times, or cast.
+        linear: groups of operands in which the operation is linear together, while the others stay fixed: for (0, 1),
+            `op(a + b, c + d) == op(a, c) + op(b, d)`; see `linear_in`.
+        product: a matrix product, a convolution, or an operation that may take as long. Such operations make the
+            gradients of weights.
+        effect: running it once differs from running it twice, or not at all.
+        collective: devices exchange values, by their numbers.
+    """
+
+    cheap: bool = False
+    light: bool = False
+    elementwise: bool = False
+    view: bool = False
+    linear: tuple[tuple[int, ...], ...] = ()
+    product: bool = False
+    effect: bool = False
+    collective: bool = False
+
+
+_LIGHT = Traits(light=True)
+_CHEAP = Traits(cheap=True, light=True)
+_VIEW = replace(_CHEAP, view=True, linear=((0,),))
+_SIMPLE = replace(_CHEAP, elementwise=True)
+_FUNCTION = replace(_LIGHT, elementwise=True)
+
+_ROWS = (
+    (_CHEAP, "broadcast concatenate constant dynamic_slice dynamic_update_slice iota pad"),
+    (_VIEW, "broadcast_in_dim reshape reverse slice transpose"),
+    (replace(_VIEW, elementwise=True), "convert sdy.sharding_constraint"),
+    (replace(_VIEW, elementwise=True, linear=()), "bitcast_convert"),
+    (replace(_SIMPLE, linear=((0, 1),)), "add subtract"),
+    (replace(_SIMPLE, linear=((0,), (1,))), "multiply"),
+    (replace(_SIMPLE, linear=((0,),)), "divide negate"),
+    (_SIMPLE, "abs ceil clamp complex floor imag maximum minimum real reduce_precision remainder"),
+    (_SIMPLE, "round_nearest_afz round_nearest_even select sign chlo.conj chlo.square"),
+    (_SIMPLE, "and count_leading_zeros not or popcnt shift_left shift_right_arithmetic shift_right_logical xor"),
+    (_SIMPLE, "compare is_finite chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf"),
+    (_FUNCTION, "atan2 cbrt cosine exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt"),
+    (_FUNCTION, "tan tanh chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.cosh"),
+    (_FUNCTION, "chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.lgamma chlo.mulhi chlo.next_after chlo.polygamma"),
+    (_FUNCTION, "chlo.sinh chlo.tan chlo.zeta"),
+    (_LIGHT, "gather reduce"),
+    (Traits(product=True), "convolution custom_call dot dot_general scatter chlo.ragged_dot"),
+    (Traits(effect=True), "infeed outfeed recv rng send"),
+    (Traits(collective=True), "all_gather all_reduce all_to_all collective_broadcast collective_permute"),
+    (Traits(collective=True), "collective_reduce reduce_scatter"),
+)
+
+_UNKNOWN = Traits()
+_TRAITS = {name if "." in name else f"stablehlo.{name}": row for row, names in _ROWS for name in names.split()}
+
+
+def traits(op: ir.Operation) -> Traits:
+    """The traits of `op`, by its name."""
+    return _TRAITS.get(op.name, _UNKNOWN)
+
+
+# How many operations at most are computed again to make one value, rather than kept or sent; one that is needed twice
+# counts twice. JAX's masks, positions and casts take 2 to 20; a threefry generator, which is not worth it, hundreds.
+MOST_RECOMPUTED = 48
+
+
+def is_cheap(op: ir.Operation) -> bool:
+    """Whether computing `op` again costs no more than reading its result."""
+    return traits(op).cheap
+
+
+def is_elementwise(op: ir.Operation) -> bool:
+    """Whether each element of the one result of `op` depends on the operands' elements at its place, and on scalars."""
+    if not traits(op).elementwise:
+        return False
+    shape = _shape(op.results[0])
+    scalars = op.name in ("stablehlo.select", "stablehlo.clamp")
+    return all((found := _shape(value)) == shape or (scalars and not found) for value in op.operands)
+
+
+def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
+    """The groups of operands in which `op` is linear: none for a cast that rounds, nor for factors of integers."""
+    if op.name == "stablehlo.convert":
+        before, after = float_width(op.operands[0]), float_width(op.results[0])
+        return traits(op).linear if 0 < before <= after else ()
+    if op.name in ("stablehlo.multiply", "stablehlo.divide") and not float_width(op.results[0]):
+        return ()
+    return traits(op).linear
+
+
+def float_width(value: ir.Value) -> int:
+    """The bits of a floating point number; 0 for other types."""
+    element = ir.RankedTensorType(value.type).element_type
+    return element.width if isinstance(element, ir.FloatType) else 0
+
+
+def _shape(value: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(value.type).shape)

@@ -1,0 +1,224 @@
+"""The attributes of a program module, one by one: that they say what docs/ir.md (section 6) promises.
+
+Those of calls, sends and receives are read, and checked, by `read_program`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.functions import callee, functions, name_of, terminator
+
+Entry = Mapping[str, ir.Attribute]
+
+
+Block = tuple[int, int] | None
+"""(number, how many there are) of a block of a stack; None for a value that each of its meshes has whole."""
+
+
+class Border(NamedTuple):
+    """What an argument or result of a mesh function is: argument or result `number` of the step, or a block of it."""
+
+    number: int
+    donated: bool
+    block: Block
+    sharding: ir.Attribute | None
+
+
+def check_form(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
+    """Check the attributes of the module and of its functions; `meshes` are the mesh functions.
+
+    Raises ProgramError that says what was found where, and what was expected.
+    """
+    said = at.integer(module.operation, at.MESHES)
+    if said != len(meshes):
+        raise ProgramError(f"{at.MESHES} is {said}, the module has {len(meshes)} mesh functions")
+    for op in module.body.operations:
+        if op.operation.name not in ("func.func", "sdy.mesh"):
+            raise ProgramError(f"a {op.operation.name} outside of the functions", location=op.location)
+    _check_sizes(module, len(meshes))
+    for function in functions(module).values():
+        _check_function(function)
+    for mesh in meshes:
+        _check_results(mesh)
+
+
+def _check_results(mesh: ir.Operation) -> None:
+    end = terminator(mesh.regions[0].blocks[0])
+    for number, value in enumerate(end.operands):
+        if not isinstance(value.type, ir.RankedTensorType):
+            raise ProgramError(f"result {number} is of type {value.type}, expected a tensor", location=end.location)
+
+
+def _check_sizes(module: ir.Module, meshes: int) -> None:
+    partitions = module.operation.attributes.get(at.PARTITIONS)
+    if partitions is not None and not at.is_number(partitions, least=1):
+        raise ProgramError(f"{at.PARTITIONS} is {partitions}, expected the number of devices of a mesh")
+    sizes = module.operation.attributes.get(at.MESH_SIZES)
+    if sizes is None:
+        return
+    entries = list(sizes) if isinstance(sizes, ir.ArrayAttr) else []
+    axes = [at.dictionary(entry) if isinstance(entry, ir.DictAttr) else {} for entry in entries]
+    if len(axes) != meshes:
+        raise ProgramError(f"{at.MESH_SIZES} is a list of {len(axes)}, the module has {meshes} meshes")
+    for mesh, each in enumerate(axes):
+        if each.keys() != axes[0].keys() or not each or not all(at.is_number(size, least=1) for size in each.values()):
+            raise ProgramError(f"{at.MESH_SIZES} says {entries[mesh]} of mesh {mesh}, expected the size of every axis")
+
+
+def _is_flag(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.BoolAttr | ir.UnitAttr)
+
+
+def _check_function(function: ir.Operation) -> None:
+    """A function that is called: its kind, its stage, and the arguments whose buffers it takes over."""
+    for name, expected, holds in (
+        (at.KIND, "a string", at.is_text),
+        (at.STAGE, "the number of a stage", at.is_number),
+    ):
+        _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
+    types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    _check_parts(function)
+    taken: dict[int, int] = {}
+    for number, entry in enumerate(_arguments(function)):
+        what = f"argument {number} of @{name_of(function)}"
+        _check(function, what, entry, at.DONOR, "true or false", _is_flag)
+        if at.ALIAS not in entry:
+            continue
+        count = len(types.results)
+        _check(
+            function, what, entry, at.ALIAS, f"the number of one of {count} results", partial(at.is_number, below=count)
+        )
+        result = ir.IntegerAttr(entry[at.ALIAS]).value
+        if result in taken:
+            message = f"{what} becomes result {result}, and so does argument {taken[result]}"
+            raise ProgramError(message, location=function.location)
+        taken[result] = number
+        if types.inputs[number] != types.results[result]:
+            found = f"{types.inputs[number]}, {types.results[result]}"
+            message = f"{what} becomes result {result}, which is of another type: {found}"
+            raise ProgramError(message, location=function.location)
+
+
+def _check_parts(function: ir.Operation) -> None:
+    """In a function that is several tasks each argument and result says to which one it belongs; else none does."""
+    kind = function.attributes.get(at.KIND)
+    count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
+    for border, entries in (("argument", _arguments(function)), ("result", at.result_attributes(function))):
+        for number, entry in enumerate(entries):
+            if (at.PART in entry) != (count > 1) or (count > 1 and not at.is_number(entry[at.PART], below=count)):
+                what = f"{border} {number} of @{name_of(function)}, which is {count} tasks"
+                raise ProgramError(f"{what}, has {at.found(entry, at.PART)}", location=function.location)
+
+
+def _check(
+    op: ir.Operation,
+    what: str,
+    entry: Entry | ir.OpAttributeMap,
+    name: str,
+    expected: str,
+    holds: Callable[[ir.Attribute], bool],
+) -> None:
+    """Raise ProgramError where `entry` has an attribute of this name for which `holds` is false."""
+    if name in entry and not holds(entry[name]):
+        raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
+
+
+def _arguments(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
+    return at.argument_attributes(function) if len(function.regions[0].blocks) else []
+
+
+@dataclass
+class _Value:
+    """An argument or a result of the step, as the meshes have it."""
+
+    types: dict[int, ir.Type] = field(default_factory=dict[int, ir.Type])
+    borders: dict[int, Border] = field(default_factory=dict[int, Border])
+
+
+def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]]:
+    """For each mesh function its arguments, or its results. Raises ProgramError unless they are those of the step.
+
+    kind: "argument" or "result".
+    """
+    name, table = (at.ARGUMENT, at.argument_attributes) if kind == "argument" else (at.RESULT, at.result_attributes)
+    values: dict[int, _Value] = {}
+    borders: list[list[Border]] = []
+    for mesh, function in enumerate(meshes):
+        signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+        types = signature.inputs if kind == "argument" else signature.results
+        borders.append([])
+        for position, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
+            border = _read_border(function, kind, position, entry, name)
+            value = values.setdefault(border.number, _Value())
+            if mesh in value.types:
+                said = f"{name} = {entry[name]}"
+                raise ProgramError(f"@{name_of(function)} has a second {kind} with {said}", location=function.location)
+            value.types[mesh] = type_
+            value.borders[mesh] = border
+            borders[-1].append(border)
+    for number, value in values.items():
+        _check_value(f"{kind} {number} of the step", value, meshes)
+    missing = next((number for number in range(len(values)) if number not in values), None)
+    if kind == "result" and missing is not None:
+        raise ProgramError(f"no mesh returns result {missing} of the step")
+    return borders
+
+
+def _read_border(function: ir.Operation, kind: str, position: int, entry: Entry, name: str) -> Border:
+    what = f"{kind} {position} of @{name_of(function)}"
+    if name not in entry:
+        raise ProgramError(f"{what} has no {name}", location=function.location)
+    _check(function, what, entry, name, f"the number of the step's {kind}", at.is_number)
+    _check(function, what, entry, at.BLOCK, "array<i64: number, count>", _is_block)
+    number = ir.IntegerAttr(entry[name]).value
+    return Border(number, at.DONOR in entry or at.ALIAS in entry, at.block(entry), entry.get(at.SHARDING))
+
+
+def _is_block(said: ir.Attribute) -> bool:
+    return isinstance(said, ir.DenseI64ArrayAttr) and len(said) == 2 and 0 <= said[0] < said[1]
+
+
+def _check_value(what: str, value: _Value, meshes: Sequence[ir.Operation]) -> None:
+    """All meshes agree about it, and its blocks are all there."""
+    first = next(iter(value.types))
+    donated = value.borders[first].donated
+    for mesh, type_ in value.types.items():
+        where = meshes[mesh].location
+        if type_ != value.types[first]:
+            found = f"of type {type_} on mesh {mesh}, {value.types[first]} on mesh {first}"
+            raise ProgramError(f"{what} is {found}", location=where)
+        if value.borders[mesh].donated != donated:
+            giver, keeper = (first, mesh) if donated else (mesh, first)
+            raise ProgramError(f"{what} is donated on mesh {giver}, kept on mesh {keeper}", location=where)
+    blocks = {mesh: border.block for mesh, border in value.borders.items() if border.block is not None}
+    if blocks:
+        found, count = sorted(map(list, blocks.values())), len(value.types)
+        if found != [[number, count] for number in range(count)]:
+            message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
+            raise ProgramError(message, location=meshes[next(iter(blocks))].location)
+
+
+def check_call(op: ir.Operation, mesh: int) -> None:
+    """Check the mesh and the tasks of a call in the function of `mesh`."""
+    what = f"the call of @{callee(op)}"
+    expected = f"{mesh}, the mesh of its function"
+    _check(op, what, op.attributes, at.MESH, expected, partial(at.is_number, least=mesh, below=mesh + 1))
+    pairs = ((at.STAGE, at.MICROBATCH), (at.STAGES, at.MICROBATCHES))
+    for name in pairs[0]:
+        _check(op, what, op.attributes, name, "a number from 0 on", at.is_number)
+    for name in pairs[1]:
+        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", _are_some)
+    given = [name for pair in pairs for name in pair if name in op.attributes]
+    if given and tuple(given) not in pairs:
+        expected = f"{at.STAGE} and {at.MICROBATCH}, or {at.STAGES} and {at.MICROBATCHES}"
+        raise ProgramError(f"{what} has {' and '.join(given)}, expected {expected}", location=op.location)
+
+
+def _are_some(said: ir.Attribute) -> bool:
+    return at.are_numbers(said) and len(ir.DenseI64ArrayAttr(said)) > 0

@@ -1,0 +1,189 @@
+"""The reader of program modules: makes the typed program of a module, or says what is wrong with the module.
+
+The runtime, the reference interpreter and `verify-program` all take their program from here. Nothing else reads, or
+checks, what a mesh runs.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.functions import callee, functions, nested, recursive
+from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.program import Argument, Program, Receive, Result, Send
+from jaxpp.ir.program_form import Border, check_form, read_borders
+from jaxpp.ir.read_line import Line, Source, Tables, Transfer
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
+
+
+def read_program(module: ir.Module) -> Program:
+    """The program of `module`; its functions have no bytecode.
+
+    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+
+    Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
+    send, nothing is used after its last use, and no mesh waits forever.
+    """
+    return ProgramReader(module).program
+
+
+class ProgramReader:
+    """What was read of one program module.
+
+    Attributes:
+        program: the program.
+        lines: what each mesh runs.
+        sources: where each function of the program comes from.
+    """
+
+    def __init__(self, module: ir.Module) -> None:
+        bodies = mesh_functions(module)
+        check_form(module, bodies)
+        axes = MeshAxes.of_each(module, len(bodies))
+        arguments, results = (_whole(read_borders(bodies, kind), axes) for kind in ("argument", "result"))
+        resharded = any(each != axes[0] for each in axes)
+        tables = Tables(module, _tasks(module), resharded=resharded)
+        self.sources: Mapping[str, Source] = tables.sources
+        self.lines = [Line(tables, mesh, op, axes[mesh]) for mesh, op in enumerate(bodies)]
+        for mesh, line in enumerate(self.lines):
+            line.read(arguments[mesh], results[mesh])
+        _check_channels(tables, self.lines)
+        self.program = Program(
+            meshes=len(bodies),
+            partitions=tuple(each.partitions for each in axes),
+            axis_sizes=tuple(dict(each.named) for each in axes),
+            functions=tables.functions,
+            sequences=tuple(tuple(line.sequence) for line in self.lines),
+            registers=tuple(tuple(line.specs) for line in self.lines),
+            arguments=_arguments(self.lines),
+            results=_results(self.lines),
+        )
+        _check_order(self.program, tables)
+
+
+def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
+    """The functions that a mesh can call. Raises ProgramError for one that calls itself, or a mesh."""
+    known = functions(module)
+    tasks = {name: function for name, function in known.items() if at.MESH not in function.attributes}
+    again = recursive(tasks)
+    if again is not None:
+        raise ProgramError(f"@{again} calls itself", location=known[again].location)
+    for function in tasks.values():
+        for op in nested(function):
+            if op.name == "func.call" and callee(op) not in tasks:
+                raise ProgramError(f"a call of @{callee(op)}, which is no task in the module", location=op.location)
+    return {name: function for name, function in tasks.items() if len(function.regions[0].blocks) == 1}
+
+
+def _whole(borders: Sequence[Sequence[Border]], axes: Sequence[MeshAxes]) -> list[list[Border]]:
+    """`borders`, replicated where meshes of different sizes have them: `jax.Array`s can have them no other way."""
+    sizes: dict[int, set[MeshAxes]] = {}
+    for mesh, line in enumerate(borders):
+        for border in line:
+            sizes.setdefault(border.number, set()).add(axes[mesh])
+    return [
+        [border._replace(sharding=None) if len(sizes[border.number]) > 1 else border for border in line]
+        for line in borders
+    ]
+
+
+def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
+    """Every receive has its one send, with the same meshes and type; and sharding, where the meshes have one size."""
+    pairs = (tables.sends, tables.receives, "recv"), (tables.receives, tables.sends, "send")
+    for transfers, others, other in pairs:
+        for channel, each in transfers.items():
+            if channel not in others:
+                raise ProgramError(
+                    f"channel {channel} from mesh {each.source} to mesh {each.target} has no {other}",
+                    location=each.op.location,
+                )
+    for channel, send in tables.sends.items():
+        receive = tables.receives[channel]
+        sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
+        if (send.source, send.target) != (receive.source, receive.target) or sent is not taken:
+            _check_pair(channel, send, receive, lines)
+
+
+def _check_pair(channel: int, send: Transfer, receive: Transfer, lines: Sequence[Line]) -> None:
+    sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
+    symbol, same_size = lines[0].axes.name, lines[send.mesh].axes == lines[receive.mesh].axes
+    differ = {
+        "meshes": [(each.source, each.target) for each in (send, receive)],
+        "type": [tensor_text(each) for each in (sent, taken)],
+        "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
+    }
+    for what, (one, other) in differ.items():
+        if one != other:
+            message = f"channel {channel}: sent with {what} {one}, received with {other}"
+            raise ProgramError(message, location=receive.op.location)
+
+
+def _check_order(program: Program, tables: Tables) -> None:
+    """Run all sequences at once, each until it waits; a send never waits. Raises ProgramError when all wait."""
+    hops = [[each for each in line if isinstance(each, Send | Receive)] for line in program.sequences]
+    position = [0] * len(hops)
+    sent: set[int] = set()
+    waiting: dict[int, int] = {}
+    work = deque(range(len(hops)))
+    while work:
+        mesh = work.popleft()
+        line = hops[mesh]
+        while position[mesh] < len(line):
+            hop = line[position[mesh]]
+            if isinstance(hop, Send):
+                sent.add(hop.channel)
+                if hop.channel in waiting:
+                    work.append(waiting.pop(hop.channel))
+            elif hop.channel not in sent:
+                waiting[hop.channel] = mesh
+                break
+            position[mesh] += 1
+    if waiting:
+        channels = sorted(waiting, key=lambda channel: waiting[channel])
+        stuck = [tables.receives[channel] for channel in channels]
+        waits = [
+            f"mesh {hop.target} waits for channel {channel} from mesh {hop.source}"
+            for channel, hop in zip(channels, stuck, strict=True)
+        ]
+        raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].op.location)
+
+
+def _arguments(lines: Sequence[Line]) -> dict[int, Argument]:
+    found: dict[int, list[tuple[int, Border, int]]] = {}
+    for line in lines:
+        for border, register in line.arguments:
+            found.setdefault(border.number, []).append((line.mesh, border, register))
+    arguments: dict[int, Argument] = {}
+    for number, places in sorted(found.items()):
+        spec, registers, stacked = _places(f"argument {number} of the step", places, lines)
+        arguments[number] = Argument(spec, places[0][1].donated, registers, stacked)
+    return arguments
+
+
+def _results(lines: Sequence[Line]) -> tuple[Result, ...]:
+    found: dict[int, list[tuple[int, Border, int]]] = {}
+    for line in lines:
+        for border, register in line.results:
+            found.setdefault(border.number, []).append((line.mesh, border, register))
+    return tuple(
+        Result(*_places(f"result {number} of the step", places, lines)) for number, places in sorted(found.items())
+    )
+
+
+def _places(
+    what: str, places: Sequence[tuple[int, Border, int]], lines: Sequence[Line]
+) -> tuple[TensorSpec, tuple[tuple[int, int], ...], bool]:
+    """(spec, (mesh, register) of each place, whether these are the blocks of a stack, in their order)."""
+    mesh, border, register = places[0]
+    spec = lines[mesh].specs[register]
+    for other, _, number in places:
+        if lines[other].specs[number] != spec or spec.unreduced:
+            raise ProgramError(f"{what} is {lines[other].specs[number]} on mesh {other}, {spec} on mesh {mesh}")
+    stacked = border.block is not None
+    if stacked:
+        places = sorted(places, key=lambda place: place[1].block or (-1, 0))
+    return spec, tuple((mesh, number) for mesh, _, number in places), stacked

@@ -1,0 +1,101 @@
+"""Tensors and rows of them: their shapes and types, and the operations that take rows out and put them together."""
+
+from collections.abc import Sequence
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.values import defining_op
+
+
+def shape_of(value: ir.Value) -> list[int]:
+    """The shape of a ranked tensor."""
+    return list(ir.RankedTensorType(value.type).shape)
+
+
+def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
+    """`type_` with another size along one dimension."""
+    whole = ir.RankedTensorType(type_)
+    shape = list(whole.shape)
+    shape[dimension] = size
+    return ir.RankedTensorType.get(shape, whole.element_type)
+
+
+def concatenation(values: Sequence[ir.Value], dimension: int, ip: ir.InsertionPoint) -> ir.Value:
+    """The values, one after the other along `dimension`: itself if it is one."""
+    if len(values) == 1:
+        return values[0]
+    return stablehlo.concatenate(values, dimension, ip=ip, loc=values[0].location)
+
+
+def slice_of(
+    source: ir.Value, starts: Sequence[int], sizes: Sequence[int], ip: ir.InsertionPoint, location: ir.Location
+) -> ir.Value:
+    """A slice with constant bounds."""
+    limits = [start + size for start, size in zip(starts, sizes, strict=True)]
+    return stablehlo.slice(source, starts, limits, [1] * len(starts), ip=ip, loc=location)
+
+
+def rows_of(source: ir.Value, dimension: int, first: int, size: int, ip: ir.InsertionPoint) -> ir.Value:
+    """`size` rows of `source` along `dimension`, from `first` on: itself if these are all."""
+    sizes = shape_of(source)
+    if sizes[dimension] == size:
+        return source
+    starts = [0] * len(sizes)
+    starts[dimension], sizes[dimension] = first, size
+    return slice_of(source, starts, sizes, ip, source.location)
+
+
+def reshaped(value: ir.Value, type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
+    """`value` in the shape of `type_`: itself if it has that."""
+    if value.type == type_:
+        return value
+    return stablehlo.reshape(type_, value, ip=ip, loc=value.location)
+
+
+def clone_as(op: ir.Operation, operands: Sequence[ir.Value], type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
+    """A copy of `op` on other operands, with a result of type `type_`."""
+    made = op.clone(ip).operation
+    if at.SHARDING in made.attributes and len(ir.RankedTensorType(type_).shape) != len(shape_of(op.results[0])):
+        del made.attributes[at.SHARDING]
+    for number, operand in enumerate(operands):
+        made.operands[number] = operand
+    if made.results[0].type != type_:
+        made.results[0].set_type(type_)
+    return made.results[0]
+
+
+def is_uniform(value: ir.Value, dimension: int) -> bool:
+    """Whether all rows of `value` along `dimension` are known to be equal; those of a scalar always are."""
+    op = defining_op(value)
+    if not shape_of(value):
+        return True
+    if op is not None and op.name == "stablehlo.broadcast_in_dim":
+        return dimension not in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+    if op is None or op.name != "stablehlo.constant":
+        return False
+    if isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType):
+        return False  # jaxlib can't read its attribute
+    attribute = op.attributes["value"]
+    return isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+
+
+def is_splat(value: ir.Value) -> bool:
+    """Whether `value` is known to be one number everywhere."""
+    return all(is_uniform(value, dimension) for dimension in range(len(shape_of(value))))
+
+
+def resized(value: ir.Value, type_: ir.RankedTensorType, ip: ir.InsertionPoint) -> ir.Value:
+    """A value that is uniform along the dimensions in which `type_` differs from its own, in that type."""
+    if value.type == type_:
+        return value
+    op = defining_op(value)
+    if shape_of(value) and op is not None and op.name == "stablehlo.constant":
+        splat = ir.DenseElementsAttr(op.attributes["value"]).get_splat_value()
+        return stablehlo.constant(ir.DenseElementsAttr.get_splat(type_, splat), ip=ip, loc=op.location)
+    dimensions: list[int] = []
+    if shape_of(value):
+        assert op is not None
+        value, dimensions = op.operands[0], list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    return stablehlo.broadcast_in_dim(type_, value, dimensions, ip=ip, loc=value.location)

@@ -1,0 +1,166 @@
+"""Shardings of the values that cross a function boundary: always there, closed, over whole mesh axes."""
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import callee, functions
+from jaxpp.ir.tensors import SubAxis, sharded_axes
+from jaxpp.ir.values import byte_size
+
+
+class Shardings:
+    """Reads the boundary shardings of one module; None for every value of a module that is not partitioned."""
+
+    def __init__(self, module: ir.Module) -> None:
+        mesh = MeshAxes.of(module)
+        self._mesh = None if mesh is None else mesh.name
+        self._module = module
+        self._cache: dict[tuple[ir.Attribute | None, int], ir.Attribute] = {}
+        self._results: dict[str, list[dict[str, ir.Attribute]]] = {}
+        self._lists: dict[ir.Attribute, list[ir.Attribute]] = {}
+
+    def of(self, value: ir.Value) -> ir.Attribute | None:
+        """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
+        if self._mesh is None or not isinstance(value.type, ir.RankedTensorType):
+            return None
+        found = self._of_call(value) if isinstance(value, ir.OpResult) else None
+        return self.closed(found or at.value_sharding(value, self._lists), ir.RankedTensorType(value.type).rank)
+
+    def _of_call(self, value: ir.OpResult) -> ir.Attribute | None:
+        op = value.owner.operation
+        if op.name != "func.call":
+            return None
+        name = callee(op)
+        if name not in self._results:
+            by_name = functions(self._module)
+            self._results.update((n, at.result_attributes(by_name[n])) for n in by_name.keys() - self._results.keys())
+        return self._results[name][value.result_number].get(at.SHARDING)
+
+    def closed(self, attribute: ir.Attribute | None, rank: int) -> ir.Attribute | None:
+        """`attribute` with closed dimensions, for a tensor of `rank`; replicated when it is None."""
+        if self._mesh is None:
+            return None
+        key = (attribute, rank)
+        if key not in self._cache:
+            axes = _whole_axes(attribute) if attribute is not None else []
+            axes = axes or [[] for _ in range(rank)]  # what is on one device, as a callback is, names no dimension
+            dimensions = ", ".join("{" + ", ".join(f'"{axis}"' for axis in names) + "}" for names in axes)
+            self._cache[key] = ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dimensions}]>")
+        return self._cache[key]
+
+
+def _whole_axes(attribute: ir.Attribute) -> list[list[str]]:
+    dimensions = sharded_axes(attribute)
+    return [[axis for axis in axes if isinstance(axis, str)] if _are_whole(axes) else [] for axes in dimensions]
+
+
+def _are_whole(axes: Sequence[str | SubAxis]) -> bool:
+    return all(isinstance(axis, str) for axis in axes)
+
+
+def boundary_attributes(shardings: Shardings, values: list[ir.Value]) -> list[dict[str, ir.Attribute]]:
+    """The argument or result attributes of a function whose arguments or results stand for `values`."""
+    found = [shardings.of(value) for value in values]
+    return [{at.SHARDING: sharding} if sharding is not None else {} for sharding in found]
+
+
+@dataclass(frozen=True)
+class MeshAxes:
+    """The mesh of a module, or one of its meshes where they differ in size; reads and writes shardings over its axes.
+
+    name: the symbol of the module's `sdy.mesh`; empty where it has none.
+    named: the axes of the `sdy.mesh`, with their sizes on this mesh.
+    partitions: how many devices the mesh has.
+    own: whether these are the sizes for which the module was written.
+    """
+
+    name: str
+    named: tuple[tuple[str, int], ...]
+    partitions: int
+    own: bool = True
+
+    @staticmethod
+    def of(module: ir.Module) -> "MeshAxes | None":
+        """The mesh of `module`; None when its submeshes have one device."""
+        found = MeshAxes.written_for(module)
+        return found if found.name and found.partitions > 1 else None
+
+    @staticmethod
+    def written_for(module: ir.Module) -> "MeshAxes":
+        """The mesh for which `module` was written, however many devices it has."""
+        partitions = at.integer(module.operation, at.PARTITIONS) or 1
+        for op in module.body.operations:
+            if op.operation.name == "sdy.mesh":
+                axes = [sdy.MeshAxisAttr(axis) for axis in sdy.MeshAttr(op.operation.attributes["mesh"]).axes]
+                name = ir.StringAttr(op.operation.attributes["sym_name"]).value
+                return MeshAxes(name, tuple((axis.name, axis.size) for axis in axes), partitions)
+        return MeshAxes("", (), partitions)
+
+    @staticmethod
+    def of_each(module: ir.Module, meshes: int) -> "list[MeshAxes]":
+        """Each mesh of a program: as the module was written, unless its `jaxpp.mesh_sizes` say otherwise."""
+        own = MeshAxes.written_for(module)
+        sizes = mesh_sizes(module)
+        return [own.resized(each) for each in sizes] if sizes else [own] * meshes
+
+    def resized(self, axes: Mapping[str, int]) -> "MeshAxes":
+        """The mesh with these sizes, among which are those of the axes named here."""
+        named = tuple((axis, axes.get(axis, size)) for axis, size in self.named)
+        here = named, prod(axes.values())
+        return MeshAxes(self.name, *here, own=here == (self.named, self.partitions))
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The sizes of the axes, by name."""
+        return dict(self.named)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of a function's name that says for which mesh size it is."""
+        sizes = [size for _, size in self.named] or [self.partitions]
+        return "" if self.own else "_on_" + "x".join(map(str, sizes))
+
+    def read(self, value: ir.Value) -> list[tuple[str, ...]]:
+        """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
+        sharding = at.value_sharding(value)
+        if sharding is None:
+            return [()] * ir.RankedTensorType(value.type).rank
+        dimensions = _whole_axes(sharding) or [[] for _ in range(ir.RankedTensorType(value.type).rank)]
+        return [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in dimensions]
+
+    def count(self, axes: Iterable[str]) -> int:
+        """The number of devices along `axes`."""
+        return prod(self.sizes[axis] for axis in axes)
+
+    def bytes_per_device(self, type_: ir.Type, dimensions: Iterable[Sequence[str]]) -> int:
+        """Bytes that each device has of a tensor of this type."""
+        return byte_size(type_) // self.count(axis for axes in dimensions for axis in axes)
+
+    def attribute(self, dimensions: Iterable[Sequence[str]]) -> ir.Attribute:
+        """The closed sharding with these axes on the dimensions."""
+        closed = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in dimensions]
+        return sdy.TensorShardingAttr.get(self.name, closed)
+
+
+def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:
+    """What `jaxpp.mesh_sizes` says: the sizes of the axes of each mesh; empty where the meshes have one size."""
+    attribute = module.operation.attributes.get(at.MESH_SIZES)
+    meshes = [at.dictionary(entry) for entry in ir.ArrayAttr(attribute)] if attribute is not None else []
+    return [{axis: ir.IntegerAttr(size).value for axis, size in mesh.items()} for mesh in meshes]
+
+
+def uneven_axes(module: ir.Module) -> set[str]:
+    """The axes that have different sizes on different meshes (`jaxpp.mesh_sizes`)."""
+    meshes = mesh_sizes(module)
+    return {axis for mesh in meshes for axis, size in mesh.items() if size != meshes[0][axis]}
+
+
+def without(dimensions: Iterable[Sequence[str]], axes: Container[str]) -> list[tuple[str, ...]]:
+    """`dimensions` with nothing sharded over `axes`."""
+    return [tuple(axis for axis in names if axis not in axes) for names in dimensions]

@@ -1,0 +1,135 @@
+"""The task of an operation in the body of the microbatch loop: reading and writing `jaxpp.task`."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import operations
+from jaxpp.ir.values import defining_op
+
+_KINDS = ("forward", "backward")
+
+
+class StageTask(NamedTuple):
+    """The forward or the backward of one stage. Tasks compare in the order of one microbatch: backwards come last.
+
+    Attributes:
+        is_backward: whether it is the backward of its stage.
+        order: its place among the tasks of its kind: the number of its stage, negative for a backward.
+    """
+
+    is_backward: bool
+    order: int
+
+    @classmethod
+    def forward(cls, stage: int) -> "StageTask":
+        """The forward of `stage`."""
+        return cls(False, stage)
+
+    @classmethod
+    def backward(cls, stage: int) -> "StageTask":
+        """The backward of `stage`."""
+        return cls(True, -stage)
+
+    @property
+    def kind(self) -> str:
+        """What `jaxpp.kind` says of its function."""
+        return _KINDS[self.is_backward]
+
+    @property
+    def stage(self) -> int:
+        """The number of its stage."""
+        return abs(self.order)
+
+    def __str__(self) -> str:
+        """Its name, which is that of its function: `forward_0`."""
+        return f"{self.kind}_{self.stage}"
+
+
+@lru_cache(maxsize=4096)
+def _parsed(name: str) -> StageTask | None:
+    kind, _, stage = name.rpartition("_")
+    if kind not in _KINDS or not stage.isdecimal() or str(int(stage)) != stage:
+        return None
+    return StageTask.forward(int(stage)) if kind == "forward" else StageTask.backward(int(stage))
+
+
+def task_of(op: ir.Operation) -> StageTask | None:
+    """The task that `jaxpp.task` of `op` names; None without one. Raises PassError for one of another form.
+
+    An operation without one is cheap and depends only on loop invariants and the microbatch index: each task that uses
+    it makes it for itself. A stage mark belongs to the task that its results enter.
+    """
+    attribute = op.attributes.get(at.TASK)
+    if attribute is None:
+        return None
+    task = _parsed(attribute.value) if isinstance(attribute, ir.StringAttr) else None
+    if task is None:
+        raise PassError(
+            f"unknown form of {at.TASK}: {attribute}",
+            location=op.location,
+            hint='it names a task: "forward_0", "backward_0"',
+        )
+    return task
+
+
+def task_of_value(value: ir.Value) -> StageTask | None:
+    """The task that makes `value` of the loop body; None for what every task has or makes for itself."""
+    op = defining_op(value)
+    return None if op is None else task_of(op)
+
+
+def latest_task(values: Iterable[ir.Value]) -> StageTask | None:
+    """The latest task that makes one of `values`; None where each is there for every task."""
+    return max((task for task in map(task_of_value, values) if task is not None), default=None)
+
+
+def set_task(op: ir.Operation, task: StageTask | None) -> None:
+    """Write `jaxpp.task` on `op`, unless there is no task. This changes the hash of `op`."""
+    if task is not None:
+        op.attributes[at.TASK] = ir.StringAttr.get(str(task))
+
+
+def inherit_task(op: ir.Operation, source: ir.Operation | None) -> None:
+    """Give `op`, which was made in the loop's body, the task of `source`. This changes the hash of `op`."""
+    if source is not None and at.TASK in source.attributes:
+        op.attributes[at.TASK] = source.attributes[at.TASK]
+
+
+def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
+    """A copy of `op` in `task`, right behind it; the operations of `task` use it in place of `op`."""
+    copy = op.clone(ir.InsertionPoint.after(op)).operation
+    set_task(copy, task)
+    for result, copied in zip(op.results, copy.results, strict=True):
+        for use in list(result.uses):
+            user = use.owner.operation
+            while user.block != op.block and user.parent is not None:
+                user = user.parent.operation
+            if task_of(user) == task:
+                use.owner.operands[use.operand_number] = copied
+    return copy
+
+
+def marked_task(mark: boundary.Boundary, stages: int) -> StageTask:
+    """The task that ends at a stage mark: it makes the mark's operands."""
+    if mark.phase == "forward":
+        return StageTask.forward(mark.stage)
+    return StageTask.backward(min(mark.stage + 1, stages - 1))
+
+
+def read_tasks(body: ir.Block) -> tuple[Sequence[ir.Operation], Sequence[StageTask | None]]:
+    """The operations of the loop's body in program order, and the task of each.
+
+    Raises PassError for a stage mark without one: `assign-stages` has not run.
+    """
+    ops = operations(body)[:-1]
+    tasks = [task_of(op) for op in ops]
+    for op, task in zip(ops, tasks, strict=True):
+        if task is None and boundary.is_mark(op):
+            raise PassError(f"a stage mark with no {at.TASK}", location=op.location, hint="run assign-stages first")
+    return ops, tasks

@@ -1,0 +1,188 @@
+"""What a tensor is: its shape, dtype and sharding as plain Python data, read from types and attributes of MLIR."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp import _compat
+from jaxpp.ir.errors import ProgramError
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "i1": np.dtype(np.bool_),
+    **{f"i{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{f"ui{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{f"f{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "complex<f32>": np.dtype(np.complex64),
+    "complex<f64>": np.dtype(np.complex128),
+    **{
+        name: np.dtype(getattr(ml_dtypes, dtype))
+        for name, dtype in {
+            "i2": "int2",
+            "i4": "int4",
+            "ui2": "uint2",
+            "ui4": "uint4",
+            "f4E2M1FN": "float4_e2m1fn",
+            "f8E3M4": "float8_e3m4",
+            "f8E4M3": "float8_e4m3",
+            "f8E4M3FN": "float8_e4m3fn",
+            "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
+            "f8E4M3FNUZ": "float8_e4m3fnuz",
+            "f8E5M2": "float8_e5m2",
+            "f8E5M2FNUZ": "float8_e5m2fnuz",
+            "f8E8M0FNU": "float8_e8m0fnu",
+        }.items()
+    },
+}
+"""NumPy's name of every MLIR element type that JAX has."""
+
+ELEMENTS: Mapping[np.dtype[Any], str] = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class SubAxis(NamedTuple):
+    """A part of a mesh axis: `size` devices, after `pre_size` more major ones (Shardy's `"data":(2)4`)."""
+
+    name: str
+    pre_size: int
+    size: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a value is: its global shape on one mesh, its dtype, and how it is sharded there.
+
+    axes: for each dimension the mesh axes that shard it, major first.
+    unreduced: mesh axes over which each device holds a summand of its own.
+    memory: the kind of memory where it is, as "pinned_host"; "" is that of the devices.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[tuple[str | SubAxis, ...], ...]
+    unreduced: tuple[str, ...] = ()
+    memory: str = ""
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of the whole value; an element of less than a byte counts as one."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def device_bytes(self) -> int:
+        """The bytes of the whole value in the memory of the devices: none if it is elsewhere."""
+        return 0 if self.memory else self.bytes
+
+    def __str__(self) -> str:
+        sharded = "".join(f", {axes}" for axes in [self.axes] if any(axes))
+        unreduced = f", unreduced over {self.unreduced}" if self.unreduced else ""
+        memory = f" in {self.memory}" if self.memory else ""
+        return f"{self.dtype.name}[{','.join(map(str, self.shape))}]{sharded}{unreduced}{memory}"
+
+
+def read_spec(type_: ir.Type, sharding: ir.Attribute | None, axis_sizes: Mapping[str, int]) -> TensorSpec:
+    """The spec of a tensor type with its `sdy.sharding` (None: replicated).
+
+    Axes that don't divide their dimension are left out: a value that is cut there has equal shards. So are parts of an
+    axis that don't divide the axis.
+    Raises ProgramError for another type, a dynamic shape, or an axis that the mesh lacks.
+    """
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise ProgramError(f"expected a tensor of a fixed shape, found {type_}")
+    dtype = DTYPES.get(str(type_.element_type))
+    if dtype is None:
+        raise ProgramError(f"no array has the element type {type_.element_type}")
+    shape = tuple(type_.shape)
+    if sharding is None or not axis_sizes:
+        return TensorSpec(shape, dtype, ((),) * len(shape))
+    if not sdy.TensorShardingAttr.isinstance(sharding):
+        raise ProgramError(f"expected #sdy.sharding, found {sharding}")
+    dimensions = sharded_axes(sharding)
+    if len(dimensions) != len(shape):
+        raise ProgramError(f"a sharding of {len(dimensions)} dimensions on {type_}")
+    axes = tuple(_dividing(extent, names, axis_sizes) for extent, names in zip(shape, dimensions, strict=True))
+    unreduced = tuple(sdy.AxisRefAttr(axis).name for axis in sdy.TensorShardingAttr(sharding).unreduced_axes)
+    for axis in unreduced:
+        _check_axis(axis, axis_sizes)
+    return TensorSpec(shape, dtype, axes, tuple(axis for axis in unreduced if axis_sizes[axis] > 1))
+
+
+def sharded_axes(sharding: ir.Attribute) -> list[list[str | SubAxis]]:
+    """For each dimension of an `#sdy.sharding` the axes, and the parts of axes, that shard it, major first."""
+    dimensions = map(sdy.DimensionShardingAttr, sdy.TensorShardingAttr(sharding).dimension_shardings)
+    return [[_axis(axis) for axis in dimension.axes] for dimension in dimensions]
+
+
+def _axis(axis: ir.Attribute) -> str | SubAxis:
+    axis = sdy.AxisRefAttr(axis)
+    if axis.sub_axis_info is None:
+        return axis.name
+    part = sdy.SubAxisInfoAttr(axis.sub_axis_info)
+    return SubAxis(axis.name, part.pre_size, part.size)
+
+
+def _dividing(extent: int, axes: Sequence[str | SubAxis], axis_sizes: Mapping[str, int]) -> tuple[str | SubAxis, ...]:
+    """The longest prefix of `axes` whose sizes divide `extent`; axes of size 1 shard nothing."""
+    kept: list[str | SubAxis] = []
+    for axis in axes:
+        name = axis if isinstance(axis, str) else axis.name
+        _check_axis(name, axis_sizes)
+        size = axis_sizes[name] if isinstance(axis, str) else axis.size
+        if extent % size or (isinstance(axis, SubAxis) and axis_sizes[name] % (axis.pre_size * size)):
+            break
+        extent //= size
+        if size > 1:
+            kept.append(axis)
+    return tuple(kept)
+
+
+def _check_axis(name: str, axis_sizes: Mapping[str, int]) -> None:
+    if name not in axis_sizes:
+        raise ProgramError(f'a sharding names the axis "{name}"; the mesh has {", ".join(axis_sizes)}')
+
+
+def tensor_text(spec: TensorSpec) -> str:
+    """The type of `spec` as the text of MLIR: `tensor<4x2xf32>`."""
+    return f"tensor<{''.join(f'{size}x' for size in spec.shape)}{ELEMENTS[spec.dtype]}>"
+
+
+def sharding_text(spec: TensorSpec, mesh: str) -> str:
+    """`spec` as the text of a closed `#sdy.sharding` over the mesh symbol `mesh`."""
+
+    def axis_text(axis: str | SubAxis) -> str:
+        return f'"{axis}"' if isinstance(axis, str) else f'"{axis.name}":({axis.pre_size}){axis.size}'
+
+    dimensions = ", ".join("{" + ", ".join(map(axis_text, axes)) + "}" for axes in spec.axes)
+    unreduced = ", unreduced={" + ", ".join(map(axis_text, spec.unreduced)) + "}" if spec.unreduced else ""
+    return f"#sdy.sharding<@{mesh}, [{dimensions}]{unreduced}>"
+
+
+def read_constant(op: ir.Operation, spec: TensorSpec) -> np.ndarray[Any, Any]:
+    """The value of a `stablehlo.constant`. The bindings have no numpy for some types: those are evaluated."""
+    if spec.dtype.kind in "biuf" and spec.dtype.type.__module__ == "numpy":
+        return np.array(op.attributes["value"]).reshape(spec.shape)
+    text = re.sub(r"\s*loc\(.*\)$", "", str(op.get_asm(use_local_scope=True))).split("=", 1)[1]
+    tensor = str(op.results[0].type)
+    if spec.dtype.kind == "c":
+        real = tensor.replace("complex<", "").replace(">>", ">")
+        parts = [_evaluate(text, tensor, f"stablehlo.{part}", real) for part in ("real", "imag")]
+        return (parts[0] + 1j * parts[1]).astype(spec.dtype)
+    wide = "i32" if spec.dtype.name.startswith(("int", "uint")) else "f32"
+    element = re.escape(str(ir.RankedTensorType(op.results[0].type).element_type))
+    value = _evaluate(text, tensor, "stablehlo.convert", re.sub(f"{element}>$", f"{wide}>", tensor))
+    return value.astype(spec.dtype)
+
+
+def _evaluate(constant: str, type_: str, operation: str, result: str) -> np.ndarray[Any, Any]:
+    """`operation` on the text of a constant, by the reference interpreter."""
+    module = ir.Module.parse(
+        f"func.func @main() -> {result} {{\n %c = {constant}\n"
+        f" %r = {operation} %c : ({type_}) -> {result}\n return %r : {result}\n}}"
+    )
+    return np.array(_compat.evaluate_constants(module)[0])

@@ -1,0 +1,44 @@
+"""What every room asks of the system, and below all of them: files written whole, a pause for the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file whole or not at all; devices and pipes are written to in place.
+
+    Raises:
+        OSError: it can't be written; what was there before is unchanged.
+    """
+    path = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            file.write(data)
+        return
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        if os.path.exists(path):
+            os.chmod(temporary, os.stat(path).st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def collector_paused() -> Generator[None]:
+    """Pause Python's garbage collector: it would search millions of small tuples for cycles that are not there."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,146 @@
+"""`Backend`: who compiles the programs of steps and runs them: JAX in `LocalBackend`, actors in `jaxpp.ray.Cluster`."""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+
+from jaxpp._compat import key_implementation, weakly_typed
+from jaxpp.lowering.lower import Lowered
+from jaxpp.lowering.mesh import Host, MpmdMesh
+from jaxpp.program import ProgramModule
+from jaxpp.runtime import Event, Executable, Program, load, trace_step
+from jaxpp.runtime.processes import job
+from jaxpp.runtime.processes.fetch import Handle
+
+
+class CompiledProgram(Protocol):
+    """What a backend makes of a program: one step of it is one call."""
+
+    @property
+    def program(self) -> Program:
+        """What it runs, for analyses and costs: `jaxpp.runtime.load` of the module."""
+        ...
+
+    @property
+    def stats(self) -> Any:
+        """What the compiler says of each function of the program: `Stats` of `jaxpp.runtime.measuring.analysis`."""
+        ...
+
+    def __call__(self, arguments: Sequence[Any], /) -> list[Any]:
+        """Run one step: from the leaves of the user's arguments, random keys among them, to those of the results.
+
+        It may return before anything is computed. Donated arguments are deleted.
+        """
+        ...
+
+    def trace(self, arguments: Sequence[Any], /) -> tuple[list[Any], list[Event]]:
+        """Run one step task by task; returns its results, and when each task and transfer ran."""
+        ...
+
+
+class Backend(Host, Protocol):
+    """Who has the devices of a mesh. One of your own needs these two members, and no base class:
+
+        class Mine:
+            platform = "cpu"
+
+            def compile(self, lowered, program, compiler_options):
+                return ...  # a CompiledProgram
+
+        mesh = jaxpp.MpmdMesh(jax_mesh, "mpmd", backend=Mine())
+
+    The devices of `jax_mesh` stand for its own, one for one; any devices of JAX will do, as they are never used. A
+    backend reads `program.module` (docs/ir.md, section 6), or takes what `jaxpp.runtime.load` makes of it: registers,
+    sequences of instructions, and the bytecode of each function. Results that stay elsewhere are handles, of a subclass
+    of `jaxpp.runtime.processes.fetch.Handle`: then `jaxpp.fetch` and `jaxpp.checkpoint` take them.
+    """
+
+    def compile(
+        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
+    ) -> CompiledProgram:
+        """Compile every stage program for the mesh that runs it.
+
+        Args:
+            lowered: the step as the user wrote it: its mesh, the names and types of its arguments and results, the
+                Python functions that it calls back.
+            program: the same step as one function per mesh.
+            compiler_options: XLA's, as the user gave them.
+        """
+        ...
+
+
+def backend_of(mesh: MpmdMesh) -> Backend:
+    """Who runs steps on `mesh`."""
+    if mesh.backend is None:
+        return LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
+    return cast("Backend", mesh.backend)
+
+
+@dataclass(frozen=True)
+class LocalBackend:
+    """JAX's own devices: those of this process, and in a job of several processes those of all."""
+
+    platform: str
+
+    def compile(
+        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
+    ) -> "LocalProgram":
+        """See `Backend.compile`. In a job all processes call it."""
+        loaded = load(program.module)
+        submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
+        return LocalProgram(
+            lowered,
+            loaded,
+            submeshes,
+            peers=job.peers(submeshes, program.as_text, lowered.described),
+            names=lowered.in_names,
+            mpmd_axis=lowered.mpmd_mesh.mpmd_axis_name,
+            compiler_options=compiler_options,
+            host_callbacks=lowered.host_callbacks,
+        )
+
+
+class LocalProgram(Executable):
+    """An `Executable` for the user's own arguments and results: a program has the bits of keys, and no weak types."""
+
+    def __init__(self, lowered: Lowered, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._keys_in = key_implementations(lowered.in_avals)
+        self._keys_out = key_implementations(lowered.out_avals)
+        self._weak_out = [i for i, aval in enumerate(lowered.out_avals) if getattr(aval, "weak_type", False)]
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Run one step. Raises what `Executable` raises."""
+        return self._typed(super().__call__(key_bits(arguments, self._keys_in)))
+
+    def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+        """Run one step task by task: `jaxpp.runtime.trace_step`."""
+        results, events = trace_step(self, key_bits(arguments, self._keys_in))
+        return self._typed(results), events
+
+    def _typed(self, results: list[Any]) -> list[Any]:
+        """The results of the program as the function returns them."""
+        for i in self._weak_out:
+            results[i] = weakly_typed(results[i])
+        for i, implementation in self._keys_out.items():
+            results[i] = jax.random.wrap_key_data(results[i], impl=implementation)
+        return results
+
+
+def key_implementations(avals: Sequence[Any]) -> dict[int, str]:
+    """The positions of key arrays, with the generator of each."""
+    found = {i: aval.dtype for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
+    return {i: key_implementation(dtype) for i, dtype in found.items()}
+
+
+def key_bits(leaves: Sequence[Any], keys: Container[int]) -> Sequence[Any]:
+    """`leaves` with the bits of those arrays that are keys; a handle of keys stands for their bits already."""
+    if not keys:
+        return leaves
+    return [
+        jax.random.key_data(leaf) if i in keys and not isinstance(leaf, Handle) else leaf
+        for i, leaf in enumerate(leaves)
+    ]

@@ -1,0 +1,125 @@
+"""From a lowered step to its program: the chain of passes, as a step runs it."""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp._compat import own_copy
+from jaxpp.dump import dump_of
+from jaxpp.hlo_passes import Pass, PassError, run_passes
+from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
+from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.ir import attributes as at
+from jaxpp.ir.mesh_functions import stacked_arguments
+from jaxpp.lowering.lower import Lowered
+from jaxpp.runtime.execution.progress import Progress
+from jaxpp.schedules.given import as_text
+
+Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
+"""What `jaxpp.schedules.resolve` takes."""
+
+
+@dataclass(frozen=True, repr=False)
+class ProgramModule:
+    """A verified program module (docs/ir.md, section 6)."""
+
+    module: ir.Module
+
+    def __repr__(self) -> str:
+        functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
+        meshes = at.integer(self.module.operation, at.MESHES) or 0
+        return f"<ProgramModule of {meshes} meshes: {len(functions) - meshes} functions>"
+
+    def as_text(self) -> str:
+        """The program as MLIR text."""
+        return str(self.module)
+
+    @property
+    def once_per_step_bytes(self) -> dict[str, int]:
+        """What `gather_weights="step"` and `scatter_gradients="step"` cost, chosen or not.
+
+        Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
+        """
+        return once_per_step_bytes(self.module)
+
+    @property
+    def rows_sent_bytes(self) -> int:
+        """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients come back.
+
+        0 where each mesh holds its own layers. Under schedules with several separate stages for each mesh it does when
+        they are stored in the order of `jaxpp.rows_of_layers`.
+        """
+        return at.integer(self.module.operation, at.ROWS_SENT) or 0
+
+
+def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str]) -> ProgramModule:
+    """The program of a lowered step.
+
+    Args:
+        lowered: stays as it is.
+        schedule: for a loop that names none.
+        options: of the passes, by keyword.
+
+    Raises:
+        PassError: the marks, the loop or the schedule don't fit together.
+        ValueError: an argument is to be sharded over the mpmd axis, and is no stack of layers.
+    """
+    mesh, dump = lowered.mpmd_mesh, dump_of(lowered.module)
+    if dump:
+        dump.lowered(lowered.module)
+    module = own_copy(lowered.module)
+    passes = mpmd(_schedule_text(module, schedule, mesh.mpmd_dim), mesh.mpmd_dim, **options)
+    with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
+        run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
+    meshes = at.integer(module.operation, at.MESHES) or 0
+    if meshes > mesh.mpmd_dim:
+        raise PassError(
+            f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
+            hint="give a larger mesh, or a schedule that places several stages on one mesh",
+        )
+    _check_stacks(lowered.stacks, module)
+    if dump:
+        dump.program(module)
+    return ProgramModule(module)
+
+
+def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:
+    """The text of `schedule` for a loop that names none, which is known when all calls are inlined; else nothing."""
+    if schedule is None:
+        return ""
+    run_passes(module, (InlineCalls(),))
+    length = microbatches_without_schedule(module)
+    if length is None:
+        return ""
+    try:
+        return as_text(schedule, meshes=meshes, microbatches=length)
+    except schedules.ScheduleError as error:
+        raise PassError(str(error), location=location_of_the_loop(module)) from error
+
+
+class _PassProgress:
+    """An observer of the passes that tells how far they are."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._done = progress, 0
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        self._progress.report(self._done, [step.name])
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        self._done += 1
+        self._progress.report(self._done, ())
+
+
+def _check_stacks(wanted: Mapping[int, str], module: ir.Module) -> None:
+    """Refuse an argument that the user wants sharded over the mpmd axis, and that is no stack of layers."""
+    cut = stacked_arguments(module) if wanted else ()
+    for number, message in wanted.items():
+        if number not in cut:
+            raise ValueError(message)

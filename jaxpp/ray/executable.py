@@ -1,0 +1,211 @@
+"""A program that runs on actors: arguments go to the actors that use them, results stay there."""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpp.backend import key_bits, key_implementations
+from jaxpp.ir.program import Argument, Call, Constant, Result
+from jaxpp.lowering.lower import Lowered
+from jaxpp.ray.actor import ProgramPart, StepCall
+from jaxpp.ray.arrays import Buffers, Made, RemoteArray, parts
+from jaxpp.ray.calls import ActorError
+from jaxpp.ray.pool import Pool
+from jaxpp.runtime import Event, Program
+from jaxpp.runtime.execution.arguments import Door
+from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+
+
+class RemoteExecutable:
+    """A `jaxpp.backend.CompiledProgram` of actors: call it with the flat arguments, get handles of the flat results.
+
+    What an argument must be is checked here, before any actor hears of it, with the messages of one process. Each step
+    is one call per actor.
+    """
+
+    def __init__(self, pool: Pool, lowered: Lowered, program: Program, options: Mapping[str, Any] | None) -> None:
+        self.pool, self.program, self.names = pool, program, lowered.in_names
+        mesh = lowered.mpmd_mesh
+        self.owners = pool.owners([each.size for each in mesh.unstack])[: program.meshes]
+        self.actors = sorted(set(self.owners))
+        shardings = SubmeshShardings(program, mesh.unstack[: program.meshes], mesh.mpmd_axis_name)
+        self._keys = key_implementations(lowered.in_avals)
+        self._entrances = [
+            _Entrance(pool, self.owners, shardings, number, self.names[number], argument)
+            for number, argument in program.arguments.items()
+            if argument.registers
+        ]
+        self._donated = [number for number, argument in program.arguments.items() if argument.donated]
+        self._results = [
+            (aval, result, shardings.place(result.spec, _meshes(result), result.stacked))
+            for result, aval in zip(program.results, lowered.out_avals, strict=True)
+        ]
+        parts = {actor: _part(lowered, program, options, self.owners, actor) for actor in self.actors}
+        self._number = pool.load(parts)
+        self._steps = 0
+
+    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+        """Begin one step; returns while it runs. Donated arguments are deleted.
+
+        Raises TypeError, ValueError or RuntimeError for an argument, as in one process, and ActorError when an earlier
+        step failed.
+        """
+        calls, results, what = self._begin("step", arguments)
+        self.pool.calls.ahead(calls, what)
+        return results
+
+    def trace(self, arguments: Sequence[Any]) -> tuple[list[Any], list[Event]]:
+        """Run one step task by task, and return its events too. Each actor has its own clock, from its own start."""
+        calls, results, what = self._begin("trace", arguments)
+        events = self.pool.calls.get(calls, what)
+        return results, [event for each in events for event in each]
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function, asked of the actors once."""
+        calls = [self.pool.call(actor, "stats", self._number) for actor in self.actors]
+        parts = self.pool.calls.get(calls, "memory_analysis")
+        return {name: each for part in parts for name, each in part.items()}
+
+    def _begin(self, method: str, arguments: Sequence[Any]) -> tuple[list[Any], list[Any], str]:
+        """(the calls, the results, what it is called in messages)"""
+        self.pool.calls.check()
+        arguments = key_bits(arguments, self._keys)
+        self._check(arguments)
+        held: dict[int, dict[int, int]] = {actor: {} for actor in self.actors}
+        given: dict[int, dict[int, Any]] = {actor: {} for actor in self.actors}
+        for entrance in self._entrances:
+            entrance.enter(arguments[entrance.number], held, given)
+        first = self.pool.reserve(len(self._results))
+        self._steps += 1
+        what = f"step {self._steps}"
+        calls: list[Any] = []
+        watched = jax.debug_nans.value, jax.debug_infs.value
+        try:
+            for actor in self.actors:
+                step = StepCall(self._number, held[actor], given[actor], self.pool.drain(actor), first, *watched)
+                calls.append(self.pool.call(actor, method, step))
+        except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
+            self.pool.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)
+            raise
+        made = Made(self.pool, self.actors, range(first, first + len(self._results)))
+        results = [
+            RemoteArray(aval, Buffers(self.pool, number, _meshes(result), self.owners, result.stacked, placed, made))
+            for number, (aval, result, placed) in enumerate(self._results, first)
+        ]
+        for number in self._donated:
+            value = arguments[number]
+            if isinstance(value, jax.Array | RemoteArray) and not value.is_deleted():
+                value.delete()
+        return calls, results, what
+
+    def _check(self, arguments: Sequence[Any]) -> None:
+        """Raise for too few or too many arguments, and for one that is donated and given twice."""
+        if len(arguments) != len(self.names):
+            raise TypeError(f"expected {len(self.names)} arguments, found {len(arguments)}")
+        first: dict[int, int] = {}
+        for number, value in enumerate(arguments):
+            other = first.setdefault(id(value), number)
+            if other != number and isinstance(value, jax.Array | RemoteArray) and {other, number} & {*self._donated}:
+                raise ValueError(
+                    f"arguments `{self.names[other]}` and `{self.names[number]}` are one array, which is donated"
+                )
+
+
+class _Entrance:
+    """Takes one argument in: checks it, and finds for each actor that uses it what to send."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        owners: Sequence[int],
+        shardings: SubmeshShardings,
+        number: int,
+        name: str,
+        argument: Argument,
+    ) -> None:
+        self.number, self._pool, self._argument = number, pool, argument
+        self._door = Door(number, name, argument, shardings)
+        self._meshes = _meshes(argument)
+        self._parts = parts(self._meshes, owners)
+
+    def enter(self, value: Any, held: Mapping[int, dict[int, int]], given: Mapping[int, dict[int, Any]]) -> None:
+        """Add the argument to what each actor has of it already, or else to what is given to it."""
+        door = self._door
+        if isinstance(value, RemoteArray):
+            numbers = self._find(value)
+            if numbers is not None:
+                for actor in self._parts:
+                    held[actor][self.number] = numbers
+                return
+            value = value.buffers.read()
+        elif isinstance(value, jax.Array) and value.is_deleted():
+            raise RuntimeError(f"argument `{door.name}` was donated to an earlier call: its array is deleted")
+        door.check(value)
+        value = np.asarray(value, door.spec.dtype)
+        blocks = np.split(value, len(self._meshes)) if self._argument.stacked else []
+        for actor, positions in self._parts.items():
+            part = np.concatenate([blocks[position] for position in positions]) if blocks else value
+            given[actor][self.number] = part
+
+    def _find(self, value: RemoteArray) -> int | None:
+        """The number under which all actors that use the argument have the value; None if they don't all have it."""
+        door, buffers = self._door, value.buffers
+        if buffers.pool is not self._pool:
+            return None
+        buffers.check(f"argument `{door.name}`")
+        if (buffers.shape, buffers.dtype) != (door.shape, door.spec.dtype):
+            door.check(jax.ShapeDtypeStruct(buffers.shape, buffers.dtype))
+        if self._argument.stacked or buffers.stacked:
+            same = (self._argument.stacked, self._meshes) == (buffers.stacked, buffers.meshes)
+            return buffers.number if same else None
+        return buffers.number if self._parts.keys() <= buffers.parts.keys() else None
+
+
+def _meshes(value: Argument | Result) -> tuple[int, ...]:
+    return tuple(mesh for mesh, _ in value.registers)
+
+
+def _part(
+    lowered: Lowered, program: Program, options: Mapping[str, Any] | None, owners: Sequence[int], actor: int
+) -> ProgramPart:
+    """What one actor has to know of a program."""
+    mesh = lowered.mpmd_mesh
+    mine = [number for number, owner in enumerate(owners) if owner == actor]
+    devices: dict[int, np.ndarray[Any, Any]] = {}
+    first = 0
+    for number in mine:
+        shape = mesh.unstack[number].devices.shape
+        devices[number] = np.arange(first, first + math.prod(shape)).reshape(shape)
+        first += math.prod(shape)
+    return ProgramPart(
+        program=_without_others(program, mine),
+        owners=owners,
+        devices=devices,
+        axis_names=mesh.jax_mesh.axis_names,
+        axis_types=mesh.jax_mesh.axis_types,
+        mpmd_axis=mesh.mpmd_axis_name,
+        names=lowered.in_names,
+        compiler_options=options,
+        host_callbacks=lowered.host_callbacks,
+    )
+
+
+def _without_others(program: Program, meshes: Collection[int]) -> Program:
+    """`program` without the code and the constants of other meshes."""
+    called = {each.function for mesh in meshes for each in program.sequences[mesh] if isinstance(each, Call)}
+    functions = {
+        name: function if name in called else dataclasses.replace(function, bytecode=b"")
+        for name, function in program.functions.items()
+    }
+    sequences = tuple(
+        sequence if mesh in meshes else tuple(each for each in sequence if not isinstance(each, Constant))
+        for mesh, sequence in enumerate(program.sequences)
+    )
+    return dataclasses.replace(program, functions=functions, sequences=sequences)

@@ -1,0 +1,1 @@
+"""The program of the meshes, compiled and run."""

@@ -1,0 +1,105 @@
+"""The door through which the arguments of a step come in."""
+
+import contextlib
+from collections.abc import Callable, Generator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpp import _compat
+from jaxpp.ir.program import Argument
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.processes.arrays import put
+
+
+class Door:
+    """Takes one argument in: checks it, and places it on the meshes that use it.
+
+    The executables behind the door check nothing: a wrong shape would crash the process.
+
+    places: (mesh, register) wherever this process holds it.
+    is_whole: whether that is one mesh, and no other process has the argument too: it enters as it is, unsplit.
+    note: called with the number, the value and the dtype of an argument that is an array of the host, if there is one.
+    """
+
+    def __init__(self, number: int, name: str, argument: Argument, shardings: SubmeshShardings) -> None:
+        self.number, self.name, self.spec = number, name, argument.spec
+        self.note: Callable[[int, np.ndarray[Any, Any], np.dtype[Any]], None] | None = None
+        meshes = tuple(mesh for mesh, _ in argument.registers)
+        self.whole = shardings.place(argument.spec, meshes, argument.stacked)
+        self.shape: tuple[int, ...] = self.whole.aval.shape
+        self.shard_numbers = [numbers for numbers in shardings.shard_numbers(meshes) if numbers]
+        self.places = [place for place in argument.registers if shardings.is_here(place[0])]
+        self.pieces = [shardings.place(argument.spec, (mesh,)) for mesh, _ in self.places]
+        self.is_whole = len(self.places) == sum(map(shardings.knows, meshes)) == 1
+        self.seen_aval: Any = self.whole.aval
+        self.seen_sharding: Any = self.whole.sharding
+
+    def enter(self, value: Any) -> Any:
+        """`value` as a `jax.Array` with this argument's sharding: itself if it has that already.
+
+        Raises TypeError for what is no array, ValueError for another shape or dtype, RuntimeError for a donated array;
+        under a `jax.transfer_guard` what `jax.jit` raises for an argument that has to be moved.
+        """
+        if not isinstance(value, jax.Array):
+            self.check(value)
+            if not isinstance(value, np.ndarray):
+                value = np.asarray(value, self.spec.dtype)
+            if self.note is not None:
+                self.note(self.number, value, self.spec.dtype)
+            with _implicitly():
+                return put(value, self.whole.sharding)
+        if value.is_deleted():
+            raise RuntimeError(f"argument `{self.name}` was donated to an earlier call: its array is deleted")
+        aval: Any = value.aval
+        if aval is not self.seen_aval:
+            self.check(value)
+            self.seen_aval = aval
+        sharding = value.sharding
+        if sharding is not self.seen_sharding:
+            # `committed` makes no difference: a device of the right sharding is the right device.
+            if not sharding.is_equivalent_to(self.whole.sharding, value.ndim):
+                return self._move(value)
+            self.seen_sharding = sharding
+        return value
+
+    def split(self, whole: Any) -> list[Any]:
+        """The arrays of the single meshes, in the order of `places`, around the same buffers."""
+        shards = _compat.shards(whole)
+        return [
+            _compat.join_arrays(piece.aval, piece.sharding, [shards[number] for number in numbers])
+            for piece, numbers in zip(self.pieces, self.shard_numbers, strict=True)
+        ]
+
+    def _move(self, value: jax.Array) -> jax.Array:
+        try:
+            with _implicitly():
+                return put(value, self.whole.sharding)
+        except LookupError:
+            raise ValueError(
+                f"argument `{self.name}` is sharded as {value.sharding}; this process has devices that take it as "
+                f"{self.whole.sharding}, and lacks a part of it: give the whole array in each process"
+            ) from None
+
+    def check(self, value: Any) -> None:
+        """Raise TypeError for what is no array, ValueError for another shape or dtype."""
+        try:
+            found: Any = jax.typeof(value)
+        except TypeError:
+            raise TypeError(f"argument `{self.name}` is no array: {type(value).__name__}") from None
+        if found.shape != self.shape or found.dtype != self.spec.dtype:
+            raise ValueError(
+                f"argument `{self.name}` is {found.dtype.name}{list(found.shape)}; "
+                f"the program was compiled for {self.spec.dtype.name}{list(self.shape)}"
+            )
+
+
+@contextlib.contextmanager
+def _implicitly() -> Generator[None]:
+    """`jax.transfer_guard` then treats `jax.device_put` as an implicit transfer: the user has not called it."""
+    with contextlib.ExitStack() as stack:
+        for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
+            if guard.value in ("log", "disallow"):
+                stack.enter_context(guard(f"{guard.value}_explicit"))
+        yield

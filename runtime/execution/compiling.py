@@ -1,0 +1,152 @@
+"""Compiles each function of a program once, and loads it for every submesh that calls it."""
+
+import contextlib
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from functools import cache
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpp import _compat
+from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.execution.progress import Progress
+
+Executables = dict[tuple[str, int], Any]
+"""The XLA executable of each (function, mesh) that occurs."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionStats:
+    """What the compiler says of one function, for one device.
+
+    costs: as `jax.stages.Compiled.cost_analysis`; empty where the backend has none.
+    """
+
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+    costs: Mapping[str, float]
+
+    @classmethod
+    def of(cls, executable: Any) -> "FunctionStats":
+        """The stats of a compiled function, which may be for a device that is not here."""
+        memory = executable.get_compiled_memory_stats()
+        try:
+            costs = dict(executable.cost_analysis())
+        except RuntimeError as error:  # of XLA
+            if not str(error).startswith("UNIMPLEMENTED"):
+                raise
+            costs = {}
+        return cls(memory.temp_size_in_bytes, memory.generated_code_size_in_bytes, costs)
+
+
+Stats = Mapping[str, FunctionStats]
+"""By the name of the function; those that other processes run are missing."""
+
+
+def compile_program(
+    program: Program,
+    submeshes: Mapping[int, Mesh],
+    compiler_options: Mapping[str, Any] | None = None,
+    host_callbacks: Sequence[Any] = (),
+) -> Executables:
+    """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
+
+    submeshes: those that this process runs, by number; what only others call is not compiled.
+    What takes long shows its progress on stderr. Raises what XLA raises, with the function's name as a note.
+    """
+    meshes_of: dict[str, list[int]] = {}
+    for mesh in submeshes:
+        for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
+            if not program.functions[name].is_copy:
+                meshes_of.setdefault(name, []).append(mesh)
+    options = compiler_options or {}
+    executables: Executables = {}
+    failures: dict[str, Exception] = {}
+    running: set[str] = set()
+
+    def compile_one(name: str) -> None:
+        running.add(name)
+        try:
+            meshes = meshes_of[name]
+            made, failure = _compile_function(program, name, meshes, submeshes, options, host_callbacks)
+        except Exception as error:
+            error.add_note(f"jaxpp: while compiling @{name} for mesh {meshes_of[name][0]}")
+            raise
+        finally:
+            running.remove(name)
+        executables.update(made)
+        if failure is not None:
+            failures[name] = failure
+
+    workers = max(1, min(len(meshes_of), os.cpu_count() or 1))
+    # What takes longest comes first, so that no thread is left alone with it in the end.
+    names = sorted(meshes_of, key=lambda name: len(program.functions[name].bytecode), reverse=True)
+    progress = Progress("compiling stage programs", len(names))
+    with contextlib.closing(progress), ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
+        pending = {pool.submit(compile_one, name) for name in names}
+        try:
+            while pending:
+                done, pending = wait(pending, progress.wait(), FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+                progress.report(len(names) - len(pending), running.copy())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    if failures:
+        name, failure = min(failures.items())
+        more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
+        warnings.warn(
+            f"@{name}{more}: compiled once for each mesh, since what was compiled for one could not be loaded for "
+            f"another: {type(failure).__name__}: {str(failure)[:300]}",
+            stacklevel=2,
+        )
+    return executables
+
+
+def _compile_function(
+    program: Program,
+    name: str,
+    meshes: Sequence[int],
+    submeshes: Mapping[int, Mesh],
+    options: Mapping[str, Any],
+    host_callbacks: Sequence[Any],
+) -> tuple[Executables, Exception | None]:
+    """The executables of one function: the first is compiled, the others are loaded from it where that works.
+
+    Also returns the error of a load, unless it says that the backend can't load at all.
+    """
+    bytecode = program.functions[name].bytecode
+    devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]
+    first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
+    executables: Executables = {(name, meshes[0]): first}
+    serialized = cache(first.serialize)
+    can_load, failure = not host_callbacks, None
+    for mesh, each in zip(meshes[1:], devices[1:], strict=True):
+        loaded = None
+        if can_load:
+            try:
+                loaded = _load(serialized, bytecode, devices[0], each, options)
+            except jax.errors.JaxRuntimeError as error:
+                can_load = False
+                failure = None if str(error).startswith("UNIMPLEMENTED") else error
+        executables[name, mesh] = loaded or _compat.compile_program(bytecode, each, options, host_callbacks)
+    return executables, failure
+
+
+def _load(
+    serialized: Callable[[], bytes],
+    bytecode: bytes,
+    compiled_for: Sequence[Any],
+    devices: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """The compiled function for other devices, without compiling it. Raises what XLA does for a backend that cannot."""
+    cached = _compat.load_from_cache(bytecode, compiled_for, devices, options)
+    # What is not in the cache did not come out of it, so it may be serialized.
+    return cached or _compat.load_executable(serialized(), devices, options)

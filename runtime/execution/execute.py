@@ -1,0 +1,241 @@
+"""Runs a program: one thread issues the instructions of all submeshes of this process in one merged order."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpp import _compat
+from jaxpp.ir.program import Constant, Program
+from jaxpp.runtime.execution.arguments import Door
+from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program
+from jaxpp.runtime.execution.invalid_values import InvalidValues
+from jaxpp.runtime.execution.links import Links
+from jaxpp.runtime.execution.order import merged_order
+from jaxpp.runtime.execution.results import Results
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.execution.steps import NOTHING, Flat, Label, Step, flatten
+from jaxpp.runtime.processes.arrays import put
+from jaxpp.runtime.processes.transfer import Peers
+
+Observe = Callable[[Label, Sequence[Any], Sequence[Any]], None]
+"""Called as (label, made, registers) after a step: the arrays that it made, which may not be computed yet, and all
+registers. Operands that die with the step are still there, deleted if they were donated to it."""
+
+
+class Executable:
+    """A compiled program: call it with the flat arguments, get the flat results, all of them `jax.Array`s.
+
+    submeshes: one per mesh of the program, each with the axis `mpmd_axis` of size 1. None for one of other processes
+        whose devices JAX doesn't know here: its arguments are ignored, its results are None.
+    peers: the processes that run the program together: each of them makes an Executable and calls it once per step.
+        None where this process runs all meshes. With peers a call returns when what they send has arrived.
+    names: what to call the arguments in messages, as `state['w']`.
+    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
+    Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        submeshes: Sequence[Mesh | None],
+        *,
+        peers: Peers | None = None,
+        names: Sequence[str] = (),
+        mpmd_axis: str = "mpmd",
+        compiler_options: Mapping[str, Any] | None = None,
+        host_callbacks: Sequence[Any] = (),
+    ) -> None:
+        self.program, self.names = program, tuple(names)
+        self._lock = threading.Lock()
+        self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
+        here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
+        self._order = [each for each in merged_order(program) if each[0] in here]
+        self._links = Links(program, peers, shardings, self._name) if peers else None
+        self.gather = peers.gather if peers else None
+        self._executables = compile_program(program, here, compiler_options, host_callbacks)
+        self._runs = {
+            key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
+            for key, each in self._executables.items()
+        }
+        self._flat = flat = flatten(program, self._order, self._runs, shardings, self._links)
+        doors = [
+            Door(number, self._name(number), argument, shardings)
+            for number, argument in program.arguments.items()
+            if any(shardings.knows(mesh) for mesh, _ in argument.registers)
+        ]
+        if self._links:
+            for door in doors:
+                door.note = self._links.note
+        self._doors = [(door, [flat.number(*place) for place in door.places]) for door in doors]
+        self._argument_count = len(self.names) or max(program.arguments, default=-1) + 1
+        self._donated = self._find_donated()
+        constants = self._make_constants(here)
+        self._results = Results(program, flat, shardings, constants.keys())
+        self._template: list[Any] = [constants.get(register) for register in range(flat.count)]
+
+    def __repr__(self) -> str:
+        return f"Executable({self.program})"
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function that this process runs."""
+        return {name: FunctionStats.of(each) for (name, _), each in reversed(self._executables.items())}
+
+    def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
+        """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.
+
+        Raises TypeError, ValueError or RuntimeError for an argument (see `Door.enter`), and what XLA raises, with the
+        task and its mesh as a note; arguments that the failed step had donated by then are gone. Under
+        `jax_debug_nans` or `jax_debug_infs` FloatingPointError, as `InvalidValues.check`.
+        """
+        return self._run(arguments, self._flat)
+
+    def run(
+        self, arguments: Sequence[Any], observe: Observe, on_start: Callable[[Sequence[Any]], None] | None = None
+    ) -> list[jax.Array]:
+        """Run one step slowly, each instruction on its own, followed by `observe`: for traces and tests.
+
+        on_start: called with the registers before the first instruction; arguments may still be on their way.
+        """
+        return self._run(arguments, self._one_by_one, observe, on_start)
+
+    def crosses(self, channel: int) -> bool:
+        """Whether other processes have to do with a transfer."""
+        hop = self.program.hops[channel]
+        return self._links is not None and not self._links.is_local(hop.source, hop.target)
+
+    @cached_property
+    def _one_by_one(self) -> Flat:
+        return flatten(self.program, self._order, self._runs, self._shardings, self._links, batched=self._flat)
+
+    def _run(
+        self,
+        arguments: Sequence[Any],
+        flat: Flat,
+        observe: Observe | None = None,
+        on_start: Callable[[Sequence[Any]], None] | None = None,
+    ) -> list[jax.Array]:
+        with self._lock:
+            registers = self._enter(arguments)
+            registers.extend([None] * (flat.count - len(registers)))
+            invalid = InvalidValues.wanted(self.program)
+            with _compat.OwnTransfers():
+                if invalid is not None:
+                    self._look_at_arguments(invalid, registers)
+                    observe = _both(invalid.look, observe) if observe else invalid.look
+                if on_start is not None:
+                    on_start(registers)
+                self._dispatch(flat.steps, registers, observe)
+                results = self._leave(registers, arguments)
+                if invalid is not None:
+                    invalid.check(results)
+                return results
+
+    def _dispatch(self, steps: Sequence[Step], registers: list[Any], observe: Observe | None) -> None:
+        label: Label = ()
+        try:
+            for function, operands, results, frees, handlers, label in steps:
+                if handlers is None:
+                    registers[results] = function(operands(registers))
+                else:
+                    registers[results] = function(operands(registers)).consume_with_handlers(handlers)
+                if observe is not None and operands is not NOTHING:
+                    observe(label, registers[results], registers)
+                for register in frees:
+                    registers[register] = None
+        except BaseException as error:
+            self._fail(error, label)
+            raise
+        if self._links:
+            self._links.end()
+
+    def _fail(self, error: BaseException, label: Label) -> None:
+        """Say where, and let the other processes know."""
+        if label:
+            error.add_note(_where(label))
+        if self._links:
+            self._links.fail(error)
+
+    def _enter(self, arguments: Sequence[Any]) -> list[Any]:
+        """The registers at the start: constants and arguments in place."""
+        if len(arguments) != self._argument_count:
+            raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
+        if self._donated and len({*map(id, arguments)}) != len(arguments):
+            self._check_donated_once(arguments)
+        registers = self._template.copy()
+        if self._links:
+            self._links.enter()
+        for door, numbers in self._doors:
+            value = door.enter(arguments[door.number])
+            if door.is_whole:
+                registers[numbers[0]] = value
+            else:
+                for number, piece in zip(numbers, door.split(value), strict=True):
+                    registers[number] = piece
+        return registers
+
+    def _look_at_arguments(self, invalid: InvalidValues, registers: Sequence[Any]) -> None:
+        for door, numbers in self._doors:
+            for number in numbers:
+                invalid.look_at_argument(registers[number], door.name)
+
+    def _check_donated_once(self, arguments: Sequence[Any]) -> None:
+        first: dict[int, int] = {}
+        for number, value in enumerate(arguments):
+            other = first.setdefault(id(value), number)
+            if other != number and isinstance(value, jax.Array) and {other, number} & self._donated.keys():
+                raise ValueError(
+                    f"arguments `{self._name(other)}` and `{self._name(number)}` are one array, which is donated"
+                )
+
+    def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
+        """The results. Deletes the arrays of donated arguments."""
+        results = self._results.take(registers)
+        for number, delete in self._donated.items():
+            value = arguments[number]
+            if delete and isinstance(value, jax.Array) and not value.is_deleted():
+                value.delete()
+        return results
+
+    def _find_donated(self) -> dict[int, bool]:
+        """The numbers of the donated arguments, and whether to delete them: not what leaves again as a result."""
+        leaving = {place for result in self.program.results for place in result.registers}
+        return {
+            number: leaving.isdisjoint(argument.registers)
+            for number, argument in self.program.arguments.items()
+            if argument.donated
+        }
+
+    def _make_constants(self, meshes: Iterable[int]) -> dict[int, jax.Array]:
+        """An array for every constant, by register; equal constants of a mesh are one array."""
+        made: dict[tuple[int, Any, bytes], jax.Array] = {}
+        constants: dict[int, jax.Array] = {}
+        for mesh in meshes:
+            for each in self.program.sequences[mesh]:
+                if isinstance(each, Constant):
+                    key = (mesh, each.spec, each.value.tobytes())
+                    if key not in made:
+                        with _compat.OwnTransfers():
+                            made[key] = put(each.value, self._shardings.place(each.spec, (mesh,)).sharding)
+                    constants[self._flat.number(mesh, each.result)] = made[key]
+        return constants
+
+    def _name(self, number: int) -> str:
+        return self.names[number] if number < len(self.names) else str(number)
+
+
+def _both(one: Observe, other: Observe) -> Observe:
+    def observe(*what: Any) -> None:
+        one(*what)
+        other(*what)
+
+    return observe
+
+
+def _where(label: Label) -> str:
+    """The note on an exception: which task of which mesh."""
+    return "jaxpp: in " + "; ".join(f"{instruction} on mesh {mesh}" for mesh, instruction in label)

@@ -1,0 +1,69 @@
+"""`jax_debug_nans` and `jax_debug_infs`: which task made the first NaN, or the first infinity."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxpp import _compat
+from jaxpp.ir.program import Call, Instruction, Program, Receive
+from jaxpp.runtime.execution.steps import Label
+
+_FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
+
+
+class InvalidValues:
+    """Looks at every array of one step as soon as it is made; the step then runs one task at a time.
+
+    As with `jax.jit` it is an error if a result of the step has a NaN or an infinity. The error names the first task
+    that made one, even if a later task masks it. JAX does the same when it runs a function again, operation by
+    operation.
+    """
+
+    def __init__(self, program: Program, kinds: Sequence[str]) -> None:
+        self._program = program
+        self._first: dict[str, str | None] = dict.fromkeys(kinds)
+
+    @classmethod
+    def wanted(cls, program: Program) -> "InvalidValues | None":
+        """None if neither `jax_debug_nans` nor `jax_debug_infs` is set, in this thread."""
+        nans, infs = jax.debug_nans.value, jax.debug_infs.value  # reads of the configuration, once a step
+        return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
+
+    def look(self, label: Label, made: Iterable[Any], _: object = None) -> None:
+        """Look at what a step made."""
+        self._note(made, lambda: "; ".join(self._where(each, mesh) for mesh, each in label))
+
+    def look_at_argument(self, array: Any, name: str) -> None:
+        """Look at an argument of the step."""
+        self._note([array], lambda: f"argument `{name}`")
+
+    def check(self, results: Iterable[Any]) -> None:
+        """Raise FloatingPointError, with the place where it was first seen, if a result has such a value."""
+        kind = next((kind for result in results for kind in self._kinds(result, self._first)), None)
+        if kind is not None:
+            raise FloatingPointError(f"invalid value ({kind}) encountered in {self._first[kind]}")
+
+    def _note(self, arrays: Iterable[Any], where: Callable[[], str]) -> None:
+        missing = [kind for kind, first in self._first.items() if first is None]
+        if not missing:
+            return
+        for kind in {kind for array in arrays for kind in self._kinds(array, missing)}:
+            self._first[kind] = where()
+
+    def _kinds(self, array: Any, kinds: Iterable[str]) -> list[str]:
+        """Which of these kinds of values the shards of this process have."""
+        if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
+            return []
+        shards = [_compat.to_host(shard) for shard in _compat.shards(array)]
+        return [kind for kind in kinds if any(_FINDERS[kind](shard).any() for shard in shards)]
+
+    def _where(self, instruction: Instruction, mesh: int) -> str:
+        if not isinstance(instruction, Receive):
+            return f"{instruction} on mesh {mesh}"
+        source, sent, _, _ = self._program.hops[instruction.channel]
+        calls = (each for each in self._program.sequences[source] if isinstance(each, Call))
+        maker = next((str(each) for each in calls if sent in each.results), "an argument")
+        return f"{maker} on mesh {source}, received by mesh {mesh}"

@@ -1,0 +1,256 @@
+"""What one program sends to other processes and receives from them, step after step."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpp import _compat
+from jaxpp.ir.program import Call, Program, Receive, Send
+from jaxpp.ir.tensors import TensorSpec
+from jaxpp.runtime.execution.route import Parts, Route, route_of
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.processes.digests import digest, sampling
+from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
+from jaxpp.runtime.processes.payload import Payload
+from jaxpp.runtime.processes.transfer import NUMBERS, Peers, key
+from jaxpp.runtime.processes.waiting import Waiting
+
+Run = Callable[[Sequence[Any]], list[Any]]
+"""What a step of the flattened program does: arrays in, arrays out."""
+
+
+class Links:
+    """The transfers of one program to and from this process.
+
+    The pieces of one channel that go from one process to one other are one transfer. Its number is made of a digest of
+    the program, the channel, the type, the numbers of the pieces, and the step: an offer and a pull that differ in any
+    of these never meet. Each step begins with a meeting of every two processes that have to do with each other. So a
+    process is never more than one step ahead of those that it sends to, which bounds what it has on offer.
+
+    name: the name of an argument, by its number.
+    """
+
+    def __init__(
+        self, program: Program, peers: Peers, shardings: SubmeshShardings, name: Callable[[int], str] = str
+    ) -> None:
+        self.program, self.shardings = program, shardings
+        self.owners, self.positions = peers.owners, peers.positions
+        self.transport, self.me = peers.transport, peers.transport.me
+        self._digest = peers.program
+        self._identity, self._text, self._name = peers.program[:16].ljust(16, b"\0"), peers.text, name
+        self._meetings = peers.transport.meetings
+        self._sampling = sampling()
+        self._given: dict[int, int] = {}
+        """The digests of this step's arguments that are arrays of the host, by number."""
+        self._partners = sorted({owner for mesh in self.owners if self.me in mesh for owner in mesh} - {self.me})
+        """The processes that share a mesh with this one."""
+        self.neighbours = self._find_neighbours()
+        self._step = 0
+        self._offers: dict[int, tuple[int, Payload]] = {}
+        """(peer, payload) of every offer of a step, by its key."""
+        self._offered: set[int] = set()
+        """The keys of what this step has offered so far."""
+        self._tasks = _tasks(program)
+
+    def is_local(self, *meshes: int) -> bool:
+        """Whether all devices of these meshes are this process's."""
+        return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
+
+    def stays(self, mesh: int, send: Send) -> tuple[list[int], Parts, list[Any]]:
+        """The pieces that stay in this process, the function that cuts them, and the devices that are to have them."""
+        route, near, far = self._route(mesh, send)
+        stays = [number for number, pair in enumerate(zip(near, far, strict=True)) if pair == (self.me, self.me)]
+        if not stays:
+            return [], list, []  # the devices of the other mesh may not be known
+        devices = self.shardings.union((send.destination,)).devices.flat
+        targets = [devices[route.pieces[number].target] for number in stays]
+        spec = self.program.registers[mesh][send.operand]
+        return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
+
+    def enter(self) -> None:
+        """Called at the beginning of each step, before its arguments are looked at."""
+        self._given = {}
+
+    def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
+        """Called for each argument of a step that is an array of the host."""
+        if self._sampling != "none":
+            self._given[argument] = digest(value, dtype, self._step, self._sampling == "all")
+
+    def start(self, _: Sequence[Any]) -> list[Any]:
+        """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
+        self._offered.clear()
+        self.transport.running.add(self)
+        self._step += 1
+        names, digests = [self._name(number) for number in self._given], list(self._given.values())
+        meeting = Meeting(
+            MeetingKind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._sampling
+        )
+        self._meetings.begin(self.neighbours, meeting, self.owners)
+        for peer in self._partners:  # before a collective that nothing could interrupt
+            self._meetings.check(peer, self.owners)
+        return []
+
+    def offer(self, mesh: int, send: Send) -> Run:
+        """Offers the pieces that this process makes of an array to the processes that are to have them."""
+        spec = self.program.registers[mesh][send.operand]
+        route, near, far = self._route(mesh, send)
+        pieces: list[tuple[int, int, Payload, list[int]]] = []
+        order: list[int] = []
+        for peer, numbers in self._groups(near, far).items():
+            number = self._key(self.me, peer, send.channel, numbers)
+            shapes = [(route.pieces[each].source, route.pieces[each].shape) for each in numbers]
+            payload = Payload([self._type(spec, mesh, *each) for each in shapes])
+            pieces.append((peer, number, payload, list(range(len(order), len(order) + len(numbers)))))
+            order += numbers
+            self._offers[number] = peer, payload
+        transport, offered = self.transport, [number for _, number, _, _ in pieces]
+        cut = route.cut(order, self.positions(mesh), partial(self._type, spec, mesh))
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            parts = cut(_compat.shards(values[0]))
+            step = self._step % NUMBERS
+            for peer, number, payload, indices in pieces:
+                transport.offer(peer, number + step, payload, [parts[index] for index in indices])
+            self._offered.update(offered)
+            return []
+
+        return run
+
+    def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
+        """Asks the other processes for their pieces of what this mesh receives; also returns which pieces those are."""
+        route, near, far = self._route(mesh, receive)
+        spec = self.program.registers[mesh][receive.result]
+        pieces: list[tuple[int, int, Payload]] = []
+        order: list[int] = []
+        for peer, numbers in self._groups(near, far).items():
+            number = self._key(peer, self.me, receive.channel, numbers)
+            shapes = [(route.pieces[each].target, route.pieces[each].shape) for each in numbers]
+            pieces.append((peer, number, Payload([self._type(spec, mesh, *each) for each in shapes])))
+            order += numbers
+        transport = self.transport
+
+        def run(_: Sequence[Any]) -> list[Any]:
+            step = self._step % NUMBERS
+            return [each for peer, number, payload in pieces for each in transport.pull(peer, number + step, payload)]
+
+        return run, order
+
+    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
+        """Waits for pulled pieces, and puts them and those copied here, the pieces of `order`, together."""
+        spec = self.program.registers[mesh][receive.result]
+        placed = self.shardings.place(spec, (mesh,))
+        route, _, far = self._route(mesh, receive)
+        task = self._tasks.get(receive.channel)
+        action = f"{receive} ({task}) from" if task else f"{receive} from"
+        waits = [(index, Waiting(far[number], mesh, action, self.owners)) for index, number in enumerate(order)]
+        waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
+        join = route.join(order, self.positions(mesh), partial(self._type, spec, mesh))
+        unread = self._meetings.unread
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            values = list(values)
+            for index, waiting in waits:
+                if unread[waiting.peer]:
+                    self._meetings.check(waiting.peer, self.owners)
+                values[index] = self.transport.wait(values[index], waiting)
+            return [_compat.join_arrays(placed.aval, placed.sharding, join(values))]
+
+        return run
+
+    def shared(self) -> list[tuple[int, Call, int]]:
+        """(mesh, call, register) of the last result that each mesh computes which this process shares with others."""
+        found: list[tuple[int, Call, int]] = []
+        for mesh, sequence in enumerate(self.program.sequences):
+            if self.is_local(mesh) or not self.positions(mesh):
+                continue
+            returned = {register for result in self.program.results for m, register in result.registers if m == mesh}
+            made = [(mesh, each, register) for each in sequence if isinstance(each, Call) for register in each.results]
+            found += [each for each in made if each[2] in returned][-1:]
+        return found
+
+    def finish(self, mesh: int, call: Call) -> Run:
+        """Waits for what a shared mesh computed: the collectives in there need all its processes."""
+        others = [owner for owner in self.owners[mesh] if owner != self.me]
+
+        def run(values: Sequence[Any]) -> list[Any]:
+            self.transport.wait_computed(values[0], Waiting(others[0], mesh, f"{call} with", self.owners))
+            return []
+
+        return run
+
+    def end(self) -> None:
+        """End a step."""
+        self.transport.running.discard(self)
+
+    def fail(self, error: BaseException) -> None:
+        """End a step that failed: offer an error in place of what it has not offered yet.
+
+        For an error of XLA, raises PeerError if a process has died, which makes collectives fail.
+        """
+        self.end()
+        reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
+        for number in self._offers.keys() - self._offered:
+            peer, payload = self._offers[number]
+            arrays = [_compat.error_array(each, reason) for each in payload.types]
+            self.transport.offer(peer, number + self._step % NUMBERS, payload, arrays)
+        self._offered.update(self._offers)
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            self.transport.failed(Waiting(self.me, owners=self.owners))
+
+    def _find_neighbours(self) -> list[int]:
+        """The processes that share a mesh with this one, send to it, or receive from it."""
+        found = set(self._partners)
+        routes = {
+            (hop.source, hop.target, route_of(self.program, channel, self.owners))
+            for channel, hop in self.program.hops.items()
+        }
+        for source, target, route in routes:
+            for piece in route.pieces:
+                pair = self.owners[source][piece.source], self.owners[target][piece.target]
+                if self.me in pair:
+                    found.update(pair)
+        return sorted(found - {self.me})
+
+    def _route(self, mesh: int, hop: Send | Receive) -> tuple[Route, list[int], list[int]]:
+        """The route of a transfer, and for each piece the owners of its ends, that on `mesh` first."""
+        route = route_of(self.program, hop.channel, self.owners)
+        if isinstance(hop, Send):
+            here, there = self.owners[mesh], self.owners[hop.destination]
+            ends = [(here[each.source], there[each.target]) for each in route.pieces]
+        else:
+            here, there = self.owners[mesh], self.owners[hop.source]
+            ends = [(here[each.target], there[each.source]) for each in route.pieces]
+        return route, [near for near, _ in ends], [far for _, far in ends]
+
+    def _groups(self, near: Sequence[int], far: Sequence[int]) -> dict[int, list[int]]:
+        """Which pieces of this process go to or come from each other process."""
+        groups: dict[int, list[int]] = {}
+        for number, (here, there) in enumerate(zip(near, far, strict=True)):
+            if here == self.me and there != self.me:
+                groups.setdefault(there, []).append(number)
+        return groups
+
+    def _key(self, sender: int, receiver: int, channel: int, pieces: Sequence[int]) -> int:
+        hop = self.program.hops[channel]
+        specs = self.program.registers[hop.source][hop.operand], self.program.registers[hop.target][hop.result]
+        return key(self._digest.hex(), sender, receiver, channel, *specs, pieces)
+
+    def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
+        """The type of a piece, on this process's device at that position of the mesh."""
+        return self.shardings.type_at(mesh, spec.dtype, position, shape)
+
+
+def _tasks(program: Program) -> dict[int, Call]:
+    """By channel: the call that makes what is sent over it."""
+    found: dict[int, Call] = {}
+    for sequence in program.sequences:
+        made: dict[int, Call] = {}
+        for each in sequence:
+            if isinstance(each, Call):
+                made.update(dict.fromkeys(each.results, each))
+            elif isinstance(each, Send) and each.operand in made:
+                found[each.channel] = made[each.operand]
+    return found

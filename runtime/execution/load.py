@@ -1,0 +1,29 @@
+"""`load`: reads a program module, and makes a module of its own of each function that is to be compiled."""
+
+import dataclasses
+
+from jaxlib.mlir import ir
+
+from jaxpp._system import collector_paused
+from jaxpp.ir.program import Program
+from jaxpp.ir.read_program import ProgramReader
+from jaxpp.runtime.execution.stage_function import compile_unit, reshard_unit
+
+
+def load(module: ir.Module) -> Program:
+    """Read a program module. No MLIR object survives it.
+
+    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+
+    Raises ProgramError, with the op's location, for what is no program module, or can't run on meshes of these sizes.
+    """
+    with module.context, ir.Location.unknown(), collector_paused():
+        reader = ProgramReader(module)
+        functions = dict(reader.program.functions)
+        for name, (op, axes) in reader.sources.items():
+            function = functions[name]
+            if function.is_copy:
+                continue
+            unit = reshard_unit(function, axes) if op is None else compile_unit(module, op, function, axes)
+            functions[name] = dataclasses.replace(function, bytecode=unit)
+        return dataclasses.replace(reader.program, functions=functions)

@@ -1,0 +1,110 @@
+"""The one order in which a single thread issues the instructions of all meshes."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+from jaxpp.ir.program import Call, Constant, Program, Receive, Send
+
+COSTS: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0}
+"""How long a task is taken to run, in forward tasks; other kinds take 1, fused ones (`forward+backward`) the sum."""
+
+HOP = 2.0
+"""How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program
+at once, on the dispatching thread, only if its inputs are there, and one late input makes the rest of the step late."""
+
+AHEAD = 2
+"""By how many calls of its mesh a value of another process is asked for before it is received. One costs 10 % more time
+when stages compute next to nothing, more than two gain nothing."""
+
+Merged = list[tuple[int, Call | Send | Receive]]
+"""(mesh, instruction), without the constants."""
+
+
+def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: float = HOP) -> Merged:
+    """All instructions by the time at which they would start, each mesh's in its own order, sends before receives.
+
+    A device that runs its programs in order never waits for a program issued later. A send directly follows what its
+    mesh did before: a copy that is under way early is done when its reader is dispatched. O(n log meshes).
+    """
+    merger = _Merger(program, hop)
+    for mesh in range(program.meshes):
+        merger.advance(mesh)
+    while merger.heap:
+        start, mesh = heapq.heappop(merger.heap)
+        merger.issue(mesh, start, costs)
+        merger.advance(mesh)
+    return merger.order
+
+
+def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
+    """`order` with every receive `ahead` calls of its mesh earlier: what is asked for by then arrives meanwhile.
+
+    Each one more costs the memory of one value that waits to be used.
+    """
+    calls: dict[int, list[int]] = {}
+    early: dict[int, Merged] = {}
+    for position, (mesh, instruction) in enumerate(order):
+        if isinstance(instruction, Call):
+            calls.setdefault(mesh, []).append(position)
+        elif isinstance(instruction, Receive):
+            before = calls.get(mesh, [])[-ahead:] if ahead else [position]
+            early.setdefault(before[0] if len(before) == max(ahead, 1) else 0, []).append((mesh, instruction))
+    found: Merged = []
+    for position, each in enumerate(order):
+        found += early.get(position, [])
+        if not isinstance(each[1], Receive):
+            found.append(each)
+    return found
+
+
+class _Merger:
+    """The meshes at one moment of the simulated step."""
+
+    def __init__(self, program: Program, hop: float) -> None:
+        self.hop = hop
+        self.sequences = [[each for each in line if not isinstance(each, Constant)] for line in program.sequences]
+        self.positions = [0] * program.meshes
+        self.clocks = [0.0] * program.meshes
+        self.ready = [[0.0] * len(registers) for registers in program.registers]
+        self.sent: dict[int, float] = {}
+        self.waiting: dict[int, int] = {}
+        """The mesh that waits for a channel."""
+        self.heap: list[tuple[float, int]] = []
+        """(start, mesh) of each mesh's next call or receive."""
+        self.order: Merged = []
+
+    def advance(self, mesh: int) -> None:
+        """Issue the mesh's next sends, and put what follows into the heap, unless it waits for a send."""
+        ready = self.ready[mesh]
+        for instruction in self.upcoming(mesh):
+            if isinstance(instruction, Call):
+                start = max([self.clocks[mesh], *(ready[register] for register in instruction.operands)])
+                heapq.heappush(self.heap, (start, mesh))
+                return
+            if isinstance(instruction, Receive):
+                if instruction.channel in self.sent:
+                    heapq.heappush(self.heap, (self.sent[instruction.channel], mesh))
+                else:
+                    self.waiting[instruction.channel] = mesh
+                return
+            self.positions[mesh] += 1
+            self.order.append((mesh, instruction))
+            self.sent[instruction.channel] = ready[instruction.operand] + self.hop
+            if instruction.channel in self.waiting:
+                self.advance(self.waiting.pop(instruction.channel))
+
+    def upcoming(self, mesh: int) -> Iterator[Call | Send | Receive]:
+        while self.positions[mesh] < len(self.sequences[mesh]):
+            yield self.sequences[mesh][self.positions[mesh]]
+
+    def issue(self, mesh: int, start: float, costs: Mapping[str, float]) -> None:
+        """Issue the mesh's next instruction, a call or a receive."""
+        instruction = self.sequences[mesh][self.positions[mesh]]
+        self.positions[mesh] += 1
+        self.order.append((mesh, instruction))
+        if isinstance(instruction, Call):
+            self.clocks[mesh] = start + sum(costs.get(kind, 1.0) for kind in instruction.kind.split("+"))
+            for register in instruction.results:
+                self.ready[mesh][register] = self.clocks[mesh]
+        elif isinstance(instruction, Receive):
+            self.ready[mesh][instruction.result] = start

@@ -1,0 +1,88 @@
+"""The results of a step, taken out of the registers: each is the caller's own, to keep or to donate."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+import jax
+
+from jaxpp import _compat
+from jaxpp.ir.program import Program, Result
+from jaxpp.runtime.execution.shardings import Placed, SubmeshShardings
+from jaxpp.runtime.execution.steps import Flat, getter
+from jaxpp.runtime.processes.arrays import batch_copy
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a result comes from: the array of a register, or (joined) the shards of several, as (register, shard)."""
+
+    register: int
+    shards: tuple[tuple[int, int], ...]
+    joined: Placed | None
+
+
+class Results:
+    """Takes the results out of the registers at the end of a step.
+
+    Constants, arguments that are not donated, and values returned twice are copied, as `jax.jit` does. A result on
+    meshes of other processes has no shards here; it is None when this process doesn't know their devices.
+
+    taken: the registers that a result must not be, as constants are.
+    """
+
+    def __init__(self, program: Program, flat: Flat, shardings: SubmeshShardings, taken: Collection[int]) -> None:
+        self._flat, self._shardings = flat, shardings
+        arguments = program.arguments.values()
+        self._taken = {flat.numbers[place] for each in arguments if not each.donated for place in each.registers
+                       if place in flat.numbers} | set(taken)  # fmt: skip
+        self._sources: list[int] = []
+        self._targets: list[Any] = []
+        self._first_copy = flat.count
+        self._results = [self._source(result) for result in program.results]
+        self._copy: Any = None
+        if self._sources:
+            flat.count += len(self._sources)
+            results = slice(self._first_copy, flat.count)
+            self._copy = batch_copy(self._targets, always=True), getter(self._sources), results
+
+    def take(self, registers: list[Any]) -> list[jax.Array]:
+        """The results."""
+        if self._copy is not None:
+            copy, operands, results = self._copy
+            registers[results] = copy(operands(registers))
+        found: list[Any] = []
+        for source in self._results:
+            if source is None:
+                found.append(None)
+            elif source.joined is None:
+                found.append(registers[source.register])
+            else:
+                shards = [_compat.shards(registers[register])[shard] for register, shard in source.shards]
+                found.append(_compat.join_arrays(source.joined.aval, source.joined.sharding, shards))
+        return found
+
+    def _source(self, result: Result) -> _Source | None:
+        meshes = tuple(mesh for mesh, _ in result.registers)
+        known = sum(map(self._shardings.knows, meshes))
+        if not known:
+            return None
+        order: list[tuple[int, int, int]] = []
+        for place, positions in zip(result.registers, self._shardings.shard_numbers(meshes), strict=True):
+            if positions:
+                register = self._own(result, place)
+                order += [(position, register, shard) for shard, position in enumerate(positions)]
+        if known == 1 and order:
+            return _Source(order[0][1], (), None)
+        shards = tuple((register, shard) for _, register, shard in sorted(order))
+        return _Source(0, shards, self._shardings.place(result.spec, meshes, result.stacked))
+
+    def _own(self, result: Result, place: tuple[int, int]) -> int:
+        """The register of a result on one mesh, or that of a copy of it when somebody else has it."""
+        number = self._flat.number(*place)
+        if number in self._taken:
+            self._sources.append(number)
+            self._targets.append(self._shardings.place(result.spec, place[:1]).sharding)
+            number = self._first_copy + len(self._sources) - 1
+        self._taken.add(number)
+        return number

@@ -1,0 +1,241 @@
+"""Which part of which shard goes to which device, when a value moves from one mesh to another."""
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+import jax
+from jax import lax
+
+from jaxpp.ir.program import Program
+from jaxpp.ir.tensors import SubAxis, TensorSpec
+from jaxpp.runtime.processes.arrays import Bounds, batch_copy, overlap
+
+Parts = Callable[[Sequence[Any]], list[Any]]
+"""Arrays of one device each, in and out."""
+
+Owners = tuple[Sequence[int], Sequence[int]]
+"""The process of each source, and of each target."""
+
+TypeAt = Callable[[int, Sequence[int]], Any]
+"""The `jax.ShapeDtypeStruct` of an array of this shape on the device at this position of a mesh."""
+
+
+class Piece(NamedTuple):
+    """What one device sends to one other.
+
+    source: its position in the mesh that sends.
+    target: that of the device that receives, in its mesh.
+    cut: the part of the source's shard; None: all of it.
+    shape: of the part.
+    """
+
+    source: int
+    target: int
+    cut: Bounds | None
+    shape: tuple[int, ...]
+
+
+class Route:
+    """How a value gets from one mesh to another: the pieces, by target, those of one target in row-major order.
+
+    Where both meshes cut the value alike, every device sends its shard to the one at its position. Otherwise a shard
+    that goes to several devices is cut where it is, and one that comes from several is put together where it is
+    wanted: no device receives a byte that it doesn't keep.
+
+    owners: the process of each source and of each target, where there are several processes. Unless both meshes cut the
+        value alike, a process then receives each shard once, on the first of its devices that wants it. The others
+        copy it from there. What a process holds itself it does not receive from another one.
+    """
+
+    def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds], owners: Owners | None = None) -> None:
+        self.pieces: list[Piece] = []
+        self.is_direct = list(sources) == list(targets)
+        self._sources = sources
+        alone: Owners = range(-len(sources), 0), range(len(targets))  # each device as if in a process of its own
+        self._owners = alone if owners is None or self.is_direct else owners
+        self._grids: dict[int, tuple[list[int], tuple[int, ...]]] = {}
+        """For each target that receives pieces: these, and how many of them lie along each dimension."""
+        self._origins: dict[int, int] = {}
+        """For each other target the one that it copies its shard from."""
+        holders: dict[Bounds, list[int]] = {}
+        for position, bounds in enumerate(sources):
+            holders.setdefault(bounds, []).append(position)
+        receivers: dict[tuple[int, Bounds], int] = {}
+        for position, wanted in enumerate(targets):
+            origin = receivers.setdefault((self._owners[1][position], wanted), position)
+            if origin == position:
+                self._add(position, wanted, holders)
+            else:
+                self._origins[position] = origin
+
+    def _add(self, target: int, wanted: Bounds, holders: dict[Bounds, list[int]]) -> None:
+        first = len(self.pieces)
+        # A part may be empty only along dimensions of size 0.
+        overlaps = [(overlap(held, wanted), held) for held in holders]
+        found = sorted(
+            (part, held)
+            for part, held in overlaps
+            if all(start < end or low == high for (start, end), (low, high) in zip(part, wanted, strict=True))
+        )
+        for part, held in found:
+            source = target if self.is_direct else self._choose(holders[held], target)
+            cut = tuple((start - low, end - low) for (start, end), (low, _) in zip(part, held, strict=True))
+            shape = tuple(end - start for start, end in part)
+            self.pieces.append(Piece(source, target, None if part == held else cut, shape))
+        along = [{part[dimension] for part, _ in found} for dimension in range(len(wanted))]
+        self._grids[target] = list(range(first, len(self.pieces))), tuple(map(len, along))
+
+    @functools.cached_property
+    def size(self) -> int:
+        """How many elements all pieces have together."""
+        return sum(math.prod(piece.shape) for piece in self.pieces)
+
+    def _choose(self, holders: Sequence[int], target: int) -> int:
+        """Which of the devices that hold a shard sends it: those in the target's process, or else all, take turns."""
+        near = [each for each in holders if self._owners[0][each] == self._owners[1][target]] or holders
+        return near[len(self._grids) % len(near)]
+
+    def cut(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
+        """Makes these pieces of the shards that a process has of the sending mesh, at these positions."""
+        wanted: dict[int, list[tuple[int, Bounds]]] = {}
+        whole: list[tuple[int, int]] = []
+        for place, number in enumerate(pieces):
+            source, _, cut, _ = self.pieces[number]
+            if cut is None:
+                whole.append((place, positions.index(source)))
+            else:
+                wanted.setdefault(positions.index(source), []).append((place, cut))
+        if not wanted:
+            indices = [index for _, index in whole]
+            return lambda shards: [shards[index] for index in indices]
+        cutters: list[tuple[int, list[int], Callable[..., Any]]] = []
+        for index, cuts in wanted.items():
+            type_ = type_at(positions[index], [end - start for start, end in self._sources[positions[index]]])
+            cutter = _cutter(tuple(cut for _, cut in cuts), type_)
+            cutters.append((index, [place for place, _ in cuts], cutter))
+
+        def run(shards: Sequence[Any]) -> list[Any]:
+            parts: list[Any] = [None] * len(pieces)
+            for place, index in whole:
+                parts[place] = shards[index]
+            for index, places, cutter in cutters:
+                for place, part in zip(places, cutter(shards[index]), strict=True):
+                    parts[place] = part
+            return parts
+
+        return run
+
+    def join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
+        """Makes the shards at these positions of the receiving mesh, of these pieces: all those of a process."""
+        firsts = [position for position in positions if position in self._grids]
+        others = [position for position in positions if position in self._origins]
+        joined = self._join(pieces, firsts, type_at)
+        if not others:
+            return joined
+        origins = [firsts.index(self._origins[position]) for position in others]
+        order = [[*firsts, *others].index(position) for position in positions]
+        copy = batch_copy([type_at(position, ()).sharding for position in others])
+
+        def run(parts: Sequence[Any]) -> list[Any]:
+            shards = joined(parts)
+            shards = [*shards, *copy([shards[index] for index in origins])]
+            return [shards[index] for index in order]
+
+        return run
+
+    def _join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
+        """Makes the shards of the devices that receive pieces."""
+        places = {number: place for place, number in enumerate(pieces)}
+        joiners: list[tuple[list[int], Callable[..., Any]]] = []
+        for position in positions:
+            numbers, grid = self._grids[position]
+            types = tuple(type_at(position, self.pieces[number].shape) for number in numbers)
+            joiners.append(([places[number] for number in numbers], _joiner(grid, types)))
+        if all(joiner is _itself for _, joiner in joiners):
+            order = [where[0] for where, _ in joiners]
+            return lambda parts: [parts[place] for place in order]
+        return lambda parts: [joiner(*[parts[place] for place in where]) for where, joiner in joiners]
+
+
+Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
+"""A value, the axes of its mesh with their sizes, the number of devices there."""
+
+
+def route_of(program: Program, channel: int, owners: Sequence[Sequence[int]] | None = None) -> Route:
+    """The route of what goes over a channel; owners: by mesh the process of each device, where there are several."""
+    hop = program.hops[channel]
+    ends = (tuple(owners[hop.source]), tuple(owners[hop.target])) if owners else None
+    return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result), ends)
+
+
+def _layout(program: Program, mesh: int, register: int) -> Layout:
+    sizes = tuple(program.axis_sizes[mesh].items())
+    return program.registers[mesh][register], sizes, program.partitions[mesh]
+
+
+@functools.lru_cache(maxsize=1024)
+def _route(source: Layout, target: Layout, owners: Owners | None) -> Route:
+    return Route(_shards(*source), _shards(*target), owners)
+
+
+def _shards(spec: TensorSpec, sizes: Sequence[tuple[str, int]], devices: int) -> list[Bounds]:
+    """What each device of a mesh has of a value."""
+    extents = dict(sizes)
+    places = itertools.product(*(range(size) for _, size in sizes)) if sizes else [()] * devices
+    return [_shard(spec, extents, dict(zip(extents, place, strict=True))) for place in places]
+
+
+def _shard(spec: TensorSpec, sizes: dict[str, int], place: dict[str, int]) -> Bounds:
+    bounds: list[tuple[int, int]] = []
+    for extent, axes in zip(spec.shape, spec.axes, strict=True):
+        index, count = 0, 1
+        for axis in axes:
+            if isinstance(axis, SubAxis):
+                size, inner = axis.size, sizes[axis.name] // (axis.pre_size * axis.size)
+                here = place[axis.name] // inner % size
+            else:
+                size, here = sizes[axis], place[axis]
+            index, count = index * size + here, count * size
+        bounds.append((extent * index // count, extent * (index + 1) // count))
+    return tuple(bounds)
+
+
+@functools.lru_cache(maxsize=1024)
+def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
+    def cut(shard: jax.Array) -> list[jax.Array]:
+        return [lax.slice(shard, *zip(*bounds, strict=True)) for bounds in cuts]
+
+    return _compiled(cut, type_)
+
+
+@functools.lru_cache(maxsize=1024)
+def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
+    """Puts parts, in row-major order, together: so many along each dimension."""
+
+    def join(*parts: jax.Array) -> jax.Array:
+        for dimension in reversed(range(len(grid))):
+            count = grid[dimension]
+            groups = [parts[start : start + count] for start in range(0, len(parts), count)]
+            parts = tuple(lax.concatenate(group, dimension) for group in groups)
+        return parts[0]
+
+    return _compiled(join, *types) if math.prod(grid) > 1 else _itself
+
+
+def _itself(part: Any) -> Any:
+    return part
+
+
+def _compiled(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:
+    """`function`, compiled in another thread: the mesh and the precision that the caller has set are not its own."""
+
+    def compile_() -> Callable[..., Any]:
+        with jax.enable_x64(True):
+            return jax.jit(function).lower(*types).compile()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(compile_).result()

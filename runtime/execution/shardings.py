@@ -1,0 +1,154 @@
+"""Where the values of a program live: their shardings on its submeshes."""
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+from jaxpp import _compat
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.program import Program
+from jaxpp.ir.tensors import SubAxis, TensorSpec
+
+
+@dataclasses.dataclass(frozen=True)
+class Placed:
+    """A spec on some meshes: the sharding of its `jax.Array` and the type that the array has."""
+
+    sharding: NamedSharding
+    aval: Any
+
+
+class SubmeshShardings:
+    """The shardings of values on the submeshes of a program, each made once.
+
+    submeshes: one per mesh, each with the axis `mpmd_axis` of size 1; None for one whose devices this process does not
+        know. Values are described as far as it knows their meshes.
+    """
+
+    def __init__(self, program: Program, submeshes: Sequence[Mesh | None], mpmd_axis: str) -> None:
+        if len(submeshes) != program.meshes:
+            raise ProgramError(f"the program has {program.meshes} meshes, {len(submeshes)} are given")
+        for number, submesh in enumerate(submeshes):
+            if submesh is None:
+                continue
+            partitions = program.partitions[number]
+            if submesh.size != partitions:
+                raise ProgramError(
+                    f"the program is for {partitions} devices of mesh {number}, which has {submesh.size}"
+                )
+            for axis, size in program.axis_sizes[number].items():
+                if submesh.shape.get(axis, 1) != size:
+                    raise ProgramError(
+                        f'the program\'s axis "{axis}" has size {size}, mesh {number} has {submesh.shape}'
+                    )
+        self.submeshes, self.mpmd_axis = submeshes, mpmd_axis
+        self._unions: dict[tuple[int, ...], Mesh] = {}
+        self._placed: dict[tuple[TensorSpec, tuple[int, ...], bool], Placed] = {}
+
+    def knows(self, mesh: int) -> bool:
+        """Whether the devices of the mesh are known."""
+        return self.submeshes[mesh] is not None
+
+    def is_here(self, mesh: int) -> bool:
+        """Whether this process holds devices of the mesh."""
+        return self.shard_numbers((mesh,)) != [[]]
+
+    def union(self, meshes: tuple[int, ...]) -> Mesh:
+        """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known.
+
+        Of submeshes that differ in size it is one long row: their arrays are replicated.
+        """
+        known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
+        if len(known) == 1:
+            return known[0]
+        if meshes not in self._unions:
+            first = known[0]
+            axis = first.axis_names.index(self.mpmd_axis)
+            if len({submesh.devices.shape for submesh in known}) > 1:
+                shape = [-1 if number == axis else 1 for number in range(first.devices.ndim)]
+                devices = np.concatenate([submesh.devices.ravel() for submesh in known]).reshape(shape)
+            else:
+                devices = np.concatenate([submesh.devices for submesh in known], axis)
+            self._unions[meshes] = Mesh(devices, first.axis_names, axis_types=first.axis_types)
+        return self._unions[meshes]
+
+    def place(self, spec: TensorSpec, meshes: tuple[int, ...], stacked: bool = False) -> Placed:
+        """The sharding of a value on `meshes`: on each as `spec` says, replicated over the mpmd axis.
+
+        stacked: each mesh has another block of it, as `spec` says: its first dimension is sharded over the mpmd axis.
+        """
+        key = (spec, meshes, stacked)
+        if key not in self._placed:
+            mesh, axes = _without_parts(self.union(meshes), spec)
+            shape = spec.shape
+            if stacked:
+                axes[0] = (self.mpmd_axis, *axes[0])
+                shape = (shape[0] * self.union(meshes).shape[self.mpmd_axis], *shape[1:])
+            entries = [None if not names else names[0] if len(names) == 1 else names for names in axes]
+            while entries and entries[-1] is None:
+                entries.pop()
+            _check_memory(mesh, meshes, spec.memory)
+            sharding = NamedSharding(mesh, PartitionSpec(*entries), memory_kind=spec.memory or None)
+            self._placed[key] = Placed(sharding, _compat.abstract_value(shape, spec.dtype, sharding))
+        return self._placed[key]
+
+    def type_at(self, mesh: int, dtype: Any, position: int, shape: Sequence[int]) -> Any:
+        """The type of an array on the device at that position of the mesh."""
+        device = self.union((mesh,)).devices.flat[position]
+        return jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=SingleDeviceSharding(device))
+
+    def shard_numbers(self, meshes: tuple[int, ...]) -> list[list[int]]:
+        """For each of `meshes` the positions of its devices among those of the union; only this process's count."""
+        if not any(map(self.knows, meshes)):
+            return [[] for _ in meshes]
+        position = {device: number for number, device in enumerate(_here(self.union(meshes)))}
+        known = [self.submeshes[mesh] for mesh in meshes]
+        return [[] if submesh is None else [position[device] for device in _here(submesh)] for submesh in known]
+
+
+def _check_memory(mesh: Mesh, meshes: Sequence[int], memory: str) -> None:
+    """Raise ProgramError where the devices have no memory of that kind."""
+    for device in _here(mesh) if memory else ():
+        kinds = sorted({each.kind for each in device.addressable_memories()})
+        if memory not in kinds:
+            raise ProgramError(
+                f"the program keeps values of mesh {meshes[0]} in {memory!r}; {device} has only {', '.join(kinds)}: "
+                "take a schedule without offloads there"
+            )
+
+
+def _here(mesh: Mesh) -> list[Any]:
+    """The devices of this process, in the order in which an array over `mesh` has its shards."""
+    return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
+
+
+def _without_parts(mesh: Mesh, spec: TensorSpec) -> tuple[Mesh, list[tuple[str, ...]]]:
+    """`mesh` and the axes of `spec`, with an axis of which only a part is used cut into axes of its own."""
+    parts = [axis for axes in spec.axes for axis in axes if isinstance(axis, SubAxis)]
+    if not parts:
+        return mesh, [tuple(str(axis) for axis in axes) for axes in spec.axes]
+    cuts = {name: {1, size} for name, size in mesh.shape.items()}
+    for part in parts:
+        cuts[part.name] |= {part.pre_size, part.pre_size * part.size}
+    pieces: dict[str, list[tuple[str, int, int]]] = {}
+    for name, points in cuts.items():
+        ordered = sorted(points) if len(points) > 1 else [1, 1]
+        steps = list(itertools.pairwise(ordered))
+        whole = len(steps) == 1
+        pieces[name] = [(name if whole else f"{name}:({low}){high // low}", low, high) for low, high in steps]
+
+    def names(axis: str | SubAxis) -> list[str]:
+        if isinstance(axis, str):
+            return [name for name, _, _ in pieces[axis]]
+        low, high = axis.pre_size, axis.pre_size * axis.size
+        return [name for name, start, end in pieces[axis.name] if low <= start and end <= high]
+
+    fine = [piece for name in mesh.axis_names for piece in pieces[name]]
+    devices = mesh.devices.reshape([high // low for _, low, high in fine])
+    axes = [tuple(name for axis in axes for name in names(axis)) for axes in spec.axes]
+    return Mesh(devices, tuple(name for name, _, _ in fine)), axes

@@ -1,0 +1,128 @@
+"""One stage function of the program module as a module of its own, ready to compile."""
+
+import io
+from collections.abc import Mapping
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.functions import functions, name_of, nested, reachable
+from jaxpp.ir.ops import traits
+from jaxpp.ir.program import Function
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
+
+
+def compile_unit(module: ir.Module, op: ir.Operation, function: Function, axes: MeshAxes) -> bytes:
+    """The bytecode of a module of its own for `function`, which is the func.func `op` of `module`, on a mesh of `axes`.
+
+    Its `@main` is `op`, with every sharding closed and every `jaxpp.*` left out.
+    Raises ProgramError for a shard_map over an axis that has another size there.
+    """
+    name = name_of(op)
+    unit = ir.Module.create()
+    unit.operation.attributes["sym_name"] = ir.StringAttr.get(name)
+    for key in (at.PARTITIONS, "mhlo.num_replicas"):
+        if key in module.operation.attributes:
+            unit.operation.attributes[key] = module.operation.attributes[key]
+    by_name = functions(module)
+    with ir.InsertionPoint(unit.body):
+        for top in module.body.operations:
+            if top.operation.name == "sdy.mesh":
+                top.operation.clone()
+        main, *_ = [by_name[needed].clone().operation for needed in reachable(name, by_name)]
+    if not axes.own:
+        _resize(unit, name, axes)
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    for key in list(main.attributes):
+        if at.is_ours(key):
+            del main.attributes[key]
+    at.set_tables(
+        main,
+        _closed(at.argument_attributes(op), function.arguments, axes.name),
+        _closed(at.result_attributes(op), function.results, axes.name),
+    )
+    if not unit.operation.verify():
+        raise ProgramError(f"@{name} does not verify as a module of its own")
+    return _bytecode(unit)
+
+
+def reshard_unit(function: Function, axes: MeshAxes) -> bytes:
+    """The bytecode of a module of its own for `function`, which returns its argument in another sharding."""
+    (found,), (wanted,) = function.arguments, function.results
+    sizes = ", ".join(f'"{axis}"={size}' for axis, size in axes.named)
+    tensor = tensor_text(found)
+    counts = f"{at.PARTITIONS} = {axes.partitions} : i32, mhlo.num_replicas = 1 : i32"
+    module = ir.Module.parse(
+        f"module @{function.name} attributes {{{counts}}} {{\n"
+        f"sdy.mesh @mesh = <[{sizes}]>\n"
+        f"func.func public @main(%a: {tensor} {{{at.SHARDING} = {sharding_text(found, 'mesh')}}})"
+        f" -> ({tensor} {{{at.SHARDING} = {sharding_text(wanted, 'mesh')}}}) {{ return %a : {tensor} }}\n}}"
+    )
+    return _bytecode(module)
+
+
+def _bytecode(module: ir.Module) -> bytes:
+    buffer = io.BytesIO()
+    module.operation.write_bytecode(buffer)
+    return buffer.getvalue()
+
+
+def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
+    """Rewrite `unit` for a mesh of other sizes than those for which it was written.
+
+    What is sharded over a part of an axis is left to XLA: such a part depends on the size of the axis.
+    """
+    own = MeshAxes.written_for(unit).sizes
+    partitions = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), axes.partitions)
+    unit.operation.attributes[at.PARTITIONS] = partitions
+    for top in unit.body.operations:
+        if top.operation.name == "sdy.mesh":
+            sizes = ", ".join(f'"{axis}"={size}' for axis, size in axes.named)
+            top.operation.attributes["mesh"] = ir.Attribute.parse(f"#sdy.mesh<[{sizes}]>")
+    for op in nested(unit.operation):
+        if op.name == "sdy.manual_computation":
+            _check_manual(op, name, own, axes.sizes)
+        elif op.name == "sdy.sharding_constraint" and _has_part(op.attributes["sharding"]):
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
+        elif at.SHARDING in op.attributes and _has_part(op.attributes[at.SHARDING]):
+            del op.attributes[at.SHARDING]
+
+
+def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+    """Refuse a shard_map that was traced for what the mesh is not: its axes, or the devices its collectives name."""
+    manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
+    over = [axis for axis in (manual[number] for number in range(len(manual))) if traced[axis] != sizes[axis]]
+    if not over and not any(traits(inner).collective for inner in nested(op)):
+        return
+    what = f"over {over[0]!r}" if over else "with collectives"
+    axes = over or [axis for axis, size in sizes.items() if traced[axis] != size]
+    found = ", ".join(f"{axis!r} has {traced[axis]} devices" for axis in axes)
+    wanted = ", ".join(str(sizes[axis]) for axis in axes)
+    raise ProgramError(
+        f"a shard_map {what} was traced for a mesh where {found}; @{name} is to run on one where it has "
+        f"{wanted}; give the meshes of a shard_map one size",
+        location=op.location,
+    )
+
+
+def _has_part(sharding: ir.Attribute) -> bool:
+    """Whether a sharding names a part of an axis, as `"data":(1)2` does."""
+    return '":(' in str(sharding)
+
+
+def _closed(
+    attributes: list[dict[str, ir.Attribute]], specs: tuple[TensorSpec, ...], mesh: str
+) -> list[dict[str, ir.Attribute]]:
+    """The argument or result attributes without ours, and with the sharding that the runtime counts on."""
+    closed: list[dict[str, ir.Attribute]] = []
+    for attrs, spec in zip(attributes, specs, strict=True):
+        kept = {key: value for key, value in attrs.items() if not at.is_ours(key) and key != at.SHARDING}
+        if mesh:
+            kept[at.SHARDING] = ir.Attribute.parse(sharding_text(spec, mesh))
+        closed.append(kept)
+    return closed

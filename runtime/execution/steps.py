@@ -1,0 +1,302 @@
+"""A program flattened for dispatch: one list of small tuples over the registers of all meshes of this process."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from jax.sharding import SingleDeviceSharding
+
+from jaxpp import _compat
+from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.runtime.execution.links import Links
+from jaxpp.runtime.execution.order import Merged, with_pulls
+from jaxpp.runtime.execution.route import Parts, route_of
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.processes.arrays import batch_copy
+
+Operands = Callable[[list[Any]], Sequence[Any]]
+Labelled = tuple[int, Instruction]
+"""(mesh, instruction)"""
+
+Label = tuple[Labelled, ...]
+"""What one step does: one call, or the sends of one batch. Empty for what only waits."""
+
+Step = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, Label]
+"""(function, operands, result registers, registers to free, extra, label).
+
+A call: what `Runs` has for it, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes
+arrays and returns arrays: a batch of copies, or what `Links` does.
+"""
+
+Place = tuple[int, int]
+"""(mesh, the mesh's register)"""
+
+Runs = Mapping[tuple[str, int], Callable[..., Any]]
+"""How each (function, mesh) is run: as `execute_sharded` of its executable."""
+
+Copy = Callable[[Sequence[Any]], list[Any]]
+
+NOTHING: Operands = operator.itemgetter(slice(0, 0))
+"""The operands of a step that asks other processes for values: they may come only after later steps."""
+
+
+class Flat:
+    """The steps of a program, and which register each mesh's register became.
+
+    numbers: (mesh, the mesh's register) -> register; count: how many there are.
+    batched: the Flat whose registers this one shares, where each instruction is to be a step of its own.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        runs: Runs,
+        shardings: SubmeshShardings,
+        links: Links | None = None,
+        batched: "Flat | None" = None,
+    ) -> None:
+        self.program, self.runs, self.shardings, self.links = program, runs, shardings, links
+        self.steps: list[Step] = []
+        self.numbers: dict[Place, int] = batched.numbers if batched else {}
+        self.count = batched.count if batched else 0
+        self.is_batched = batched is None
+        self.sends: list[tuple[int, Send]] = []
+        """What the next batch of copies has so far."""
+        self.in_flight: dict[int, int] = {}
+        """Of a channel within this process the register of its copy, where the receive is a step of its own."""
+        self.handlers: dict[tuple[str, int], list[Any]] = {}
+        self.copies: dict[tuple[str, int], Copy] = {}
+        """How each function that only copies to another memory is run, by mesh."""
+        self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
+        """(receive, pieces, registers) of what was asked for and nobody waited for yet."""
+        self.copied: dict[int, dict[int, int]] = {}
+        """Of a channel between processes the pieces that stay in this one: piece -> register."""
+        self.fragile = _fragile(program) if links else set[Place]()
+
+    def define(self, places: Sequence[Place]) -> slice:
+        """The registers, side by side, of these (mesh, register)."""
+        for place in places:
+            if place not in self.numbers:
+                self.numbers[place] = self.count
+                self.count += 1
+        start = self.numbers[places[0]] if places else self.count
+        return slice(start, start + len(places))
+
+    def number(self, mesh: int, register: int) -> int:
+        """The register of an argument or a constant, which no step defines, or of an earlier step's result."""
+        if (mesh, register) not in self.numbers:
+            self.define([(mesh, register)])
+        return self.numbers[mesh, register]
+
+    def reserve(self, count: int) -> slice:
+        """New registers that are no register of a mesh."""
+        self.count += count
+        return slice(self.count - count, self.count)
+
+    def add(
+        self,
+        function: Callable[..., Any],
+        operands: Operands,
+        results: slice,
+        frees: Sequence[int],
+        *label: tuple[int, Instruction],
+    ) -> None:
+        """Add a step that is no call."""
+        self.steps.append((function, operands, results, tuple(frees), None, label))
+
+    def call(self, mesh: int, call: Call) -> None:
+        self.copy_pending()
+        for register in call.operands:
+            self.arrive(mesh, register)
+        key = (call.function, mesh)
+        if key not in self.handlers:
+            function = self.program.functions[call.function]
+            placed = [self.shardings.place(spec, (mesh,)) for spec in function.results]
+            self.handlers[key] = [_compat.result_handler(each.aval, each.sharding) for each in placed]
+            if function.is_copy:
+                self.copies[key] = batch_copy([each.sharding for each in placed])
+        operands = getter([self.number(mesh, register) for register in call.operands])
+        results = self.define([(mesh, register) for register in call.results])
+        frees = tuple(self.number(mesh, register) for register in call.frees)  # results that nobody uses among them
+        if key in self.copies:
+            self.add(self.copies[key], operands, results, frees, (mesh, call))
+        else:
+            self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
+
+    def send(self, mesh: int, send: Send) -> None:
+        """Copy the pieces that stay in this process, and offer the others to their receivers."""
+        if self.links is not None and not self.links.is_local(mesh, send.destination):
+            self.offer(self.links, mesh, send)
+        elif self.is_batched and route_of(self.program, send.channel).is_direct:
+            self.sends.append((mesh, send))
+        else:
+            self.copy(mesh, send)
+
+    def copy(self, mesh: int, send: Send) -> None:
+        """Copy one value to a mesh of this process, which may cut it otherwise."""
+        self.copy_pending()
+        self.arrive(mesh, send.operand)
+        copy = _copy_of(self.program, self.shardings, send.channel)
+        frees = [self.number(mesh, register) for register in send.frees]
+        operands = getter([self.number(mesh, send.operand)])
+        if self.is_batched:
+            results = self.define([self.program.hops[send.channel][2:]])
+        else:
+            results = self.reserve(1)
+            self.in_flight[send.channel] = results.start
+        self.add(copy, operands, results, frees, (mesh, send))
+
+    def copy_pending(self) -> None:
+        if not self.sends:
+            return
+        for mesh, send in self.sends:
+            self.arrive(mesh, send.operand)
+        operands = getter([self.number(mesh, send.operand) for mesh, send in self.sends])
+        frees = [self.number(mesh, register) for mesh, send in self.sends for register in send.frees]
+        destinations = [self.program.hops[send.channel][2:] for _, send in self.sends]
+        placed = [self.shardings.place(self.program.registers[mesh][value], (mesh,)) for mesh, value in destinations]
+        copy = batch_copy([each.sharding for each in placed])
+        self.add(copy, operands, self.define(destinations), frees, *self.sends)
+        self.sends = []
+
+    def offer(self, links: Links, mesh: int, send: Send) -> None:
+        """Offer the pieces that go to other processes, and copy those that stay in this one."""
+        self.copy_pending()
+        self.arrive(mesh, send.operand)
+        offer = links.offer(mesh, send)
+        if (mesh, send.operand) in self.fragile:
+            sharding = self.shardings.place(self.program.registers[mesh][send.operand], (mesh,)).sharding
+            offer = _after(batch_copy([sharding], always=True), offer)
+        stays, cut, devices = links.stays(mesh, send)
+        results = self.reserve(len(stays))
+        if stays:
+            self.copied[send.channel] = dict(zip(stays, range(self.count)[results], strict=True))
+            offer = _both(_on_shards(cut, batch_copy([SingleDeviceSharding(device) for device in devices])), offer)
+        operands = getter([self.number(mesh, send.operand)])
+        self.add(offer, operands, results, [self.number(mesh, register) for register in send.frees], (mesh, send))
+
+    def receive(self, mesh: int, receive: Receive) -> None:
+        """Ask for the pieces that come from other processes; a copy of this process is there already."""
+        if self.links is None or self.links.is_local(mesh, receive.source):
+            if not self.is_batched:
+                copied = self.in_flight.pop(receive.channel)
+                self.add(list, getter([copied]), self.define([(mesh, receive.result)]), [copied], (mesh, receive))
+            return
+        run, pieces = self.links.pull(mesh, receive)
+        results = self.reserve(len(pieces))
+        self.add(run, NOTHING, results, (), (mesh, receive))
+        self.coming[mesh, receive.result] = receive, pieces, list(range(self.count)[results])
+        if not self.is_batched:
+            self.arrive(mesh, receive.result)
+
+    def arrive(self, mesh: int, register: int) -> None:
+        """Wait for the pieces of a register that are on their way, if they are."""
+        if self.links is None or (mesh, register) not in self.coming:
+            return
+        receive, pieces, registers = self.coming.pop((mesh, register))
+        for piece, copied in self.copied.pop(receive.channel, {}).items():
+            pieces, registers = [*pieces, piece], [*registers, copied]
+        run = self.links.arrive(mesh, receive, pieces)
+        self.add(run, getter(registers), self.define([(mesh, register)]), registers, (mesh, receive))
+
+    def finish(self, links: Links) -> None:
+        """Wait for the meshes that other processes compute on too."""
+        for mesh, call, register in links.shared():
+            self.add(links.finish(mesh, call), getter([self.number(mesh, register)]), slice(0, 0), ())
+
+
+def flatten(
+    program: Program,
+    order: Merged,
+    runs: Runs,
+    shardings: SubmeshShardings,
+    links: Links | None = None,
+    batched: Flat | None = None,
+) -> Flat:
+    """The steps in merged order. Sends within this process that follow each other are one batch of copies.
+
+    Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
+
+    batched: what this function returned before. Now each instruction is a step of its own, over the same registers:
+        what was sent arrives with the receive, and is asked for no earlier.
+    """
+    flat = Flat(program, runs, shardings, links, batched)
+    if links:
+        flat.add(links.start, NOTHING, slice(0, 0), ())
+    for mesh, instruction in with_pulls(order) if links and not batched else order:
+        if isinstance(instruction, Call):
+            flat.call(mesh, instruction)
+        elif isinstance(instruction, Send):
+            flat.send(mesh, instruction)
+        else:
+            flat.receive(mesh, instruction)
+    flat.copy_pending()
+    for place in list(flat.coming):
+        flat.arrive(*place)
+    if links:
+        flat.finish(links)
+    return flat
+
+
+def _fragile(program: Program) -> set[Place]:
+    """What may be donated or deleted while another process still has to fetch it: the user's arrays among it."""
+    found: set[Place] = set()
+    values: list[Any] = [*program.arguments.values(), *program.results]
+    for each in values:
+        found.update(each.registers)
+    for mesh, sequence in enumerate(program.sequences):
+        for call in sequence:
+            if isinstance(call, Call):
+                found.update((mesh, call.operands[number]) for number in program.functions[call.function].donates)
+    return found
+
+
+def getter(numbers: Sequence[int]) -> Operands:
+    """Reads these registers, always as a sequence."""
+    if len(numbers) > 1:
+        return operator.itemgetter(*numbers)
+    start = numbers[0] if numbers else 0
+    return operator.itemgetter(slice(start, start + len(numbers)))
+
+
+def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Copy:
+    """Copies an array to the mesh at the other end of the channel, both meshes being this process's."""
+    hop = program.hops[channel]
+    placed = shardings.place(program.registers[hop.target][hop.result], (hop.target,))
+    route = route_of(program, channel)
+    if route.is_direct:
+        return batch_copy([placed.sharding])
+    devices = list(shardings.union((hop.target,)).devices.flat)
+    pieces = range(len(route.pieces))
+    copy = batch_copy([SingleDeviceSharding(devices[each.target]) for each in route.pieces])
+    dtype = program.registers[hop.target][hop.result].dtype
+    here, there = (partial(shardings.type_at, mesh, dtype) for mesh in (hop.source, hop.target))
+    moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source]), here), copy)
+    join = route.join(pieces, range(len(devices)), there)
+    return lambda arrays: [_compat.join_arrays(placed.aval, placed.sharding, join(moved(arrays)))]
+
+
+def _on_shards(cut: Parts, copy: Copy) -> Copy:
+    """`copy` for the parts of the shards of one array."""
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        return copy(cut(_compat.shards(arrays[0])))
+
+    return run
+
+
+def _after(copy: Copy, run: Copy) -> Copy:
+    """`run` on the copies."""
+    return lambda arrays: run(copy(arrays))
+
+
+def _both(copy: Copy, run: Copy) -> Copy:
+    """`run`, after `copy` of the same arrays, whose results are returned."""
+
+    def both(arrays: Sequence[Any]) -> list[Any]:
+        copied = copy(arrays)
+        run(arrays)
+        return copied
+
+    return both

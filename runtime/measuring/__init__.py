@@ -1,0 +1,1 @@
+"""What a program needs, and where its time goes."""

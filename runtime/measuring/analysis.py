@@ -1,0 +1,224 @@
+"""What a program needs of each mesh: memory, FLOPs, bytes sent.
+
+All of it comes from the program and from what the compiler says of each function. So it is known, too, of programs that
+are compiled for devices which are not here.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+
+from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
+from jaxpp.ir.tensors import TensorSpec
+from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.route import route_of
+
+ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
+"""The numbers of XLA's cost analysis that may be added up over calls."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MemoryStats:
+    """The memory that a step takes on each device of one mesh, with the names of `jax.stages.Compiled`'s.
+
+    Attributes:
+        argument_size_in_bytes: the arguments on this mesh.
+        output_size_in_bytes: the results on this mesh.
+        alias_size_in_bytes: those of the results that take the place of a donated argument.
+        temp_size_in_bytes: the temporaries of the task that has most of them.
+        generated_code_size_in_bytes: the code of all functions that this mesh runs.
+        peak_memory_in_bytes: the most that the step needs at once, without the code: the arguments, the results of
+            tasks that are still needed, and the temporaries of the running task. A value of another mesh counts from
+            when it is received on. Other arrays on the device are not in it.
+    """
+
+    argument_size_in_bytes: int
+    output_size_in_bytes: int
+    alias_size_in_bytes: int
+    temp_size_in_bytes: int
+    generated_code_size_in_bytes: int
+    peak_memory_in_bytes: int
+
+
+def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
+    """The memory of each mesh; None of one that only other processes run."""
+    return tuple(
+        _BufferWalk(program, mesh, stats).analysed() if _knows(program, mesh, stats) else None
+        for mesh in range(program.meshes)
+    )
+
+
+def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
+    """What the tasks of each mesh cost one device in one step, in XLA's words; None of a mesh that others run.
+
+    XLA counts a loop inside of a task as if it ran once.
+    """
+    found: list[dict[str, float] | None] = []
+    for mesh in range(program.meshes):
+        if not _knows(program, mesh, stats):
+            found.append(None)
+            continue
+        total: Counter[str] = Counter()
+        for name, count in calls(program, mesh).items():
+            total.update({key: count * value for key, value in stats[name].costs.items() if key in ADDED})
+        found.append(dict(total))
+    return tuple(found)
+
+
+def calls(program: Program, mesh: int) -> Counter[str]:
+    """How often a mesh calls each compiled function in a step: what only copies is not compiled, and costs no FLOPs."""
+    names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
+    return Counter({name: count for name, count in names.items() if not program.functions[name].is_copy})
+
+
+def sent_bytes(program: Program, mesh: int) -> int:
+    """The bytes that all devices of a mesh together send to other meshes in a step, a part once for each receiver.
+
+    Where a process has several devices that want the same part, it receives the part once, and copies it.
+    """
+    sends = (each for each in program.sequences[mesh] if isinstance(each, Send))
+    return sum(
+        route_of(program, each.channel).size * program.registers[mesh][each.operand].dtype.itemsize for each in sends
+    )
+
+
+def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
+    """The bytes of a value on each device of a mesh: none of one in the memory of the host."""
+    sizes = program.axis_sizes[mesh]
+    shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
+    return spec.device_bytes // shards
+
+
+def stages(program: Program, mesh: int) -> list[int]:
+    """The stages that a mesh runs."""
+    return sorted({task.stage for task in _tasks(program.sequences[mesh])})
+
+
+def microbatches(program: Program) -> int:
+    """How many microbatches there are in a step."""
+    return 1 + max((task.microbatch for sequence in program.sequences for task in _tasks(sequence)), default=-1)
+
+
+def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
+    """The tasks of the microbatch loop that a mesh runs, also those that are fused into one call."""
+    return (task for each in sequence if isinstance(each, Call) for task in each.tasks)
+
+
+def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
+    """The parameters of a model: by argument, how many elements of it each of its meshes has.
+
+    They are the floating-point arguments, of those that the step returns updated (`state`), that a task of a
+    microbatch reads, also after a cast of them that stands before the loop.
+    """
+    readers: dict[tuple[int, int], list[tuple[int, Call]]] = {}
+    for mesh, sequence in enumerate(program.sequences):
+        for each in sequence:
+            if isinstance(each, Call):
+                for operand in each.operands:
+                    readers.setdefault((mesh, operand), []).append((mesh, each))
+    hops: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for hop in program.hops.values():
+        hops.setdefault((hop.source, hop.operand), []).append((hop.target, hop.result))
+
+    def is_read(places: Sequence[tuple[int, int]]) -> bool:
+        pending, seen = list(places), set(places)
+        while pending:
+            place = pending.pop()
+            made = list(hops.get(place, ()))
+            for mesh, call in readers.get(place, ()):
+                if call.tasks:
+                    return True
+                if call.kind != "after":
+                    made += [(mesh, result) for result in call.results]
+            pending += [each for each in made if each not in seen]
+            seen.update(made)
+        return False
+
+    return {
+        number: math.prod(argument.spec.shape)
+        for number, argument in program.arguments.items()
+        if number in state and _is_floating(argument.spec) and is_read(argument.registers)
+    }
+
+
+def _is_floating(spec: TensorSpec) -> bool:
+    return spec.dtype.kind in "fc" or spec.dtype.name.startswith(("bfloat", "float"))
+
+
+def _knows(program: Program, mesh: int, stats: Stats) -> bool:
+    return all(name in stats for name in calls(program, mesh))
+
+
+class _BufferWalk:
+    """Follows the buffers of one device of a mesh through a step.
+
+    A buffer is named by the register that had it first: a result that takes the buffer of an operand has that name.
+
+    buffers: the buffer of each register.
+    live: the bytes of each buffer that is still needed.
+    total: the sum of these bytes.
+    """
+
+    def __init__(self, program: Program, mesh: int, stats: Stats) -> None:
+        self.program, self.mesh, self.stats = program, mesh, stats
+        self.buffers: dict[int, int] = {}
+        self.live: dict[int, int] = {}
+        self.total = 0
+        self.arguments = {
+            register: argument
+            for argument in program.arguments.values()
+            for owner, register in argument.registers
+            if owner == mesh
+        }
+        self.peak = 0
+
+    def analysed(self) -> MemoryStats:
+        for register in self.arguments:
+            self._make(register)
+        names = calls(self.program, self.mesh)
+        for each in self.program.sequences[self.mesh]:
+            self._run(each)
+        results = {
+            register for result in self.program.results for owner, register in result.registers if owner == self.mesh
+        }
+        return MemoryStats(
+            argument_size_in_bytes=sum(map(self._size, self.arguments)),
+            output_size_in_bytes=sum(map(self._size, results)),
+            alias_size_in_bytes=sum(self._size(each) for each in results if self.buffers[each] in self.arguments),
+            temp_size_in_bytes=max((self.stats[name].temp_size_in_bytes for name in names), default=0),
+            generated_code_size_in_bytes=sum(self.stats[name].generated_code_size_in_bytes for name in names),
+            peak_memory_in_bytes=self.peak,
+        )
+
+    def _size(self, register: int) -> int:
+        return device_bytes(self.program, self.mesh, self.program.registers[self.mesh][register])
+
+    def _make(self, register: int) -> None:
+        self.buffers[register] = register
+        self.live[register] = self._size(register)
+        self.total += self.live[register]
+        self.peak = max(self.peak, self.total)
+
+    def _run(self, each: Instruction) -> None:
+        if isinstance(each, Constant | Receive):
+            self._make(each.result)
+            return
+        taken = self._call(each) if isinstance(each, Call) else set[int]()
+        for register in each.frees:
+            if register not in taken:
+                self.total -= self.live.pop(self.buffers[register], 0)
+
+    def _call(self, call: Call) -> set[int]:
+        """Make the results; returns the operands whose buffers they have taken over."""
+        function = self.program.functions[call.function]
+        taken: set[int] = set()
+        for register, donor in zip(call.results, function.donors, strict=True):
+            if donor is None:
+                self._make(register)
+            else:
+                self.buffers[register] = self.buffers[call.operands[donor]]
+                taken.add(call.operands[donor])
+        if not function.is_copy:
+            self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
+        return taken

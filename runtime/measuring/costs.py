@@ -1,0 +1,230 @@
+"""What a measured step costs, as the simulator and the search of schedules read it."""
+
+import dataclasses
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
+from jaxpp.runtime.measuring.trace import Event
+from jaxpp.schedules import Costs
+from jaxpp.schedules.costs import UNITS
+
+_NOTHING = 1e-9
+"""Seconds of a task that the program lacks, such as the backward of a stage without weights: costs must be positive."""
+
+_BACKWARD = ("backward", "input_grad", "weight_grad")
+
+Place = tuple[int, int]
+"""(mesh, its register)."""
+
+
+def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") -> Costs:
+    """The costs of the program's tasks and hops, from one or several traced steps.
+
+    Times are medians over microbatches and steps. Of each step the first run of each task on a mesh is left out, as it
+    may be slower than the rest, unless it is the only one. A full backward counts as input and weight gradient in equal
+    parts, unless that stage has them as tasks of their own: then it is in `kinds`. A task that never runs alone takes
+    the time of its calls less the times of the other tasks. `fused` is the time of a call of several tasks as a share
+    of what they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the
+    largest of the copies that a task sends to a mesh.
+
+    Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
+    what a forward has or makes that its backward reads (`activation_bytes`); where the backward is split, what the
+    weight gradient reads (`weight_grad_bytes`). What all microbatches share, weights and sums, is in none of them, and
+    what runs outside the microbatch loop is in no time.
+
+    Args:
+        program: what was traced.
+        steps: the events of each step, from `trace_step`.
+        unit: of time in the costs: "s", "ms" or "us".
+
+    Raises:
+        ValueError: no task of a stage is among the events.
+        ScheduleError: the unit is none.
+    """
+    scale = 1 / UNITS[Costs(unit=unit).unit]
+    times = _task_times(steps)
+    share = _add_fused(times, steps)
+    if not times:
+        raise ValueError("measured_costs: the events have no task of a stage")
+    activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
+    table = [_stage_times(times, stage) for stage in range(len(activation_bytes))]
+    forward, input_grad, weight_grad = ([_rounded(scale * row[column]) for row in table] for column in range(3))
+    return Costs(
+        forward=forward,
+        input_grad=input_grad,
+        weight_grad=weight_grad,
+        hop=_rounded(scale * _hop(steps)),
+        message_bytes=message_bytes,
+        activation_bytes=activation_bytes,
+        weight_grad_bytes=weight_grad_bytes,
+        kinds=_full_backwards(times, table, scale),
+        fused=_rounded(share),
+        unit=unit,
+    )
+
+
+def _rounded(time: float) -> float:
+    """To six digits: a cost file is read by people too."""
+    return float(f"{time:.6g}")
+
+
+def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float]:
+    """The median of each (kind, stage), in seconds."""
+    found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for events in steps:
+        runs: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
+        for each in events:
+            if each.stage is not None and each.target is None:
+                runs[each.kind, each.stage, each.mesh].append(each.seconds)
+        for (kind, stage, _), seconds in runs.items():
+            found[kind, stage] += seconds[1:] or seconds
+    return {key: statistics.median(seconds) for key, seconds in found.items()}
+
+
+def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Event]]) -> float:
+    """Add the tasks that never run alone to `times`; returns the time of a fused call as a share of its tasks' sum."""
+    calls: list[Event] = []
+    for events in steps:
+        runs: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
+        for each in events:
+            if each.fused:
+                runs[each.mesh, *((kind, stage) for kind, stage, _ in each.fused)].append(each)
+        calls += [each for group in runs.values() for each in group[1:] or group]
+    rests: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for each in calls:
+        keys = [(kind, stage) for kind, stage, _ in each.fused]
+        unknown = [key for key in keys if key not in times]
+        rest = each.seconds - sum(times.get(key, 0.0) for key in keys)
+        for key in unknown:
+            rests[key].append(max(rest / len(unknown), _NOTHING))
+    alone = set(times)
+    times.update({key: statistics.median(seconds) for key, seconds in rests.items()})
+    shares = [
+        each.seconds / sum(times[kind, stage] for kind, stage, _ in each.fused)
+        for each in calls
+        if all((kind, stage) in alone for kind, stage, _ in each.fused)
+    ]
+    return statistics.median(shares) if shares else 1.0
+
+
+def _stage_times(times: Mapping[tuple[str, int], float], stage: int) -> tuple[float, float, float]:
+    """Forward, input gradient and weight gradient of a stage, in seconds."""
+    halves = [times.get((kind, stage)) for kind in ("input_grad", "weight_grad")]
+    if halves == [None, None] and ("backward", stage) in times:
+        halves = [times["backward", stage] / 2] * 2
+    forward, input_grad, weight_grad = (time or _NOTHING for time in (times.get(("forward", stage)), *halves))
+    return forward, input_grad, weight_grad
+
+
+def _full_backwards(
+    times: Mapping[tuple[str, int], float], table: Sequence[tuple[float, float, float]], scale: float
+) -> dict[str, list[float]]:
+    """The time of a full backward of each stage, if one is measured beside its halves: it need not be their sum."""
+    halved = {stage for kind, stage in times if kind in ("input_grad", "weight_grad")}
+    if not any(("backward", stage) in times for stage in halved):
+        return {}
+    full = (times.get(("backward", stage), row[1] + row[2]) for stage, row in enumerate(table))
+    return {"backward": [_rounded(scale * time) for time in full]}
+
+
+def _hop(steps: Iterable[Sequence[Event]]) -> float:
+    """The median over the messages, in seconds. What a task sends to a mesh is one, as long as its longest copy."""
+    found: list[float] = []
+    for events in steps:
+        messages: dict[tuple[object, ...], float] = {}
+        for each in events:
+            if each.stage is not None and each.target is not None:
+                key = (each.mesh, each.target, each.stage, each.microbatch, each.start)
+                messages[key] = max(messages.get(key, 0.0), each.seconds)
+        links: defaultdict[tuple[object, ...], list[float]] = defaultdict(list)
+        for key, seconds in messages.items():
+            links[key[:2]].append(seconds)
+        for seconds in links.values():
+            found += seconds[1:] or seconds
+    return statistics.median(found) if found else 0.0
+
+
+def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
+    """Bytes of activations, of messages, and of what a weight gradient reads (None without one), for each stage."""
+    values = _Values(program)
+    stages = 1 + max((stage for _, stage, _ in values.tasks), default=-1)
+    activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
+    for (kind, stage, microbatch), calls in values.tasks.items():
+        if kind == "forward":
+            names = [TaskName(each, stage, microbatch) for each in _BACKWARD]
+            backward = {place for name in names for place in values.read(values.tasks.get(name, []))}
+            known = values.read(calls) | {(mesh, register) for mesh, call in calls for register in call.results}
+            activations[stage] = max(activations[stage], values.size(known & backward))
+            if stage:
+                sent = values.read(calls, made_by=("forward", stage - 1))
+                messages[stage - 1] = max(messages[stage - 1], values.size(sent))
+        elif kind == "weight_grad":
+            kept[stage] = max(kept[stage], values.size(values.read(calls)))
+    return activations, messages, kept if any(kind == "weight_grad" for kind, *_ in values.tasks) else None
+
+
+def _apart(program: Program, call: Call) -> list[Call]:
+    """A call as one of each of its tasks, where it is several: each with its own operands and results."""
+    if not call.fused:
+        return [call]
+    function = program.functions[call.function]
+    return [
+        dataclasses.replace(
+            call,
+            operands=tuple(r for r, of in zip(call.operands, function.argument_parts, strict=True) if of == number),
+            results=tuple(r for r, of in zip(call.results, function.result_parts, strict=True) if of == number),
+            kind=task.kind,
+            stage=task.stage,
+            microbatch=task.microbatch,
+            fused=(),
+        )
+        for number, task in enumerate(call.fused)
+    ]
+
+
+class _Values:
+    """The tasks of a program, and which call made each value, wherever it was sent since.
+
+    tasks: (mesh, call) of each task.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.tasks: defaultdict[TaskName, list[tuple[int, Call]]] = defaultdict(list)
+        self._makers: dict[Place, Call] = {}
+        self._sent: dict[int, Place] = {}
+        self._channels: dict[Place, int] = {}
+        for mesh, sequence in enumerate(program.sequences):
+            for each in sequence:
+                if isinstance(each, Send):
+                    self._sent[each.channel] = (mesh, each.operand)
+                elif isinstance(each, Receive):
+                    self._channels[mesh, each.result] = each.channel
+                elif isinstance(each, Call):
+                    for part in _apart(program, each):
+                        self._makers.update(((mesh, register), part) for register in part.results)
+                        for task in part.tasks:
+                            self.tasks[task].append((mesh, part))
+
+    def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
+        """What the calls read of their own microbatch; only what tasks of `made_by`, a (kind, stage), made."""
+        return {
+            (mesh, register)
+            for mesh, call in calls
+            for register in call.operands
+            for maker in self._maker((mesh, register))
+            if maker.microbatch == call.microbatch and made_by in (None, (maker.kind, maker.stage))
+        }
+
+    def size(self, places: Iterable[Place]) -> int:
+        """Their bytes."""
+        return sum(self.program.registers[mesh][register].bytes for mesh, register in places)
+
+    def _maker(self, place: Place) -> Iterator[Call]:
+        """The call that made a value; none if it is an argument or a constant."""
+        while place in self._channels:
+            place = self._sent[self._channels[place]]
+        if place in self._makers:
+            yield self._makers[place]

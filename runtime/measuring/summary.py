@@ -1,0 +1,113 @@
+"""`summary`: a program as a table that people read, a row for each mesh."""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import cache
+
+from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.measuring.analysis import (
+    MemoryStats,
+    Stats,
+    calls,
+    memory_analysis,
+    microbatches,
+    parameters,
+    sent_bytes,
+    stages,
+)
+from jaxpp.runtime.measuring.flops import matrix_flops
+from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text
+
+_COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
+_NOTE = (
+    "FLOPs: of the matrix products and convolutions of one step, counted once where several devices repeat it.",
+    "What is sent: by one step, all devices of a mesh together.",
+    "Arguments, temporaries of the largest task and peak memory: of each device; the last row has the largest.",
+)
+
+
+def title(program: Program, name: str) -> str:
+    """One line: `train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches, 9 programs`."""
+    count = 1 + max((stage for mesh in range(program.meshes) for stage in stages(program, mesh)), default=-1)
+    sizes = program.partitions
+    devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else _plural(sizes[0], "device")
+    programs = {each.function for sequence in program.sequences for each in sequence if isinstance(each, Call)}
+    return (
+        f"{name}: {_plural(count, 'stage')} on {_plural(program.meshes, 'mesh', 'es')} of {devices}, "
+        f"{_plural(microbatches(program), 'microbatch', 'es')}, {_plural(len(programs), 'program')}"
+    )
+
+
+def summary(
+    program: Program, stats: Stats, *, name: str, device: str, state: Collection[int], rows_sent: int = 0
+) -> str:
+    """What a step needs of each mesh, as a table in plain text.
+
+    stats: of the functions that were compiled in this process.
+    device: what the devices are called.
+    state: the arguments that the step returns updated.
+    rows_sent: the bytes of stacked layers that a step sends to the meshes of their stages.
+    """
+
+    @cache
+    def flops(function: str) -> int:
+        return matrix_flops(program.functions[function].bytecode)
+
+    memory = memory_analysis(program, stats)
+    elements = parameters(program, state)
+    per_mesh: Counter[int] = Counter()
+    for number, count in elements.items():
+        per_mesh.update({mesh: count for mesh, _ in program.arguments[number].registers})
+    work = [
+        sum(count * flops(function) for function, count in calls(program, mesh).items())
+        for mesh in range(program.meshes)
+    ]
+    sent = [sent_bytes(program, mesh) for mesh in range(program.meshes)]
+    rows = [
+        (
+            str(mesh),
+            ", ".join(map(str, stages(program, mesh))) or "-",
+            count_text(per_mesh[mesh]) if elements else "-",
+            flops_text(work[mesh]),
+            bytes_text(sent[mesh]),
+            *_memory_texts([memory[mesh]]),
+        )
+        for mesh in range(program.meshes)
+    ]
+    arguments = {number: program.arguments[number] for number in elements}
+    distinct = sum(
+        count * (len(arguments[number].registers) if arguments[number].stacked else 1)
+        for number, count in elements.items()
+    )
+    total = ("all", "", count_text(distinct) if elements else "-", flops_text(sum(work)), bytes_text(sum(sent)))
+    rows.append((*total, *_memory_texts(memory)))
+    notes = [*_NOTE]
+    if rows_sent:
+        notes += [
+            f"Of what is sent: {bytes_text(rows_sent)} of stacked layers go to the meshes of their stages, "
+            "their gradients back.",
+            "With the layers stored in the order of `jaxpp.rows_of_layers` none would be sent.",
+        ]
+    return "\n".join([f"{title(program, name)} ({device})", "", *_table(rows), "", *notes])
+
+
+def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
+    """Arguments, temporaries and peak: of each the largest one of the meshes that are known."""
+    known = [each for each in found if each is not None]
+    columns = (
+        [each.argument_size_in_bytes for each in known],
+        [each.temp_size_in_bytes for each in known],
+        [each.peak_memory_in_bytes for each in known],
+    )
+    return tuple(bytes_text(max(column)) if column else "-" for column in columns)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table with columns flush right. A rule separates the last row, the total, from the others."""
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (_COLUMNS, *rows)]
+    return [*lines[:-1], "-" * len(lines[0]), lines[-1]]
+
+
+def _plural(count: int, word: str, ending: str = "s") -> str:
+    return f"{count} {word}{ending * (count != 1)}"

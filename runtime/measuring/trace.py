@@ -1,0 +1,243 @@
+"""Where the time and the memory of a step go: every task and copy of one step, measured alone."""
+
+import dataclasses
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxpp._system import write_file
+from jaxpp.ir.program import Call, Receive, Send, TaskName
+from jaxpp.runtime.execution.execute import Executable
+from jaxpp.runtime.execution.steps import Label as StepLabel
+from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A task, or a copy to another mesh (kind "send"), of one step.
+
+    Attributes:
+        mesh: where it runs, or from which mesh it goes.
+        kind: of the task: "forward", "backward", ...
+        stage: of the task, or of the one that made what is sent; None outside the microbatch loop.
+        microbatch: likewise.
+        start: where it stands, in seconds, when each mesh runs its tasks in order, each as soon as its operands are
+            there, and copies take no time of a mesh.
+        end: likewise.
+        seconds: how long it took with nothing else running.
+        target: of a send, the mesh that receives.
+        made: bytes that are allocated on its mesh (of a send: on `target`) at its start, those of whole values, as if
+            each were on one device. A result that takes the buffer of an operand allocates nothing.
+        freed: bytes on its mesh that nobody needs any more at its end, of what the step made.
+        fused: the (kind, stage, microbatch) of each task, where it is several that run as one; then it has no stage and
+            no microbatch of its own.
+    """
+
+    mesh: int
+    kind: str
+    stage: int | None
+    microbatch: int | None
+    start: float
+    end: float
+    seconds: float
+    target: int | None = None
+    made: int = 0
+    freed: int = 0
+    fused: tuple[TaskName, ...] = ()
+
+    @property
+    def label(self) -> Label:
+        """What it is called in a trace."""
+        return Label(self.kind, self.stage, self.microbatch)
+
+    @property
+    def labels(self) -> list[Label]:
+        """What its tasks are called in a trace, where it may be several."""
+        return [Label(*task) for task in self.fused] or [self.label]
+
+    def __str__(self) -> str:
+        """`forward 0, 3`: stage 0, microbatch 3; `forward 0, 3 + backward 1, 2` for two that are fused."""
+        return " + ".join(map(str, self.labels))
+
+
+def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[jax.Array], list[Event]]:
+    """Run one step, waiting for each instruction; returns its results and its events, in the order of dispatch.
+
+    The results are the step's own, and donated arguments are gone: this is a step of the training, only slower.
+
+    In several processes, which call it together, each gets the events of all if their `Peers` have a `gather`; else its
+    own, in which what goes to another process takes no time.
+    """
+    tracer = _Tracer(executable)
+    if executable.gather is not None:
+        executable.gather("")  # so that all begin together
+    results = executable.run(arguments, tracer.on_step, tracer.on_start)
+    if executable.gather is None:
+        return results, tracer.events
+    parts = [json.loads(part) for part in executable.gather(json.dumps(tracer.part()))]
+    return results, _merged([part for part in parts if part["events"]])
+
+
+def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
+    """Write the events for Perfetto or chrome://tracing, in the shape that `Report.to_chrome_trace` has too.
+
+    The counter of live bytes leaves out the arguments of the step.
+    """
+    bars = (Bar(each.mesh, COMPUTE, each.labels, each.start, each.end) for each in events if each.target is None)
+    arrows = [
+        Arrow(each.label, each.mesh, each.target, each.start, each.end) for each in events if each.target is not None
+    ]
+    write_file(str(path), print_chrome_trace(bars, arrows, _memory(events), seconds=1.0).encode())
+
+
+def _memory(events: Sequence[Event]) -> Memory:
+    """The bytes of what the step made, on each mesh."""
+    meshes = 1 + max((mesh for each in events for mesh in (each.mesh, each.target or 0)), default=-1)
+    changes: list[list[tuple[float, int]]] = [[] for _ in range(meshes)]
+    for each in events:
+        if each.made:
+            changes[each.mesh if each.target is None else each.target].append((each.start, each.made))
+        if each.freed:
+            changes[each.mesh].append((each.end, -each.freed))
+    lines = [([time for time, _ in line], [change for _, change in line]) for line in changes]
+    return Memory("bytes", [curve(*in_order(*line)) for line in lines])
+
+
+def _since_epoch() -> float:
+    """What to add to `time.perf_counter()` for the clock that all processes have.
+
+    The two clocks are read one after the other, several times, and the readings that are nearest to each other count:
+    if the process is interrupted between two readings, they are apart by as much as several hops take.
+    """
+    readings: list[tuple[float, float]] = []
+    for _ in range(10):
+        before, now, after = time.perf_counter(), time.time(), time.perf_counter()
+        readings.append((after - before, now - before))
+    return min(readings)[1]
+
+
+def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
+    """The events of several processes; those of a mesh that several share are of the first of them.
+
+    A copy between processes takes from when it is offered and asked for until it is there: the clocks of two hosts have
+    to agree to say that. JSON has made strings of the channels.
+    """
+    arrived: dict[str, list[float]] = {}
+    for part in parts:
+        arrived.update(part["arrived"])
+    begin = min(part["begin"] for part in parts)
+    found: list[Event] = []
+    for part in parts:
+        shift = part["begin"] - begin
+        events = [
+            Event(
+                **each
+                | {"start": each["start"] + shift, "end": each["end"] + shift}
+                | {"fused": tuple(TaskName(*task) for task in each["fused"])}
+            )
+            for each in part["events"]
+        ]
+        for channel, (number, offered) in part["offered"].items():
+            asked, there = arrived[channel]
+            seconds = max(there - max(offered, asked), 0.0)
+            events[number] = dataclasses.replace(events[number], seconds=seconds, end=events[number].start + seconds)
+        known = {each.mesh for each in found}
+        found += [each for each in events if each.mesh not in known]
+    return found
+
+
+class _Tracer:
+    """Times the instructions of a step as they run, and places them as if each mesh had its own processors."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.events: list[Event] = []
+        self.program, self.crosses = executable.program, executable.crosses
+        self.last = math.nan
+        self.clocks = [0.0] * self.program.meshes
+        self.ready: dict[tuple[int, int], float] = {}
+        self.makers: dict[tuple[int, int], TaskName | None] = {}
+        self.arrivals: dict[int, float] = {}
+        self.bytes: dict[tuple[int, int], int] = {}
+        """What each register holds beyond the arguments."""
+        self.begin = math.nan
+        self.offered: dict[int, tuple[int, float]] = {}
+        """Of a channel to another process the number of its event, and when the value was there."""
+        self.arrived: dict[int, tuple[float, float]] = {}
+        """Of a channel from another process when it was asked for, and when it was there, likewise."""
+
+    def on_start(self, registers: Sequence[Any]) -> None:
+        """The arguments are on their way: start the clock when they have arrived."""
+        jax.block_until_ready(registers)
+        self.begin = self.last = time.perf_counter()
+
+    def part(self) -> dict[str, Any]:
+        """The events of this process, for `_merged`, by the clock that all processes have."""
+        shift = _since_epoch()
+        return {
+            "begin": self.begin + shift,
+            "events": [dataclasses.asdict(each) for each in self.events],
+            "offered": {channel: (number, offered + shift) for channel, (number, offered) in self.offered.items()},
+            "arrived": {channel: (asked + shift, there + shift) for channel, (asked, there) in self.arrived.items()},
+        }
+
+    def on_step(self, label: StepLabel, made: Sequence[Any], _: object) -> None:
+        """One step was dispatched."""
+        jax.block_until_ready(made)
+        seconds = time.perf_counter() - self.last
+        for mesh, instruction in label:
+            if isinstance(instruction, Receive):
+                self.receive(mesh, instruction, seconds)
+            elif isinstance(instruction, Send):
+                self.send(mesh, instruction, seconds)
+            elif isinstance(instruction, Call):
+                self.call(mesh, instruction, seconds)
+        self.last = time.perf_counter()
+
+    def receive(self, mesh: int, receive: Receive, seconds: float) -> None:
+        place, channel, there = (mesh, receive.result), receive.channel, self.last + seconds
+        if self.crosses(channel):
+            self.arrived[channel] = self.last, there
+        self.ready[place] = self.arrivals.setdefault(channel, there - self.begin)
+        self.bytes[place] = self.program.registers[mesh][receive.result].device_bytes
+
+    def send(self, mesh: int, send: Send, seconds: float) -> None:
+        if self.crosses(send.channel):
+            self.offered[send.channel] = len(self.events), self.last
+        place = (mesh, send.operand)
+        start = self.ready.get(place, 0.0)
+        end = self.arrivals[send.channel] = start + seconds
+        maker = self.makers.get(place)
+        stage, microbatch = (maker.stage, maker.microbatch) if maker else (None, None)
+        made, freed = self.program.registers[mesh][send.operand].device_bytes, self.free(mesh, send.frees)
+        self.events.append(Event(mesh, "send", stage, microbatch, start, end, seconds, send.destination, made, freed))
+
+    def call(self, mesh: int, call: Call, seconds: float) -> None:
+        start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])
+        end = self.clocks[mesh] = start + seconds
+        made = self.make(mesh, call)
+        freed = self.free(mesh, call.frees)
+        task = call.kind, call.stage, call.microbatch
+        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, call.fused))
+        for number, register in enumerate(call.results):
+            self.ready[mesh, register] = end
+            self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])
+
+    def make(self, mesh: int, call: Call) -> int:
+        """The bytes of the results that take no operand's buffer; the others take over what it counts."""
+        function = self.program.functions[call.function]
+        made = 0
+        for register, spec, donor in zip(call.results, function.results, function.donors, strict=True):
+            if donor is None:
+                self.bytes[mesh, register] = spec.device_bytes
+                made += spec.device_bytes
+            else:
+                self.bytes[mesh, register] = self.bytes.pop((mesh, call.operands[donor]), 0)
+        return made
+
+    def free(self, mesh: int, registers: Sequence[int]) -> int:
+        return sum(self.bytes.pop((mesh, register), 0) for register in registers)

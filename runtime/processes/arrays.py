@@ -1,0 +1,106 @@
+"""Arrays over the devices of several processes: which part of an array lies where, and how it gets to other devices."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Sharding, SingleDeviceSharding
+
+from jaxpp import _compat
+
+Bounds = tuple[tuple[int, int], ...]
+"""(start, end) of a part of an array, by dimension."""
+
+
+def put(value: Any, sharding: Sharding) -> jax.Array:
+    """`value`, a numpy array or a `jax.Array`, in a sharding: each process places the shards of its own devices.
+
+    `jax.device_put` would have all processes compare their values. Raises LookupError when a shard is made of what only
+    another process holds.
+    """
+    is_here = not isinstance(value, jax.Array) or value.is_fully_addressable
+    if is_here and sharding.is_fully_addressable:
+        kind = sharding.memory_kind
+        if isinstance(value, jax.Array) and kind is not None and value.sharding.memory_kind != kind:
+            # Where the sharding has fewer devices than the array, JAX forgets to change the memory, too (0.12).
+            value = jax.device_put(value, value.sharding.with_memory_kind(kind))
+        return jax.device_put(value, sharding)
+    whole = np.asarray(value) if is_here else None
+    indices = sharding.addressable_devices_indices_map(value.shape)
+    parts = [jax.device_put(_part(value, i) if whole is None else whole[i], d) for d, i in indices.items()]
+    return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
+
+
+def _part(array: jax.Array, index: Any) -> jax.Array:
+    """What `array` has at `index`, out of one of the shards that are here."""
+    wanted = bounds_of(index, array.shape)
+    for shard in array.addressable_shards:
+        held = bounds_of(shard.index, array.shape)
+        if covers(held, wanted):
+            cut = [slice(start - low, end - low) for (low, _), (start, end) in zip(held, wanted, strict=True)]
+            return shard.data if held == wanted else shard.data[tuple(cut)]
+    raise LookupError
+
+
+def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
+    """Whether every process could `put` the array so, out of what it holds; the same answer in all of them."""
+    held: dict[int, list[Bounds]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        held.setdefault(device.process_index, []).append(bounds_of(index, array.shape))
+    return all(
+        any(covers(bounds, bounds_of(index, array.shape)) for bounds in held.get(device.process_index, ()))
+        for device, index in sharding.devices_indices_map(array.shape).items()
+    )
+
+
+def bounds_of(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
+    """The bounds of the part at `index`, such as that of a shard, of an array of this shape."""
+    return tuple(each.indices(size)[:2] for each, size in zip(index, shape, strict=True))
+
+
+def overlap(one: Bounds, other: Bounds) -> Bounds:
+    """The part that both have; where there is none, an end lies before its start or at it."""
+    return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
+
+
+def covers(whole: Bounds, part: Bounds) -> bool:
+    """Whether all of `part` is in `whole`."""
+    return overlap(whole, part) == part
+
+
+def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
+    """Copies as many arrays as there are `shardings` to these, in one asynchronous call.
+
+    Of an array over the devices of several processes each copies the shards that it has.
+    """
+    if not all(sharding.is_fully_addressable for sharding in shardings):
+        return _copy_of_shards(shardings, always)
+    copy = _compat.copy_function()
+    devices, targets, semantics = _compat.copy_arguments(shardings, always)
+    return lambda arrays: copy(arrays, devices, targets, semantics)
+
+
+def _copy_of_shards(shardings: Sequence[Any], always: bool) -> Callable[[Sequence[Any]], list[Any]]:
+    """As `batch_copy`, for arrays whose shards stay on their devices: to another memory, or to buffers of their own."""
+    here = [
+        [
+            SingleDeviceSharding(device, memory_kind=sharding.memory_kind)
+            for device in sharding.mesh.devices.flat
+            if device in sharding.addressable_devices
+        ]
+        for sharding in shardings
+    ]
+    copy = batch_copy(list(chain.from_iterable(here)), always)
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        made = iter(copy(list(chain.from_iterable(map(_compat.shards, arrays)))))
+        return [
+            _compat.join_arrays(
+                _compat.abstract_value(array.shape, array.dtype, sharding), sharding, list(islice(made, len(each)))
+            )
+            for array, sharding, each in zip(arrays, shardings, here, strict=True)
+        ]
+
+    return run

@@ -1,0 +1,181 @@
+"""Ends the waits of this process when another process dies, freezes or ends, and this process if nothing else helps."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+from jaxpp import _compat
+from jaxpp.runtime.processes.transfer import Transport
+from jaxpp.runtime.processes.waiting import TransferError, Waiting
+from jaxpp.runtime.processes.watchdog import Loss, Watchdog
+
+SETTLE = 0.5
+"""Seconds that a failed transfer waits for the news that its peer is dead."""
+
+ENDED = 60.0
+"""Seconds that a wait for a process goes on when that has ended: what it offered before may still be on its way."""
+
+ENDED_MESSAGE = 1.0
+"""Seconds that a wait for a message goes on when its sender has ended."""
+
+FAREWELL = 300.0
+"""Seconds that a process which ends waits for the others to end too, as JAX's own barrier does."""
+
+START = 2.0
+"""Seconds that JAX's backends may go on starting after a loss: their start waits for all processes, in C++."""
+
+LAST = 10.0
+"""Seconds that process 0 waits for the other survivors to leave, and after which an exit that hangs is cut short."""
+
+
+class PeerError(TransferError):
+    """A process that this one works with is gone.
+
+    loss: which one, and how it went.
+    """
+
+    def __init__(self, loss: Loss, waiting: Waiting) -> None:
+        self.loss = loss
+        meshes = [str(mesh) for mesh, owners in enumerate(waiting.owners) if loss.peer in owners]
+        what = f"mesh{'es' if len(meshes) > 1 else ''} {', '.join(meshes)} on {loss}" if meshes else str(loss)
+        where = "this process" if waiting.mesh is None else f"mesh {waiting.mesh}"
+        super().__init__(f"{what}; {where} waited for {waiting.what}")
+
+
+class Guard:
+    """Watches the other processes. When one is gone, it ends the waits for it, or this process where it can't.
+
+    Like the transport and the watchdog, it knows nothing of `jax.distributed`.
+
+    me: the number of this process; host: the address to listen at.
+    secret, seconds: as for Watchdog.
+    """
+
+    def __init__(self, me: int, host: str, secret: bytes, seconds: float) -> None:
+        self.me, self.host, self._pid = me, host, os.getpid()
+        self.patience = min(seconds, 30.0)
+        """Seconds that a step may go on after a loss, if it waits in a program of XLA, where nothing can end a wait."""
+        self._transport: Transport | None = None
+        self._leaving = False
+        self._wired: set[int] = set()
+        self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss)
+
+    def attach(self, transport: Transport) -> None:
+        """End the waits of this transport from now on, and send its small values over wires."""
+        self._transport = transport
+        transport.watch, transport.failed = self.look, self.settle
+        self._wire()
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Watch these peers, at these addresses of their watchdogs.
+
+        All of them call this. Raises ConnectionError as `Watchdog.connect` does.
+        """
+        self.watchdog.connect(addresses)
+        self._wire()
+
+    def _wire(self) -> None:
+        if self._transport is not None:
+            for peer in self.watchdog.wires.keys() - self._wired:
+                self._transport.connect_wire(peer, *self.watchdog.wires[peer])
+                self._wired.add(peer)
+
+    def look(self, waiting: Waiting, seconds: float) -> None:
+        """Called during waits. Raises PeerError when any peer is dead, or the one that is waited for has ended."""
+        ended = ENDED_MESSAGE if waiting.is_message else ENDED
+        for loss in self.watchdog.lost:
+            if not loss.ended or (loss.peer == waiting.peer and seconds > ended):
+                raise PeerError(loss, waiting)
+
+    def first_loss(self) -> Loss | None:
+        """The peer that is gone: one that died or froze before one that has ended."""
+        return min(self.watchdog.lost, key=lambda loss: loss.ended, default=None)
+
+    def settle(self, waiting: Waiting) -> None:
+        """Called when a transfer has failed: raises PeerError if it did because a peer is dead."""
+        self.watchdog.wait_for_loss(SETTLE)
+        self.look(waiting, 0.0)
+
+    def leave(self) -> None:
+        """At exit: say goodbye, and wait until the others have said it, so that they get what they fetch from here.
+
+        JAX's own farewell waits for all processes. This process skips it when another one is dead or frozen, because
+        JAX would abort this process then; and when one has failed before its first step, because the processes that
+        wait for its devices end without a farewell. Process 0 then waits a while until the others have left: they are
+        aborted when it ends.
+
+        A forked child does none of this: the others don't know it.
+        """
+        if os.getpid() != self._pid:
+            _compat.skip_farewell()
+            return
+        self._leaving = True
+        error = _error(getattr(sys, "last_value", None))
+        if self._transport is not None:
+            self._transport.close(error)
+        is_early = bool(error) and self._transport is None
+        self.watchdog.goodbye(error, is_early)
+        try:
+            together = self.watchdog.wait_for_goodbyes(FAREWELL)
+            if is_early or any(loss.is_early for loss in self.watchdog.lost):
+                together = False
+            if not together and self.me == 0:
+                self.watchdog.wait_until_alone(LAST)
+        except KeyboardInterrupt:
+            together = False
+        if self._transport is not None:
+            self._transport.finish(1.0)
+        if not together:
+            _compat.skip_farewell()
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(int(LAST))  # whatever in XLA still waits for a dead peer ends here
+
+    def _on_loss(self, loss: Loss) -> None:
+        # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
+        running = set(self._transport.running) if self._transport is not None else set[object]()
+        if not loss.ended:
+            timer = threading.Timer(self.patience, self._give_up, [loss, running])
+            timer.daemon = True
+            timer.start()
+        if self._transport is None:
+            threading.Thread(target=self._see_jax_start, args=[loss], name="jaxpp-start", daemon=True).start()
+        if not loss.ended or (loss.has_failed and not self._leaving):
+            _say(str(loss))
+
+    def _see_jax_start(self, loss: Loss) -> None:
+        """End this process if it waits for the lost one to list its devices: nothing can interrupt that wait."""
+        begun: float | None = None
+        while self._transport is None:
+            now = time.monotonic()
+            begun = (begun or now) if _compat.is_backend_starting() else None
+            if begun is not None and now - begun > START:
+                _say(f"{loss}; JAX waits for its devices here, so this process ends")
+                self.watchdog.goodbye(f"PeerError: {loss}", is_early=True)
+                if self.me == 0:
+                    self.watchdog.wait_until_alone(START)
+                os._exit(1)
+            time.sleep(START / 20)
+
+    def _give_up(self, loss: Loss, running: set[object]) -> None:
+        """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
+        if self._transport is not None and running & self._transport.running:
+            _say(f"{loss}; this process is in a program of XLA that waits for it, and ends")
+            os._exit(1)
+
+
+def _error(error: BaseException | None) -> str:
+    """What ended this process, in a line; empty where nothing did."""
+    if error is None:
+        return ""
+    text = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _say(message: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # the user may have closed it
+        # Line and line break in one write: another thread may print at the same time.
+        print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,101 @@
+"""How two processes of a job meet: over a new connection each proves that it knows the secret of the job.
+
+The secret itself is not sent. Messages are JSON behind four bytes of length: nothing is unpickled.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+LONGEST = 4096
+"""Bytes of a message at most."""
+
+
+class RefusedError(Exception):
+    """The other end of a connection is no process of the job."""
+
+
+class WrongSecretError(RefusedError):
+    """peer: the process that the other end said to be."""
+
+    def __init__(self, peer: int) -> None:
+        super().__init__(f"process {peer} has another secret")
+        self.peer = peer
+
+
+class Line:
+    """A connection that carries messages.
+
+    dialled: whether this end asked for it; use: what for, as the end that dialled has said.
+    peer: the process at the other end, as soon as that has proven which one it is.
+    heard: when the peer's last message came; before it is known, when the connection was made.
+    talk: follows the connection message by message, from `introduce` on.
+    asks: the peer that this connection is to prove alive, because the one before it broke.
+    rest: bytes that have come, and make no whole message yet.
+    """
+
+    def __init__(self, connected: socket.socket, dialled: bool = False, use: str = "") -> None:
+        self.socket, self.dialled, self.use = connected, dialled, use
+        self.heard = time.monotonic()
+        self.peer: int | None = None
+        self.asks: int | None = None
+        self.talk: Generator[None, bytes, None]
+        self.rest = b""
+
+    def send(self, message: Mapping[str, Any]) -> bytes:
+        """Send a message: far less than the system's buffer holds. Returns it without its length."""
+        text = json.dumps(message).encode()
+        self.socket.send(struct.pack(">I", len(text)) + text)
+        return text
+
+    def receive(self) -> Generator[bytes, None, None]:
+        """The messages that have come. Raises ConnectionError when the other end hung up, ValueError for a long one."""
+        data = self.socket.recv(LONGEST)
+        if not data:
+            raise ConnectionError("closed")
+        if self.peer is not None:  # a stranger's time runs from the start
+            self.heard = time.monotonic()
+        self.rest += data
+        while len(self.rest) >= 4:
+            end = 4 + struct.unpack(">I", self.rest[:4])[0]
+            if end > LONGEST:
+                raise ValueError("too long")
+            if len(self.rest) < end:
+                break
+            message, self.rest = self.rest[4:end], self.rest[end:]
+            yield message
+
+
+def introduce(
+    line: Line, me: int, secret: bytes, admit: Callable[[int, str, str], None]
+) -> Generator[None, bytes, tuple[int, str]]:
+    """Exchange a greeting and a proof with the other end, whose messages are sent in; returns its number and name.
+
+    admit: called with the number, the name and the use of the connection, before this end proves anything; raises to
+        hang up.
+    Raises WrongSecretError when the other end doesn't know the secret, and any exception for a malformed message.
+    """
+    own = {"process": me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
+    mine = line.send(own | {"use": line.use})
+    theirs = yield
+    found = json.loads(theirs)
+    peer = int(found["process"])
+    line.use = line.use or str(found["use"])
+    name = f"process {peer} ({found['host']}, pid {found['pid']})"
+    admit(peer, name, line.use)
+    line.send({"proof": _proof(secret, mine, theirs)})
+    if not hmac.compare_digest(str(json.loads((yield))["proof"]), _proof(secret, theirs, mine)):
+        raise WrongSecretError(peer)
+    return peer, name
+
+
+def _proof(secret: bytes, first: bytes, second: bytes) -> str:
+    """The proof that the sender of the greeting `first`, who was sent `second`, knows the secret."""
+    return hmac.new(secret, struct.pack(">I", len(first)) + first + second, hashlib.sha256).hexdigest()

@@ -1,0 +1,193 @@
+"""What the processes of a `jax.distributed` job do together: they agree on a program, meet, gather texts."""
+
+import collections
+import hashlib
+import itertools
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import jax
+from jax.sharding import Mesh
+
+from jaxpp.runtime.processes.faults import ENDED_MESSAGE, PeerError
+from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
+from jaxpp.runtime.processes.membership import (
+    PATIENCE,
+    ProcessError,
+    guard,
+    named,
+    publish,
+    publish_text,
+    published,
+    transport,
+    watch,
+    watch_all,
+)
+from jaxpp.runtime.processes.transfer import Peers
+from jaxpp.runtime.processes.waiting import Waiting
+from jaxpp.runtime.processes.wire import TICK
+
+WIDTH = 100
+"""How much of a line a message shows."""
+
+
+def peers(
+    submeshes: Sequence[Mesh], text: Callable[[], str], described: Callable[[], Sequence[str]] = lambda: ["step"]
+) -> Peers | None:
+    """Who runs a program on these submeshes; None where this process does so alone.
+
+    Every process that holds a device of them calls this, and they compare what they are about to run.
+
+    submeshes: one per mesh of the program.
+    text: makes the text of the program.
+    described: what errors say of it: the name of the function, and a line for each argument.
+    Raises ProcessError when a process has another text, or other versions of jax, jaxlib or jaxpp, and where all
+    devices are another process's; TransferError when one does not compile a step for these processes now.
+    """
+    owners = [[device.process_index for device in mesh.devices.flat] for mesh in submeshes]
+    together = sorted({owner for mesh in owners for owner in mesh})
+    me = jax.process_index()
+    if together == [me]:
+        return None
+    if me not in together and len(together) == 1:
+        raise ProcessError(
+            f"all devices of the mesh are on process {together[0]}, process {me} has none of them; "
+            "make it of jax.devices(), which are those of all processes, not of the devices of one"
+        )
+    if me not in together:
+        return Peers(transport(), owners, b"", gather)
+    others = [peer for peer in together if peer != me]
+    watch(others)
+    name, *arguments = described()
+    title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
+    meet(others, Meeting(MeetingKind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
+    lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
+    lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
+    program = agree("\n".join([*lines, text()]), together)
+    publish_text(program[:16], title)
+    found = Peers(transport(), owners, program, gather, title)
+    for peer in others:
+        found.transport.connection(peer)
+    return found
+
+
+def meet(others: Sequence[int], meeting: Meeting) -> None:
+    """Begin a call with these processes, and wait until they begin it too.
+
+    Raises TransferError when one of them makes another call, or none within PATIENCE.
+    """
+    publish_text(meeting.identity, meeting.text)
+    transport().meetings.begin(others, meeting)
+    for peer in others:
+        transport().meetings.check(peer, patience=PATIENCE)
+
+
+def meet_all(meeting: Meeting) -> None:
+    """`meet` with all other processes of the job, which are watched from then on."""
+    watch_all(PATIENCE)
+    meet(_others(), meeting)
+
+
+def interruptible(function: Callable[[], None]) -> None:
+    """Call a function that waits for the other processes in a way that doesn't end when one of them is gone.
+
+    Raises what the function raises, and PeerError when a process is gone. The function then goes on in a thread of its
+    own.
+    """
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="jaxpp-together", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(TICK)
+        if thread.is_alive() and (loss := guard().first_loss()):
+            thread.join(ENDED_MESSAGE if loss.ended else 0)  # the other process may have ended because it was done
+            if thread.is_alive():
+                raise PeerError(loss, Waiting(loss.peer))
+    if errors:
+        raise errors[0]
+
+
+def begin(meeting: Meeting) -> list[int]:
+    """Begin a call with all other processes of the job, without waiting for them; returns their numbers.
+
+    Raises as `Meetings.begin`.
+    """
+    if meeting.identity not in _told:
+        publish_text(meeting.identity, meeting.text)
+        _told.add(meeting.identity)
+    others = _others()
+    transport().meetings.begin(others, meeting)
+    return others
+
+
+def _others() -> list[int]:
+    return [process for process in range(jax.process_count()) if process != jax.process_index()]
+
+
+_told: set[bytes] = set()
+
+_agreements: collections.Counter[tuple[int, ...]] = collections.Counter()
+
+
+def agree(text: str, together: Sequence[int]) -> bytes:
+    """Compare `text` with those that the processes `together`, this one among them, give in their calls.
+
+    Returns a digest of it and of how often they have compared texts: no two calls return the same. Raises ProcessError,
+    on each of them with the same message, when the texts differ: which processes have another one, and the first line
+    that does.
+    """
+    me = jax.process_index()
+    group = tuple(together)
+    _agreements[group] += 1
+    place = f"jaxpp/program/{'-'.join(map(str, group))}/{_agreements[group]}"
+    digest = hashlib.sha256(text.encode())
+    publish(f"{place}/digest/{me}", digest.digest())
+    found = {process: published(f"{place}/digest/{process}", process) for process in group}
+    if len(set(found.values())) == 1:
+        digest.update(place.encode())
+        return digest.digest()
+    publish(f"{place}/text/{me}", zlib.compress(text.encode()))
+    most = collections.Counter(found.values()).most_common(1)[0][0]
+    usual = [process for process in group if found[process] == most]
+    other = [process for process in group if found[process] != most]
+    texts = [zlib.decompress(published(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
+    verb = "runs" if len(other) == 1 else "run"
+    raise ProcessError(f"{named(other)} {verb} another program than {named(usual)}{_difference(usual, other, texts)}")
+
+
+def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
+    """Where two texts start to differ, with that line of both."""
+    lines = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(nothing)")
+    number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
+    column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
+    start = max(0, column - WIDTH // 2)
+    shown = [f"{'...' if start else ''}{line[start : start + WIDTH].strip()}" for line in pair]
+    return f", from line {number} on:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
+
+
+_gathered = itertools.count()
+_GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
+
+
+def gather(text: str) -> list[str]:
+    """The texts of all processes, by their numbers. All of them call this, and so wait for each other.
+
+    Raises ProcessError when one of them doesn't come.
+    """
+    place = f"jaxpp/gather/{next(_gathered)}"
+    others = begin(_GATHER)
+    publish(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
+    for process in others:
+        transport().meetings.check(process, patience=PATIENCE)
+    return [
+        zlib.decompress(published(f"{place}/{process}", process)).decode() for process in range(jax.process_count())
+    ]

@@ -1,0 +1,154 @@
+"""A process as a member of a `jax.distributed` job: its secret, its address, its ends of transfers and watches."""
+
+import atexit
+import contextlib
+import os
+import secrets
+import socket
+import time
+import zlib
+from collections.abc import Sequence
+from functools import cache
+
+import jax
+
+from jaxpp import _compat
+from jaxpp.runtime.processes.faults import Guard
+from jaxpp.runtime.processes.transfer import Transport
+from jaxpp.runtime.processes.waiting import Waiting
+
+PATIENCE = 1800.0
+"""Seconds that a process waits for another one to trace the same step: that may still compile the step before it. A
+process that is dead or frozen is noticed much sooner."""
+
+
+class ProcessError(RuntimeError):
+    """Another process is missing, or runs something else."""
+
+
+def named(processes: Sequence[int]) -> str:
+    """`process 3`, or `processes 3, 4`."""
+    return f"process{'es' if len(processes) > 1 else ''} {', '.join(map(str, processes))}"
+
+
+@cache
+def transport() -> Transport:
+    """This process's end of all transfers, made when it is first needed. The others find its address."""
+    own = guard()
+    made = Transport(own.me, jax.local_devices()[0], _find, own.host)
+    made.meetings.describe = _ask
+    publish(f"jaxpp/transfer/{made.me}", made.address.encode())
+    own.attach(made)
+    return made
+
+
+def watchdog_seconds() -> float:
+    """JAXPP_WATCHDOG_SECONDS. Raises ProcessError when that is no number of seconds."""
+    seconds = os.environ.get("JAXPP_WATCHDOG_SECONDS", "60")
+    if not seconds.replace(".", "", 1).isdigit() or float(seconds) == 0:
+        raise ProcessError(f"JAXPP_WATCHDOG_SECONDS is {seconds!r}; give seconds, as 60")
+    return float(seconds)
+
+
+@cache
+def guard() -> Guard:
+    """The Guard of this process. It needs no device. Raises as `watchdog_seconds`."""
+    seconds = watchdog_seconds()
+    me, _ = _compat.process_numbers()
+    found = Guard(me, _host(), _secret(), seconds)
+    publish(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
+    atexit.register(found.leave)
+    return found
+
+
+def watch_all(seconds: float) -> None:
+    """Notice from now on when any process of the job dies.
+
+    All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger.
+    """
+    me, count = _compat.process_numbers()
+    watch([process for process in range(count) if process != me], seconds)
+
+
+def watch(processes: Sequence[int], seconds: float = PATIENCE) -> None:
+    """Notice from now on when any of these processes dies. They all call this. Raises as `watch_all`."""
+    own = guard()
+    new = [process for process in processes if process not in own.watchdog.wires]
+    addresses = {process: published(f"jaxpp/watchdog/{process}", process, seconds).decode() for process in new}
+    try:
+        own.connect(addresses)
+    except ConnectionError as error:
+        raise ProcessError(str(error)) from None
+
+
+def job_secret() -> bytes:
+    """JAXPP_JOB_SECRET; empty where it is not set."""
+    return os.environ.get("JAXPP_JOB_SECRET", "").encode()
+
+
+def _secret() -> bytes:
+    """The secret of this job: JAXPP_JOB_SECRET, or else a random one that the first process has put into the store."""
+    if given := job_secret():
+        return given
+    store = _compat.key_value_store()
+    with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
+        store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))
+    return bytes(store.blocking_key_value_get_bytes("jaxpp/secret", 10_000))
+
+
+def _find(process: int) -> str:
+    return published(f"jaxpp/transfer/{process}", process).decode()
+
+
+def _host() -> str:
+    """JAXPP_TRANSFER_ADDRESS, or this machine's address on the network of the coordinator: loopback where that is.
+
+    Raises ProcessError when the former is no address of this machine.
+    """
+    if given := os.environ.get("JAXPP_TRANSFER_ADDRESS"):
+        family = socket.AF_INET6 if ":" in given else socket.AF_INET
+        try:
+            socket.create_server((given.strip("[]"), 0), family=family).close()
+        except OSError as error:
+            raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
+        return given
+    host, port = _compat.coordinator_address().rsplit(":", 1)
+    host = host.strip("[]")
+    family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)  # sends nothing: only picks the interface
+        own = str(probe.getsockname()[0])
+    return f"[{own}]" if ":" in own else own
+
+
+def publish(key: str, value: bytes, allow_overwrite: bool = False) -> None:
+    """Let the other processes find `value` under `key`."""
+    _compat.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
+
+
+def published(key: str, process: int, patience: float = PATIENCE) -> bytes:
+    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after so long."""
+    store = _compat.key_value_store()
+    start = time.monotonic()
+    while (seconds := time.monotonic() - start) < patience:
+        guard().look(Waiting(process, is_message=True), seconds)
+        try:
+            return bytes(store.blocking_key_value_get_bytes(key, 200))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise ProcessError(f"process {process} can't be asked: {error}") from None
+    raise ProcessError(f"process {process} did not come within {patience:.0f} s")
+
+
+def publish_text(identity: bytes, text: str) -> None:
+    """Let the others find the text of a Meeting of this process."""
+    publish(f"jaxpp/call/{jax.process_index()}/{identity.hex()}", zlib.compress(text.encode()), allow_overwrite=True)
+
+
+def _ask(process: int, identity: bytes) -> str:
+    """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
+    try:
+        key = f"jaxpp/call/{process}/{identity.hex()}"
+        return zlib.decompress(_compat.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
+    except jax.errors.JaxRuntimeError:
+        return ""

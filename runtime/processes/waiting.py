@@ -1,0 +1,90 @@
+"""Waits for another process: what is waited for, in which thread, and the error when it will not come."""
+
+import dataclasses
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxpp.runtime.processes.wire import TICK
+
+
+class TransferError(RuntimeError):
+    """What another process was to send will not come, or is not what was expected."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a process waits for.
+
+    peer: the process that it comes from; of a mesh that several processes share, one of the others.
+    mesh: the mesh that waits; None between steps.
+    action: what waits there, as "receive on channel 7 (forward of stage 0, microbatch 2) from"; empty between steps.
+    owners: as of Peers; empty where no program is run.
+    is_message: whether it comes at the beginning of the peer's next call, whatever that is.
+    patience: how many seconds it waits at most; None: for as long as the peer lives.
+    """
+
+    peer: int
+    mesh: int | None = None
+    action: str = ""
+    owners: Sequence[Sequence[int]] = ()
+    is_message: bool = False
+    patience: float | None = None
+
+    def __str__(self) -> str:
+        if self.mesh is None:
+            return f"waiting for process {self.peer}"
+        return f"mesh {self.mesh}: {self.what}"
+
+    @property
+    def what(self) -> str:
+        """What the mesh waits for, and for whom."""
+        return f"{self.action} process {self.peer}".lstrip()
+
+
+class WaitingThread:
+    """Waits in a thread of its own. A wait of JAX can't be ended, not even by Ctrl-C; a wait for this thread can."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="jaxpp-wait", daemon=True)
+        self._thread.start()
+
+    def wait(self, array: Any, look: Callable[[float], None]) -> Exception | None:
+        """Wait until the array is there; returns what it raised. Every TICK calls `look` with the seconds so far."""
+        done = threading.Lock()
+        done.acquire()
+        outcome: list[Exception | None] = []
+        self._requests.put((array, outcome, done))
+        start = time.monotonic()
+        while not done.acquire(timeout=TICK):
+            look(time.monotonic() - start)
+        return outcome[0]
+
+    def abandon(self) -> None:
+        """Leave the thread to a wait that was interrupted, and start another: Python can't end while a thread waits."""
+        self._requests.put(None)
+        self._thread.join(1.0)
+        self._start()
+
+
+def _serve(requests: "queue.SimpleQueue[Any]") -> None:
+    while (request := requests.get()) is not None:
+        array, outcome, done = request
+        outcome.append(failure(array))
+        del request, array  # an array must not live until the next wait
+        done.release()
+
+
+def failure(array: Any) -> Exception | None:
+    """What a wait for the array raises; None when it has arrived."""
+    try:
+        array.block_until_ready()
+    except Exception as error:
+        return error
+    return None

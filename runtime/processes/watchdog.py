@@ -1,0 +1,379 @@
+"""Tells which of the processes that this one works with are alive: one thread listens to a connection to each.
+
+First both ends of a connection prove who they are (`handshake`). Then each says every few seconds that it is alive, and
+goodbye in the end. A process that falls silent is frozen. When a connection breaks without a goodbye, both ends dial
+the other's address at once: the end that dialled before makes a new connection, the other one only finds out whether
+somebody listens there. If nobody does, the process has died.
+
+There is a second connection to each peer, for values. It begins in the same way, and then belongs to a `Wire`. It is
+not made anew when it breaks: the values on their way in it are lost.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from jaxpp.runtime.processes.handshake import LONGEST, Line, RefusedError, WrongSecretError, introduce
+
+LIFE, VALUES, NOTHING = "life", "values", "nothing"
+"""The uses of a connection; NOTHING: to find out whether somebody listens at the other end."""
+
+ANSWER_SECONDS = 60.0
+"""How long a peer has to connect."""
+
+PROOF_SECONDS = 10.0
+"""How long the other end of a new connection has to prove that it belongs to the job."""
+
+RETURN_SECONDS = 10.0
+"""How long a peer whose connection broke has to come back, where its address still answers."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Loss:
+    """A peer that is gone.
+
+    peer: its number; name: as which process, host and pid it introduced itself.
+    how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
+    ended: whether it said goodbye; has_failed: because of an error; is_early: before JAX had started on all processes,
+        so that it takes no part in JAX's own farewell.
+    """
+
+    peer: int
+    name: str
+    how: str
+    ended: bool = False
+    has_failed: bool = False
+    is_early: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.how}"
+
+
+class Watchdog:
+    """Tells when a peer dies, freezes or ends. It knows nothing of `jax.distributed`, nor of JAX.
+
+    me: the number of this process; all processes of the job agree on the numbers.
+    secret: what only the processes of the job know.
+    host: the address to listen at.
+    seconds: a peer that says nothing for so long is frozen. No work of a peer may keep Python's lock for longer.
+    on_loss: called with the Loss, in the watchdog's thread.
+    """
+
+    def __init__(
+        self,
+        me: int,
+        secret: bytes,
+        host: str = "127.0.0.1",
+        seconds: float = 60.0,
+        on_loss: Callable[[Loss], None] = lambda loss: None,
+    ) -> None:
+        self.me, self.seconds = me, seconds
+        self._secret, self._on_loss = secret, on_loss
+        self._pause = min(seconds / 4, 5.0)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host.strip("[]"), 0), family=family)
+        self._host = host
+        self._wake, self._woken = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._changed = threading.Condition()
+        self._new: list[Line] = []
+        self._lines: dict[int, Line] = {}
+        self._names: dict[int, str] = {}
+        self.wires: dict[int, tuple[socket.socket, bytes]] = {}
+        """Of each peer the connection for values, and what has already come over it."""
+        self._refused: dict[int, str] = {}
+        """Why a process that gave the number of this peer was refused."""
+        self._hopeless: set[int] = set()
+        """The peers that were refused when this process dialled them: whoever listens there is no stranger."""
+        self._addresses: dict[int, str] = {}
+        self._cut: dict[int, float] = {}
+        """The peers whose connection broke, and until when they may come back."""
+        self._lost: dict[int, Loss] = {}
+        self._goodbye: dict[str, Any] = {}
+        self._open = True
+        _watchdogs.add(self)
+        self._thread = threading.Thread(target=self._run, name="jaxpp-watchdog", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """host:port where peers connect to."""
+        return f"{self._host}:{self._listener.getsockname()[1]}"
+
+    @property
+    def lost(self) -> list[Loss]:
+        """The peers that are gone, in the order in which they went."""
+        return list(self._lost.values())
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Watch these peers: number -> address. Both ends call this; returns when each has proven who it is, twice.
+
+        Raises ConnectionError when a peer can't be reached within ANSWER_SECONDS, or belongs to another job.
+        """
+        self._addresses.update(addresses)
+        for peer, address in addresses.items():
+            if peer < self.me and peer not in self._names:  # the higher number dials
+                self._new += [self._dial(peer, address, use) for use in (LIFE, VALUES)]
+        self._wake.send(b"!")
+
+        def decided() -> bool:
+            connected = self._names.keys() & self.wires.keys()
+            return connected >= addresses.keys() or not self._hopeless.isdisjoint(addresses)
+
+        with self._changed:
+            self._changed.wait_for(lambda: decided() or bool(self._refused), ANSWER_SECONDS)
+            self._changed.wait_for(decided, PROOF_SECONDS)  # a stranger was refused, perhaps: the peer may still come
+            for peer in addresses.keys() - (self._names.keys() & self.wires.keys()):
+                reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
+                raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
+
+    def _dial(self, peer: int, address: str, use: str) -> Line:
+        host, port = address.rsplit(":", 1)
+        try:
+            return Line(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
+        except OSError as error:
+            raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
+
+    def wait_for_loss(self, seconds: float) -> bool:
+        """Wait until a peer has died or froze; whether one has."""
+        with self._changed:
+            return self._changed.wait_for(self._is_one_dead, seconds)
+
+    def goodbye(self, reason: str, is_early: bool = False) -> None:
+        """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
+        self._goodbye = {"goodbye": reason, "early": is_early}
+        self._say(self._goodbye)
+
+    def wait_for_goodbyes(self, seconds: float) -> bool:
+        """Wait until every peer has said goodbye, or one is dead or frozen; whether every one did."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._names.keys() <= self._lost.keys() or self._is_one_dead(), seconds)
+            return self._names.keys() <= self._lost.keys() and not self._is_one_dead()
+
+    def wait_until_alone(self, seconds: float) -> bool:
+        """Wait until no peer is connected any more; whether that is so."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lines and not self._cut, seconds)
+
+    def close(self) -> None:
+        """End the thread and all connections."""
+        if self._open:
+            self._open = False
+            self._wake.send(b"!")
+            self._thread.join()
+            self.drop()
+            self._selector.close()
+
+    def drop(self) -> None:
+        """Close all sockets; in a forked child too, which would keep the connections of its dead parent open."""
+        lines = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        sockets = [each.socket for each in (*lines, *self._new)]
+        for each in (*sockets, *(wire for wire, _ in self.wires.values()), self._listener, self._wake, self._woken):
+            each.close()
+
+    def _run(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        said = time.monotonic()
+        while self._open:
+            # Repeat the check: a process that was stopped by SIGSTOP has not read what came in the meantime.
+            for key, _ in self._selector.select(self._pause / 2) or self._selector.select(0):
+                self._handle(key)
+            while self._new:
+                self._add(self._new.pop())
+            if time.monotonic() - said > self._pause:
+                self._say({})
+                said = time.monotonic()
+            self._find_silent()
+
+    def _handle(self, key: selectors.SelectorKey) -> None:
+        if key.fileobj is self._woken:
+            self._woken.recv(LONGEST)
+        elif key.fileobj is self._listener:
+            with contextlib.suppress(OSError):  # the other end has hung up already
+                self._add(Line(self._listener.accept()[0]))
+        elif key.events == selectors.EVENT_WRITE:
+            self._connected(key.data)
+        elif key.data.socket.fileno() >= 0:  # not closed since the selector saw it
+            self._read(key.data)
+
+    def _is_one_dead(self) -> bool:
+        return not all(loss.ended for loss in self.lost)
+
+    def _add(self, line: Line) -> None:
+        """Begin to talk over a new connection."""
+        line.socket.setblocking(False)
+        self._selector.register(line.socket, selectors.EVENT_READ, line)
+        self._begin(line)
+
+    def _begin(self, line: Line) -> None:
+        line.talk = self._talk(line)
+        try:
+            next(line.talk)
+        except OSError:  # the other end has hung up already
+            self._hang_up(line, "died")
+
+    def _read(self, line: Line) -> None:
+        try:
+            for message in line.receive():
+                line.talk.send(message)
+        except StopIteration:  # the connection is for values
+            self._hand_over(line)
+        except Exception:  # nothing that a stranger sends may end more than his connection
+            self._hang_up(line, "died")
+
+    def _talk(self, line: Line) -> Generator[None, bytes, None]:
+        """Follow a connection message by message."""
+        try:
+            peer, name = yield from introduce(line, self.me, self._secret, self._admit)
+        except WrongSecretError as error:
+            with self._changed:
+                self._refused[error.peer] = "has another job secret (JAXPP_JOB_SECRET)"
+                if line.dialled:
+                    self._hopeless.add(error.peer)
+                self._changed.notify_all()
+            raise
+        line.peer, line.heard = peer, time.monotonic()
+        if line.use == VALUES:
+            return
+        self._welcome(line, peer, name)
+        while True:
+            message: dict[str, Any] = json.loads((yield))
+            if "goodbye" in message:
+                error, is_early = str(message["goodbye"]), bool(message.get("early"))
+                how = f"failed: {error}" if error else "has ended"
+                self._lose(peer, how, ended=True, has_failed=bool(error), is_early=is_early)
+
+    def _admit(self, peer: int, name: str, use: str) -> None:
+        if use not in {LIFE, VALUES} or peer == self.me or (use == VALUES and peer in self.wires):
+            raise RefusedError(f"a second process {peer}")
+        if self._names.get(peer, name) != name or peer in self._lost:
+            raise RefusedError(f"{name} is not the process {peer} that was here, or that one was given up")
+
+    def _welcome(self, line: Line, peer: int, name: str) -> None:
+        """Note a peer that has proven who it is, or that it is still there."""
+        former = [self._lines.get(peer)]
+        former += [key.data for key in self._selector.get_map().values() if key.data and key.data.asks == peer]
+        for each in former:
+            if each is not None and each is not line:
+                self._selector.unregister(each.socket)
+                each.socket.close()
+        with self._changed:
+            self._lines[peer] = line
+            self._names[peer] = name
+            self._cut.pop(peer, None)
+            self._changed.notify_all()
+        line.asks = None
+        if self._goodbye:
+            line.send(self._goodbye)
+
+    def _hand_over(self, line: Line) -> None:
+        """End the conversation over a connection for values; `wires` has it from now on."""
+        assert line.peer is not None  # it has introduced itself
+        self._selector.unregister(line.socket)
+        with self._changed:
+            self.wires[line.peer] = line.socket, line.rest
+            self._changed.notify_all()
+
+    def _say(self, message: Mapping[str, Any]) -> None:
+        for line in list(self._lines.values()):
+            with contextlib.suppress(OSError):  # a broken connection is noticed when it is read
+                line.send(message)
+
+    def _find_silent(self) -> None:
+        now = time.monotonic()
+        for peer in [peer for peer, end in self._cut.items() if now > end]:
+            self._lose(peer, "died")
+        for key in list(self._selector.get_map().values()):
+            line = key.data
+            if line is None:
+                continue
+            if line.peer is None and now - line.heard > PROOF_SECONDS:
+                self._hang_up(line, "")
+            elif line.peer is not None and now - line.heard > self.seconds:
+                self._hang_up(line, f"is frozen: it gave no sign of life for {self.seconds:g} s")
+
+    def _hang_up(self, line: Line, how: str) -> None:
+        if line.socket.fileno() < 0:  # done already
+            return
+        self._selector.unregister(line.socket)
+        line.socket.close()
+        if line.asks is not None:
+            self._lose(line.asks, "died")
+        if line.peer is None:
+            return
+        is_cut = how == "died" and line.peer not in self._lost
+        with self._changed:
+            if is_cut:
+                self._cut[line.peer] = time.monotonic() + RETURN_SECONDS
+            del self._lines[line.peer]
+            self._changed.notify_all()
+        if is_cut:
+            self._call_back(line.peer)
+        else:
+            self._lose(line.peer, how)
+
+    def _call_back(self, peer: int) -> None:
+        """The connection to a peer broke: find out whether it lives. Its address is refused when it doesn't."""
+        host, _, port = self._addresses.get(peer, "").rpartition(":")
+        host = host.strip("[]")
+        if not host:  # this process was never told the address
+            self._lose(peer, "died")
+            return
+        dialled = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        dialled.setblocking(False)
+        line = Line(dialled, True, LIFE if peer < self.me else NOTHING)
+        line.asks = peer
+        self._selector.register(dialled, selectors.EVENT_WRITE, line)
+        if dialled.connect_ex((host, int(port))) not in {0, errno.EINPROGRESS}:
+            self._hang_up(line, "died")
+
+    def _connected(self, line: Line) -> None:
+        """The other end has answered the call of `_call_back`, or refused it."""
+        if line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._hang_up(line, "died")
+            return
+        self._selector.modify(line.socket, selectors.EVENT_READ, line)
+        if line.use == LIFE:
+            self._begin(line)
+        else:
+            line.talk = _ignore()
+            next(line.talk)
+
+    def _lose(self, peer: int, how: str, **goodbye: bool) -> None:
+        """Note that a peer is gone; the first reason stands."""
+        if peer in self._lost:
+            return
+        loss = Loss(peer, self._names[peer], how, **goodbye)
+        with self._changed:
+            self._cut.pop(peer, None)
+            self._lost[peer] = loss
+            self._changed.notify_all()
+        with contextlib.suppress(Exception):  # the thread must go on, whatever `on_loss` does
+            self._on_loss(loss)
+
+
+def _ignore() -> Generator[None, bytes, None]:
+    """Follow a connection over which nothing is said."""
+    while True:
+        yield
+
+
+_watchdogs: weakref.WeakSet[Watchdog] = weakref.WeakSet()
+
+
+def _drop_in_child() -> None:
+    for each in _watchdogs:
+        each.drop()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)

@@ -1,0 +1,185 @@
+"""Small values from process to process, over a connection of their own.
+
+A frame is the number of a transfer, a length, and the bytes of its arrays, or instead of these the text of an error.
+The thread that dispatches sends the arrays that are computed, as far as the system's buffer takes them, and receives.
+A thread of the connection sends the rest: the thread that dispatches never waits for a peer that doesn't read, because
+that may be waiting itself.
+
+Ctrl-C may strike between any two instructions of Python, and must not leave a connection in the middle of a frame. So
+one call of C reads bytes and keeps them, and one sends bytes and counts them: `extend(map(...))`.
+"""
+
+import collections
+import contextlib
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxpp import _compat
+
+SMALL = 1 << 16
+"""Bytes of a frame at most. From four times as many on `jax.experimental.transfer` takes less time."""
+
+TICK = 0.1
+"""Seconds between two looks during a wait."""
+
+_HEAD = struct.Struct("<QI?")  # number, length, whether it is an error
+
+
+class WireError(RuntimeError):
+    """An expected frame will not come."""
+
+
+class Wire:
+    """One end of a connection; all that it sends arrives in that order.
+
+    connected: a socket; whoever is at the other end has proven who it is. beginning: what has already come over it.
+    """
+
+    def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
+        self._socket = connected
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setblocking(True)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
+        self._chunks = collections.deque([beginning])
+        self._arrived: dict[int, tuple[bool, bytes]] = {}
+        self._outgoing: collections.deque[_Outgoing] = collections.deque()
+        self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asked = self._answered = 0
+        """How often the thread was asked to send all there is, and has done so. While these differ, only it sends."""
+        self._thread = threading.Thread(target=self._send_rest, name="jaxpp-send", daemon=True)
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
+        self._take_apart()
+
+    def send(self, number: int, arrays: Sequence[Any]) -> None:
+        """Send the bytes of arrays on CPU devices, or the error that they hold. Returns at once."""
+        self._send(_Outgoing(number, arrays), _are_ready(arrays))
+
+    def send_bytes(self, number: int, data: bytes, is_error: bool = False) -> None:
+        """Send these bytes, or the text of an error. Returns at once."""
+        self._send(_Outgoing(number, (), _HEAD.pack(number, len(data), is_error) + data), True)
+
+    def _send(self, outgoing: "_Outgoing", is_ready: bool) -> None:
+        with self._sending:
+            may_send = is_ready and self._asked == self._answered
+            self._outgoing.append(outgoing)
+            if may_send and self._outgoing[0] is outgoing and outgoing.send_what_fits(self._socket):
+                self._outgoing.popleft()
+                return
+            if not self._thread.is_alive():
+                self._thread.start()
+            self._asked += 1
+            self._wake.put(None)
+
+    def _send_rest(self) -> None:
+        while True:
+            self._wake.get()
+            while self._outgoing:
+                self._outgoing[0].send(self._socket)
+                self._outgoing.popleft()
+            self._answered += 1
+
+    def receive(self, number: int, look: Callable[[float], None], end: int, first: bool = False) -> bytes:
+        """Wait for what the peer sends under `number`, and call `look` every TICK with the seconds so far.
+
+        end: a number under which nothing comes before this; if it is there, this will not come.
+        first: whether what came before and nobody has received is forgotten: a step has failed.
+        Raises WireError with what the peer sends instead, or because nothing will come; and what `look` raises.
+        """
+        start = time.monotonic()
+        while number not in self._arrived:
+            if end in self._arrived:
+                raise WireError("it is in its next step, and has not sent this")
+            if not self._read(number):
+                look(time.monotonic() - start)
+        if first:
+            for each in list(self._arrived):
+                if each == number:
+                    break
+                del self._arrived[each]
+        is_error, data = self._arrived.pop(number)
+        if is_error:
+            raise WireError(data.decode(errors="replace"))
+        return data
+
+    def finish(self, seconds: float) -> None:
+        """Wait so many seconds for the thread to send what it has: Python must not end while it waits for an array."""
+        end = time.monotonic() + seconds
+        while self._asked != self._answered and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _read(self, number: int) -> bool:
+        """Read what has come, waiting for it a TICK at most; whether anything has."""
+        with self._receiving:
+            if len(self._chunks) > 1:  # Ctrl-C came after they were read
+                self._take_apart()
+            if number in self._arrived:  # or another thread has read it
+                return True
+            try:
+                self._chunks.extend(map(self._socket.recv, (SMALL,)))
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise WireError(f"Connection closed ({error.strerror})") from None
+            if not self._chunks[-1]:
+                raise WireError("Connection closed")
+            self._take_apart()
+            return True
+
+    def _take_apart(self) -> None:
+        """Find the frames in what was read. If Ctrl-C interrupts it, the next call finds the same frames again."""
+        data = b"".join(self._chunks)
+        start = 0
+        while len(data) >= start + _HEAD.size:
+            number, length, is_error = _HEAD.unpack_from(data, start)
+            if length > SMALL:
+                raise WireError(f"a frame of {length} bytes came, of at most {SMALL}")
+            begin = start + _HEAD.size
+            if len(data) < begin + length:
+                break
+            start = begin + length
+            self._arrived[number] = is_error, data[begin:start]
+        self._chunks = collections.deque([data[start:]])
+
+
+def _are_ready(arrays: Sequence[Any]) -> bool:
+    """Whether all are computed; also when one is deleted, and so will never be."""
+    return all(array.is_deleted() or array.is_ready() for array in arrays)
+
+
+class _Outgoing:
+    """A frame, and how much of it is sent.
+
+    frame: empty until it is made of the arrays.
+    """
+
+    def __init__(self, number: int, arrays: Sequence[Any], frame: bytes = b"") -> None:
+        self.number, self.arrays, self.frame = number, arrays, frame
+        self.sent: list[int] = []
+
+    def make(self) -> bytes:
+        """The frame, when the arrays are computed."""
+        if not self.frame:
+            try:
+                data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
+            except Exception as error:  # the receiver is told what the computation raised
+                data, is_error = str(error).encode()[: SMALL // 16], True
+            self.frame = _HEAD.pack(self.number, len(data), is_error) + data
+        return self.frame
+
+    def send_what_fits(self, connected: socket.socket) -> bool:
+        """Send what the system's buffer takes; whether that is all."""
+        frame = self.make()
+        with contextlib.suppress(OSError):  # the buffer is full; or the peer is gone, which a wait for it notices
+            self.sent.extend(map(connected.send, (frame,), (socket.MSG_DONTWAIT,)))
+        return self.sent == [len(frame)]
+
+    def send(self, connected: socket.socket) -> None:
+        """Send the rest of it."""
+        rest = self.make()[sum(self.sent) :]
+        with contextlib.suppress(OSError):
+            connected.sendall(rest)

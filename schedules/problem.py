@@ -1,0 +1,299 @@
+"""What a scheduler has to solve: numbers instead of tasks.
+
+A *type* is a kind of task on a stage. Microbatches are all alike, so some best schedule runs each type in their order:
+of two microbatches in the wrong order, the tasks can be exchanged without another delay or another byte. An order of a
+mesh is then a list of types, the n-th mention of one being its task for microbatch n.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.report import KEPT, Release
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Placement, Task
+
+Objective: TypeAlias = Literal["makespan", "longest_stage"]
+Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64]
+"""A limit for every mesh, or one for each."""
+
+Orders: TypeAlias = Sequence[Sequence[int]]
+"""For each mesh its types, in the order in which it runs them."""
+
+OBJECTIVES: Final = ("makespan", "longest_stage")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A placement, what its types cost, and what must hold; times in the unit of the costs.
+
+    The types are numbered kind by kind: forwards of all stages, then backwards (or input gradients), then weight
+    gradients. Their microbatch goes up the stages forward and down again backward; the weight gradients hang from
+    that chain.
+
+    Attributes:
+        placement: each stage on one mesh.
+        microbatches: at least 1.
+        kinds: "forward", "backward" or "forward", "input_grad", "weight_grad".
+        times: of each type.
+        delays: of each type, from the end of the type it needs to its own start; 0 on the same mesh.
+        memory: what each type adds to the memory of its mesh (forwards) or gives back (the others).
+        limits: for each mesh, what its memory may come to.
+        objective: what to make as small as possible.
+    """
+
+    placement: Placement
+    microbatches: int
+    kinds: tuple[str, ...]
+    times: list[float]
+    delays: list[float]
+    memory: list[float]
+    limits: list[float]
+    objective: Objective = "makespan"
+    mesh_of: list[int] = field(init=False)
+    needs: list[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        homes = [mesh for mesh, *_ in self.placement.homes]
+        put = object.__setattr__
+        put(self, "mesh_of", homes * len(self.kinds))
+        put(self, "needs", _needs(self.stages, len(self.kinds)))
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return self.placement.stages
+
+    @property
+    def meshes(self) -> int:
+        """Number of meshes."""
+        return self.placement.meshes
+
+    @property
+    def types(self) -> int:
+        """Number of types."""
+        return len(self.times)
+
+    @cached_property
+    def chain(self) -> list[int]:
+        """The types that a microbatch goes through one after the other: up forward, down backward."""
+        return [*range(self.stages), *range(2 * self.stages - 1, self.stages - 1, -1)]
+
+    @cached_property
+    def types_of(self) -> list[list[int]]:
+        """The types of each mesh."""
+        held: list[list[int]] = [[] for _ in range(self.meshes)]
+        for kind, mesh in enumerate(self.mesh_of):
+            held[mesh].append(kind)
+        return held
+
+    @cached_property
+    def users(self) -> list[list[int]]:
+        """For each type those that need it."""
+        users: list[list[int]] = [[] for _ in self.times]
+        for user, need in enumerate(self.needs):
+            if need >= 0:
+                users[need].append(user)
+        return users
+
+    @cached_property
+    def heads(self) -> list[float]:
+        """For each type the time from the start of a microbatch to its own start, where nothing else waits."""
+        heads = [0.0] * self.types
+        for each in [*self.chain, *range(2 * self.stages, self.types)]:
+            need = self.needs[each]
+            if need >= 0:
+                heads[each] = heads[need] + self.times[need] + self.delays[each]
+        return heads
+
+    @cached_property
+    def tails(self) -> NDArray[np.float64]:
+        """For each type and mesh the least time from its end to the end of what needs it there, or minus infinity."""
+        tails = np.full((self.types, self.meshes), -np.inf)
+        for each in [*range(2 * self.stages, self.types), *reversed(self.chain)]:
+            tails[each, self.mesh_of[each]] = 0.0
+            for user in self.users[each]:
+                tails[each] = np.maximum(tails[each], self.delays[user] + self.times[user] + tails[user])
+        return tails
+
+    @cached_property
+    def loads(self) -> list[float]:
+        """For each mesh the time that its tasks take."""
+        return [self.microbatches * math.fsum(self.times[each] for each in types) for types in self.types_of]
+
+    @cached_property
+    def rooms(self) -> list[float]:
+        """The limits, and what sums of the same bytes in another order may differ by."""
+        return [limit * (1 + TOLERANCE) + TOLERANCE for limit in self.limits]
+
+    def with_microbatches(self, microbatches: int) -> Problem:
+        """The same for another number of microbatches."""
+        return replace(self, microbatches=microbatches)
+
+    def run(self, orders: Orders) -> list[list[float]] | None:
+        """The end of each task of each mesh, in its order; None where the orders deadlock."""
+        needs, delays, times = self.needs, self.delays, self.times
+        ends: list[list[float]] = [[] for _ in times]
+        rows: list[list[float]] = [[] for _ in orders]
+        clocks = [0.0] * len(orders)
+        waiting: dict[int, int] = {}
+        runnable = list(range(len(orders)))
+        while runnable:
+            mesh = runnable.pop()
+            order, row, clock = orders[mesh], rows[mesh], clocks[mesh]
+            for position in range(len(row), len(order)):
+                each = order[position]
+                need, mine = needs[each], ends[each]
+                if need >= 0:
+                    if len(ends[need]) <= len(mine):
+                        # A type has one user on each other mesh at most, and that waits in one place.
+                        waiting[need] = mesh
+                        break
+                    arrives = ends[need][len(mine)] + delays[each]
+                    clock = max(clock, arrives)
+                clock += times[each]
+                mine.append(clock)
+                row.append(clock)
+                if each in waiting:
+                    runnable.append(waiting.pop(each))
+            clocks[mesh] = clock
+        return None if any(len(row) != len(order) for row, order in zip(rows, orders, strict=True)) else rows
+
+    def value(self, orders: Orders) -> float:
+        """The objective of orders that fit the memory; infinite where they deadlock."""
+        rows = self.run(orders)
+        if rows is None:
+            return math.inf
+        if self.objective == "makespan":
+            return max(row[-1] for row in rows)
+        return max(row[-1] - row[0] + self.times[order[0]] for row, order in zip(rows, orders, strict=True))
+
+    def fits(self, orders: Orders) -> bool:
+        """Whether no mesh ever keeps more than its limit."""
+        for order, room in zip(orders, self.rooms, strict=True):
+            kept = 0.0
+            for each in order:
+                kept += self.memory[each]
+                if kept > room:
+                    return False
+        return True
+
+    @property
+    def one_by_one(self) -> list[list[int]]:
+        """The orders with the least memory: microbatch after microbatch."""
+        stages, split = self.stages, len(self.kinds) > 2
+        rows: list[list[int]] = [[] for _ in range(self.meshes)]
+        for each in self.chain:
+            rows[self.mesh_of[each]] += [each, each + stages] if split and each >= stages else [each]
+        return [row * self.microbatches for row in rows]
+
+    def tasks(self, orders: Orders) -> list[list[Task]]:
+        """The orders as tasks."""
+        counts = [0] * self.types
+        rows: list[list[Task]] = []
+        for order in orders:
+            row: list[Task] = []
+            for each in order:
+                kind, stage = divmod(each, self.stages)
+                row.append(Task(self.kinds[kind], stage, counts[each]))
+                counts[each] += 1
+            rows.append(row)
+        return rows
+
+    def orders(self, schedule: Schedule) -> list[list[int]] | None:
+        """The types of a schedule's tasks on this placement, fused backwards in two where needed; None for others."""
+        split = len(self.kinds) > 2
+        numbers: dict[str, tuple[int, ...]]
+        numbers = {kind: (number * self.stages,) for number, kind in enumerate(self.kinds)}
+        if split:
+            numbers["backward"] = (self.stages, 2 * self.stages)
+        if schedule.slices > 1 or schedule.fused or not {task.kind for task in schedule} <= numbers.keys():
+            return None
+        return [[first + task.stage for task in order for first in numbers[task.kind]] for order in schedule.orders]
+
+
+@dataclass(frozen=True)
+class MemoryLimits:
+    """What meshes may keep.
+
+    Attributes:
+        limits: one per mesh.
+        released_at: when activations are released (`Report.peak_activations`); None: the limits are in bytes, and the
+            costs say how many of them a stage keeps until its input and until its weight gradient.
+    """
+
+    limits: tuple[float, ...]
+    released_at: Release | None
+
+    def sizes(self, costs: Costs, empty: Schedule) -> tuple[list[float], list[float]]:
+        """For each stage what a forward makes, and what of it lives on to the weight gradient."""
+        if self.released_at is None:
+            return costs.bytes("activation_bytes", empty), costs.bytes("weight_grad_bytes", empty)
+        share = empty.meshes / empty.stages
+        return [share] * empty.stages, [share * KEPT[self.released_at]] * empty.stages
+
+
+def make_problem(
+    placement: Placement,
+    microbatches: int,
+    costs: Costs,
+    memory: MemoryLimits,
+    objective: Objective,
+    split_backward: bool,
+) -> Problem:
+    """The numbers of a problem; contention of links is left out.
+
+    Raises:
+        ScheduleError: a stage is on several meshes, or the costs are for other stages.
+    """
+    for stage, homes in enumerate(placement.homes):
+        if len(homes) > 1:
+            raise ScheduleError(f"search: each stage must be on one mesh, found stage {stage} on {len(homes)}")
+    kinds = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
+    empty = Schedule("search", placement, ((),) * placement.meshes)
+    sizes, kept = memory.sizes(costs, empty)
+    if not split_backward:
+        kept = [0.0] * placement.stages
+    made = [*sizes, *(rest - size for size, rest in zip(sizes, kept, strict=True))]
+    return Problem(
+        placement,
+        microbatches,
+        kinds,
+        times=[time for kind in kinds for time in costs.time(kind, empty)],
+        delays=_delays(empty, costs, len(kinds)),
+        memory=[*made, *(-rest for rest in kept)] if split_backward else made,
+        limits=list(memory.limits),
+        objective=objective,
+    )
+
+
+def _needs(stages: int, kinds: int) -> list[int]:
+    """For each type the one that it needs of the same microbatch, or -1."""
+    forwards = list(range(-1, stages - 1))
+    backwards = [*range(stages + 1, 2 * stages), stages - 1]
+    return [*forwards, *backwards, *range(stages, (kinds - 1) * stages)]
+
+
+def _delays(empty: Schedule, costs: Costs, kinds: int) -> list[float]:
+    """For each type how long what it needs is on its way."""
+    latency, bandwidth = costs.pair("hop", empty), costs.pair("bandwidth", empty)
+    sizes, homes = costs.bytes("message_bytes", empty), empty.placement
+    last = empty.stages - 1
+
+    def delay(source: int, target: int) -> float:
+        start, end = homes[source], homes[target]
+        return 0.0 if start == end else latency[start][end] + sizes[min(source, target)] / bandwidth[start][end]
+
+    up = [0.0, *(delay(stage - 1, stage) for stage in range(1, empty.stages))]
+    down = [*(delay(stage + 1, stage) for stage in range(last)), 0.0]
+    return up + down + [0.0] * empty.stages * (kinds - 2)

@@ -1,7 +1,0 @@
-// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,unroll-layers,find-microbatch-loop,hoist-loop-invariants,forward-gathers | filecheck %s
-
-// The rows that this GPT gathers are those of its tokens, which are known when it runs only: they stay.
-
-// CHECK:         func.func public @main(
-// CHECK:         stablehlo.while
-// CHECK:           "stablehlo.gather"

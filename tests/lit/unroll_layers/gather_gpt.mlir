@@ -1,0 +1,7 @@
+// RUN: jaxpp-opt %S/../Inputs/gpt.mlir -p inline-calls,unroll-layers,find-microbatch-loop,hoist-loop-invariants | filecheck %s
+
+// The rows that this GPT gathers are those of its tokens, which are known when it runs only: they stay.
+
+// CHECK:         func.func public @main(
+// CHECK:         stablehlo.while
+// CHECK:           "stablehlo.gather"

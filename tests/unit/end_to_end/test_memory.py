@@ -1,0 +1,127 @@
+"""What a schedule says of memory is what runs: residuals made again, residuals that go to the host and back."""
+
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.ir.program import Call
+from jaxpp.runtime import load
+from jaxpp.schedules.memory import activations
+
+NAMES = {"1f1b": 4, "gpipe": 4, "interleaved-1f1b": 2, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
+CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}
+
+
+def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
+    return schedules.make(name, meshes=NAMES[name], microbatches=microbatches)
+
+
+def peaks(step: Any, arguments: Any, meshes: int) -> list[int]:
+    text = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes)).lower(*arguments).program().as_text()
+    return [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", NAMES)
+def test_peaks_are_those_of_the_schedule(name: str, change: str) -> None:
+    schedule = CHANGES[change](schedule_of(name))
+    arguments = (transformer.state(schedule.stages), transformer.batch(8))
+    found = peaks(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
+    assert found == activations(schedule)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipe"])
+def test_the_same_numbers(name: str, change: str) -> None:
+    schedule = CHANGES[change](schedule_of(name))
+    step = partial(transformer.train_step, schedule=schedule)
+    arguments = (transformer.state(schedule.stages), transformer.batch(8))
+    check(step, arguments, make_mesh(schedule.meshes), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_stages_of_several_devices(change: str) -> None:
+    schedule = CHANGES[change](schedules.make("1f1b", meshes=2, microbatches=4))
+    step = partial(transformer.train_step, schedule=schedule)
+    shardings = (P(), P(None, "data"))
+    check(step, (transformer.state(2), transformer.batch(4)), make_mesh(2, data=2), in_shardings=shardings)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_some_microbatches_of_some_stages(change: str) -> None:
+    """The others keep their residuals where they are."""
+    plain = schedules.make("1f1b", meshes=3, microbatches=4)
+    whole = CHANGES[change](plain, 0)
+    dropped = [task for task in whole if task.kind in ("recompute", "offload", "reload") and task.microbatch % 2]
+    rows = [[cell for cell in row if cell[0] not in dropped] for row in whole.cells]
+    schedule = schedules.Schedule.of("partly", whole.placement, rows)
+    arguments = (weights(3), batch(4))
+    step = partial(sgd_step, schedule=schedule)
+    found = check(step, arguments, make_mesh(3))
+    kept = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plain), mpmd_mesh=make_mesh(3))(*arguments)
+    assert_same(found, kept)
+    program = load(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3)).lower(*arguments).program().module)
+    kinds = [(each.kind, each.microbatch) for each in program.sequences[0] if isinstance(each, Call)]
+    kind = "recompute" if change == "recompute" else "offload"
+    assert [microbatch for each, microbatch in kinds if each == kind] == [0, 2]
+    assert [microbatch for each, microbatch in kinds if each == "forward"] == [0, 1, 2, 3]
+
+
+def test_dropout_is_the_same_when_it_is_made_again() -> None:
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for stage, w in enumerate(params):
+            keep = jax.random.bernoulli(jax.random.fold_in(jax.random.key(3), stage), 0.8, x.shape)
+            x = jaxpp.mark_stage_end(jnp.where(keep, jnp.tanh(x @ w), 0.0))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    plain = schedules.make("1f1b", meshes=3, microbatches=4)
+    args = (weights(3), batch(4))
+    found = check(partial(sgd_step, schedule=schedules.recompute(plain), loss=loss), args, make_mesh(3))
+    kept = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plain, loss=loss), mpmd_mesh=make_mesh(3))(*args)
+    assert_same(found, kept)
+
+
+def test_residuals_are_in_the_host_memory_meanwhile() -> None:
+    schedule = schedules.offload(schedules.make("1f1b", meshes=2, microbatches=4))
+    step = partial(sgd_step, schedule=schedule)
+    compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2)).lower(weights(2), batch(4)).compile()
+    found, events = compiled.trace(weights(2), batch(4))
+    assert_same(found, jax.jit(step)(weights(2), batch(4)))
+    assert {"offload", "reload"} <= {event.kind for event in events}
+
+
+def test_the_analyses_of_an_offloading_step() -> None:
+    """What is in the host's memory takes none of the device's, and copies are no programs."""
+    plain = schedules.make("gpipe", meshes=2, microbatches=8)
+    kept, offloaded = (
+        jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(2))
+        .lower(weights(2), batch(8))
+        .compile()
+        for schedule in (plain, schedules.offload(plain))
+    )
+    (most, *_), (least, *_) = (each.memory_analysis() for each in (kept, offloaded))
+    assert most is not None
+    assert least is not None
+    assert least.peak_memory_in_bytes < most.peak_memory_in_bytes
+    assert offloaded.cost_analysis() == kept.cost_analysis()
+    assert offloaded.summary().splitlines()[3].split()[:4] == kept.summary().splitlines()[3].split()[:4]
+
+
+def test_a_device_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = schedules.offload(schedules.make("1f1b", meshes=2, microbatches=4))
+    lowered = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(2)).lower(
+        weights(2), batch(4)
+    )
+    monkeypatch.setattr("jaxpp.hlo_passes.stages.offload_residuals.HOST", "attic")
+    with pytest.raises(ValueError, match=r"keeps values of mesh 0 in 'attic'; .* has only .*pinned_host.*: take"):
+        lowered.compile()

@@ -1,0 +1,176 @@
+"""What the processes of test_faults.py run, to be killed, stopped and interrupted: not all of them come back."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+from unit.runtime.processes import jobs
+
+from jaxpp import _compat, distributed
+from jaxpp.runtime.processes import job, membership
+
+STAGES_OF_TWO = [0, 2, 1, 3]
+"""The devices of two processes so that each of two stages has one of both."""
+
+
+def tell(**found: Any) -> None:
+    """Tell the test something, as a line of JSON."""
+    # In one write, also where Python does not buffer: the watchdog's thread may print at the same time.
+    print(f"\n{json.dumps(found)}\n", end="", flush=True)
+
+
+def raised(function: Callable[[], Any]) -> None:
+    """Tell what the call raises, and when."""
+    try:
+        function()
+    except Exception as error:
+        tell(type=type(error).__name__, message=str(error), at=time.time())
+
+
+def hit_in_mid_step(step: Any, blow: int, task: str) -> None:
+    """Send this process a signal when the step comes to a task."""
+    steps = step.executable._flat.steps
+    position = next(i for i, each in enumerate(steps) if each[-1] and task in str(each[-1][0][1]))
+
+    def hit(*_: Any) -> Any:
+        tell(hit=time.time())
+        os.kill(os.getpid(), blow)
+        time.sleep(3600)
+
+    steps[position] = (hit, *steps[position][1:])
+
+
+def lose(victim: int, blow: int) -> None:
+    """Three stages in three processes; one of them is hit in the second step."""
+    weights, batch = jobs.arguments(3)
+    step = jobs.compiled(3).compile(weights, batch)
+    weights, loss = step(weights, batch)
+    if jax.process_index() == victim:
+        hit_in_mid_step(step, blow, f"stage {victim}, microbatch 2")
+    raised(lambda: step(weights, batch))
+    tell(losses=[float(np.asarray(shard.data)) for shard in loss.addressable_shards])
+
+
+def one_is_killed() -> None:
+    lose(1, signal.SIGKILL)
+
+
+def one_is_killed_in_a_transfer() -> None:
+    jobs.nothing_is_small()
+    lose(1, signal.SIGKILL)
+
+
+def the_first_is_killed() -> None:
+    lose(0, signal.SIGKILL)
+
+
+def one_is_stopped() -> None:
+    lose(2, signal.SIGSTOP)
+
+
+def one_is_stopped_in_a_transfer() -> None:
+    jobs.nothing_is_small()
+    lose(2, signal.SIGSTOP)
+
+
+def one_of_a_mesh_is_stopped() -> None:
+    """Two stages on both processes; the second process is stopped, and the first is in a collective with it."""
+    weights, batch = jobs.arguments(2)
+    step = jobs.compiled(2, [jax.devices()[i] for i in STAGES_OF_TWO]).compile(weights, batch)
+    weights, _ = step(weights, batch)
+    if jax.process_index() == 1:
+        hit_in_mid_step(step, signal.SIGSTOP, "stage 1, microbatch 2")
+    raised(lambda: step(weights, batch))
+
+
+def one_fails_early() -> None:
+    """Before it has listed its devices, for which the other one waits in C++."""
+    if _compat.process_numbers()[0] == 1:
+        raise FileNotFoundError("no vocabulary\nat /data/vocab.json")
+    jax.devices()
+
+
+def one_is_told_to_end_early() -> None:
+    """By SIGTERM, which nobody here asked JAX to catch."""
+    if _compat.process_numbers()[0] == 1:
+        os.kill(os.getpid(), signal.SIGTERM)
+    jax.devices()
+
+
+def one_fails_before_it_compiles() -> None:
+    if jax.process_index() == 1:
+        raise MemoryError
+    raised(lambda: jobs.compiled(2).compile(*jobs.arguments(2)))
+
+
+def steps_without_end() -> None:
+    """Nothing here catches Ctrl-C."""
+    weights, batch = jobs.arguments(2)
+    step = jobs.compiled(2).compile(weights, batch)
+    for number in range(10**9):
+        weights, _ = step(weights, batch)
+        if number == 3:
+            tell(steps=number)
+
+
+def another_version(package: str) -> str:
+    """What `importlib.metadata.version` would say with another JAX."""
+    return "0.0.1" if package == "jax" else version(package)
+
+
+def processes_that_disagree() -> None:
+    """Another mesh, schedule, and version of JAX, and at last one step more than the other process does."""
+    me = jax.process_index()
+    if me == 1:
+        raised(lambda: jobs.compiled(1, jax.devices()[:1]).compile(*jobs.arguments(1)))
+    weights, batch = jobs.arguments(2)
+    schedule = [jobs.jaxpp.GPipe, jobs.jaxpp.Std1F1B][me](2)
+
+    def train_step(weights: Any, batch: Any) -> Any:
+        return jobs.jaxpp.treduce(partial(jax.value_and_grad(jobs.loss), weights), batch, schedule=schedule)
+
+    raised(lambda: jobs.compiled(2, function=train_step).compile(weights, batch))
+    if me == 1:
+        job.version = another_version
+    raised(lambda: jobs.compiled(2).compile(weights, batch))
+    job.version = version
+    step = jobs.compiled(2).compile(weights, batch)
+    weights, _ = step(weights, batch)
+    if me == 1:
+        raised(lambda: step(weights, batch))
+
+
+def wrong_variables() -> None:
+    """What the environment may say wrong: last a secret that is not the other process's."""
+
+    def compiled() -> Any:
+        return jobs.compiled(2).compile(*jobs.arguments(2))
+
+    os.environ["JAXPP_WATCHDOG_SECONDS"] = "a minute"
+    raised(compiled)
+    os.environ["JAXPP_WATCHDOG_SECONDS"] = "60"
+    os.environ["JAXPP_TRANSFER_ADDRESS"] = "192.0.2.1"
+    raised(compiled)
+    os.environ["JAXPP_TRANSFER_ADDRESS"] = "127.0.0.1"
+    os.environ["JAXPP_JOB_SECRET"] = f"secret {jax.process_index()}"
+    raised(compiled)
+    tell(addresses=[membership.transport().address, membership.guard().watchdog.address])
+
+
+def main(port: str, count: str, number: str, name: str) -> None:
+    initialize = jax.distributed.initialize if name == "wrong_variables" else distributed.initialize
+    initialize(f"127.0.0.1:{port}", int(count), int(number))
+    globals()[name]()
+    tell(leaves=time.time())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,474 @@
+"""What the processes of test_processes.py run: each function is called in all of them at the same time."""
+
+import atexit
+import gc
+import os
+import signal
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.ir.program import Receive
+from jaxpp.runtime.processes import job, membership, payload
+from jaxpp.runtime.processes.transfer import Transport, Waiting, key
+
+WIDTH = 32
+
+
+def nothing_is_small() -> None:
+    """Everything but messages goes by `jax.experimental.transfer` from now on."""
+    payload.SMALL = -1
+
+
+def loss(weights: Any, microbatch: Any) -> Any:
+    x, y = microbatch
+    for w in weights:
+        x = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+    return jnp.mean((x - y) ** 2)
+
+
+def train_step(weights: Any, batch: Any, schedule: Any = None) -> Any:
+    gradient = partial(jax.value_and_grad(loss), weights)
+    operation = (jaxpp.Concat(), jaxpp.Add)
+    schedule = schedule or jaxpp.Std1F1B(len(weights))
+    losses, gradients = jaxpp.treduce(gradient, batch, schedule=schedule, operation=operation)
+    return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], losses.mean()
+
+
+def arguments(stages: int, microbatches: int = 4) -> Any:
+    random = np.random.default_rng(0)
+    weights = [(random.normal(size=(WIDTH, WIDTH)) / WIDTH**0.5).astype("f4") for _ in range(stages)]
+    return weights, tuple(random.normal(size=(microbatches, 8, WIDTH)).astype("f4") for _ in range(2))
+
+
+def compiled(stages: int, devices: Any = None, function: Callable[..., Any] = train_step) -> Any:
+    """The step over all devices, or these: those of one stage side by side, or in a list of their own."""
+    each = devices or np.split(np.array(jax.devices()), stages)
+    each = each if isinstance(each[0], (list, np.ndarray)) else np.split(np.array(each), stages)
+    mesh = jaxpp.MpmdMesh.of([Mesh(np.array(row), ("data",)) for row in each])
+    shardings = (PartitionSpec(), PartitionSpec(None, "data"))
+    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings, donate_argnums=0)
+
+
+def shards_of(array: Any) -> list[Any]:
+    return [np.asarray(shard.data) for shard in array.addressable_shards]
+
+
+def tied_step(weights: Any, batch: Any) -> Any:
+    """As `train_step`, with one weight in all stages, and a momentum of its own."""
+    tied, momentum = weights
+    gradients, value = train_step([tied, tied], batch)
+    momentum = 0.5 * momentum + (gradients[0] + gradients[1] - 2 * tied)
+    return [tied + momentum, momentum], value
+
+
+def check(stages: int, devices: Any = None, steps: int = 3, function: Callable[..., Any] = train_step) -> list[int]:
+    """Train, and compare what this process holds with plain jax.jit; how many shards of each result that is."""
+    weights, batch = arguments(stages)
+    step, plain = compiled(stages, devices, function), jax.jit(function)
+    found: tuple[Any, Any] = weights, None
+    expected = found
+    for _ in range(steps):
+        found, expected = step(found[0], batch), plain(expected[0], batch)
+    for array, right in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert array.shape == right.shape
+        assert array.dtype == right.dtype
+        for shard in shards_of(array):
+            np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
+    return [len(array.addressable_shards) for array in jax.tree.leaves(found)]
+
+
+def several_meshes_each() -> list[int]:
+    """Four stages on two processes of two devices: half of the hops stay inside a process."""
+    return check(4)
+
+
+def one_mesh_each() -> list[int]:
+    """Two stages of two devices each."""
+    return check(2)
+
+
+def meshes_across_processes() -> list[list[int]]:
+    """Two stages, each with one device of both processes: the hops stay inside, the gradients' sums don't.
+
+    Also where a result, which is the caller's to donate, is sent on.
+    """
+    first, second, third, fourth = jax.devices()
+    return [check(2, [first, third, second, fourth], function=function) for function in (train_step, tied_step)]
+
+
+def residuals_on_the_host() -> list[list[int]]:
+    """Two stages whose residuals go to the host and back: in one process each, and over both processes."""
+    first, second, third, fourth = jax.devices()
+    function = partial(train_step, schedule=schedules.offload(jaxpp.Std1F1B(2).build(4)))
+    return [check(2, devices, function=function) for devices in (None, [first, third, second, fourth])]
+
+
+def some_shards_cross() -> list[int]:
+    """Two stages: the first on three processes' devices in one order, the second in another."""
+    first, second, third, fourth = jax.devices()
+    return check(2, [first, third, fourth, second])
+
+
+def meshes_of_different_sizes() -> tuple[list[list[int]], int]:
+    """Shards are cut where they are, and put together where they are wanted, also when some parts stay here.
+
+    Also how many bytes the last of these programs sends: the sum of the tied weight's gradients is replicated.
+    """
+    first, second, third, fourth = jax.devices()
+    found = [
+        check(2, [[first], [third, fourth]]),
+        check(2, [[first, second], [third]]),
+        check(2, [[second], [first, third]]),
+        check(2, [[first, third], [fourth]]),
+        check(3, [[first], [second, third], [fourth]]),
+    ]
+    with mock.patch.object(Transport, "offer", autospec=True, side_effect=Transport.offer) as offer:
+        found.append(check(2, [[first], [third, fourth]], function=tied_step))
+    return found, sum(call.args[3].size for call in offer.call_args_list)
+
+
+def traced_steps() -> list[dict[str, int]]:
+    """How many events of each mesh and kind a step has, for several ways to lay two stages on the devices."""
+    first, second, third, fourth = jax.devices()
+    layouts: list[Any] = [
+        [first, second, third, fourth],
+        [first, third, second, fourth],
+        [first, third, fourth, second],
+        [[first, third], [fourth]],
+    ]
+    found: list[dict[str, int]] = []
+    for devices in layouts:
+        weights, batch = arguments(2)
+        (gradients, _), events = compiled(2, devices).lower(weights, batch).compile().trace(weights, batch)
+        expected = jax.jit(train_step)(weights, batch)[0]
+        for array, right in zip(gradients, expected, strict=True):
+            for shard in shards_of(array):
+                np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
+        assert all(each.seconds >= 0 and each.end - each.start == pytest.approx(each.seconds) for each in events)
+        found.append(Counter(f"{each.kind} on mesh {each.mesh}" for each in events))
+    return found
+
+
+def stacks_keys_and_whole_meshes() -> list[int]:
+    """Layers in a scan: their weights are one stack, with a block on each mesh. Dropout. A batch on all devices."""
+
+    def loss(weights: Any, key: Any, microbatch: Any) -> Any:
+        x, y = microbatch
+
+        def layer(x: Any, each: Any) -> Any:
+            w, k = each
+            x = jnp.where(jax.random.bernoulli(k, 0.9, x.shape), jnp.tanh(x @ w), 0.0)
+            return jaxpp.mark_stage_end(x), None
+
+        x, _ = jax.lax.scan(layer, x, (weights, jax.random.split(key, len(weights))))
+        return jnp.mean((x - y) ** 2)
+
+    def step(state: Any, batch: Any) -> Any:
+        weights, key = state
+        key, here = jax.random.split(key)
+        gradient = partial(jax.value_and_grad(loss), weights, here)
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(2), operation=operation)
+        return (weights - 0.1 * gradients, key), losses.mean()
+
+    devices = np.array(jax.devices()).reshape(2, 2)
+    mesh = Mesh(devices, ("mpmd", "data"))
+    weights, batch = arguments(2)
+    state, other = [(np.stack(weights), jax.random.key(0)) for _ in range(2)]
+    everywhere = NamedSharding(mesh, PartitionSpec(None, "data"))
+    given = tuple(jax.make_array_from_callback(each.shape, everywhere, each.__getitem__) for each in batch)
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=jaxpp.MpmdMesh(mesh, "mpmd"), donate_argnums=0)
+    plain = jax.jit(step)
+    found: Any = (state, None)
+    expected: Any = (other, None)
+    for _ in range(3):
+        found, expected = pipelined(found[0], given), plain(expected[0], batch)
+    ((weights, key), value), ((right, right_key), right_value) = found, expected
+    np.testing.assert_allclose(jaxpp.fetch(weights), right, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jaxpp.fetch(value), right_value, rtol=1e-5)
+    np.testing.assert_array_equal(jaxpp.fetch(jax.random.key_data(key)), jax.random.key_data(right_key))
+    return [len(weights.addressable_shards), *weights.addressable_shards[0].data.shape]
+
+
+def stacks_of_some_meshes() -> list[int]:
+    """Two scans: the layers of the first are on the meshes of one process, those of the second on the other's."""
+
+    def layer(x: Any, w: Any) -> Any:
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+    def loss(stacks: Any, microbatch: Any) -> Any:
+        x, y = microbatch
+        for stack in stacks:
+            x, _ = jax.lax.scan(layer, x, stack)
+        return jnp.mean((x - y) ** 2)
+
+    def step(stacks: Any, batch: Any) -> Any:
+        gradient = partial(jax.value_and_grad(loss), stacks)
+        operation = (jaxpp.Concat(), jaxpp.Add)
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=jaxpp.Std1F1B(4), operation=operation)
+        return [w - 0.1 * g for w, g in zip(stacks, gradients, strict=True)], losses.mean()
+
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
+    weights, batch = arguments(4)
+    stacks = [np.stack(weights[:2]), np.stack(weights[2:])]
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, donate_argnums=0)
+    found: Any = (stacks, None)
+    expected: Any = (stacks, None)
+    for _ in range(3):
+        found, expected = pipelined(found[0], batch), jax.jit(step)(expected[0], batch)
+    for one, other in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(jaxpp.fetch(one), other, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(jaxpp.fetch(found[1]), expected[1], rtol=1e-5)
+    return [len(stack.addressable_shards) for stack in found[0]]
+
+
+def arrays_of_jaxpp() -> list[bool]:
+    """A script in the terms of NVIDIA's JaxPP: parameters on all devices go to their meshes, and come back."""
+    import jaxpp.api as jaxpp
+
+    whole = Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data"))
+    mesh = jaxpp.MpmdMesh(whole, "mpmd")
+    weights, batch = arguments(2)
+    everywhere = NamedSharding(whole, PartitionSpec("mpmd", "data"))
+    spread = [jax.make_array_from_callback(w.shape, everywhere, w.__getitem__) for w in weights]
+    homes = [jaxpp.MpmdSharding(mesh, frozenset({k}), PartitionSpec("data")) for k in range(2)]
+    placed = jaxpp.spmd_to_mpmd_reshard(mesh, spread, homes)
+    shardings = (PartitionSpec(), PartitionSpec(None, "data"))
+    step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh=mesh, in_shardings=shardings)
+    new, value = step(placed, batch)
+    right, right_value = jax.jit(train_step)(weights, batch)
+    if value.is_partially_addressable:
+        np.testing.assert_allclose(value.to_mpmd_local_array, right_value, rtol=1e-5)
+    back = jaxpp.mpmd_to_spmd_reshard(mesh, new, NamedSharding(whole, PartitionSpec()))
+    for found, expected in zip(back, right, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    first = jaxpp.MpmdArray([w for w in placed[:1] if w.addressable_shards], homes[0], (WIDTH, WIDTH), np.float32)
+    return [value.is_partially_addressable, first.is_partially_addressable, first.array.is_fully_addressable]
+
+
+def nothing_piles_up() -> list[int]:
+    """Many steps; the live arrays after some of them."""
+    weights, batch = arguments(2)
+    step = compiled(2)
+    counts: list[int] = []
+    for number in range(1000):
+        weights, value = step(weights, batch)
+        if number % 300 == 299:
+            jax.block_until_ready((weights, value))
+            gc.collect()
+            counts.append(len(jax.live_arrays()))
+    return counts
+
+
+def deleted_at_once() -> None:
+    """What process 0 sends is also a result, which is deleted before process 1 can have it."""
+
+    def function(x: Any, w: Any) -> Any:
+        h = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+        return h, (h + x) @ w
+
+    (w, _), (x, _) = arguments(2)
+    step = forward_only(function)
+    for _ in range(20):
+        h, y = step(x, w)
+        h.delete()
+        for shard in shards_of(y):
+            np.testing.assert_allclose(shard, (np.tanh(x @ w) + x) @ w, rtol=1e-4, atol=1e-5)
+
+
+def forward_only(function: Callable[..., Any]) -> Any:
+    """A function of two stages, one in each process."""
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()).reshape(2, 2), ("mpmd", "data")), "mpmd")
+    return jaxpp.mpmd_jit_by_yield(function, mesh, target_num_stages=2)
+
+
+def one_step_ahead() -> list[float]:
+    """Process 1 sleeps before its second call. When the calls of process 0, which only sends, return, in seconds."""
+    (w, _), (x, _) = arguments(2)
+    step = forward_only(lambda x, w: jaxpp.mark_stage_end(jnp.tanh(x @ w)) @ w)  # pyright: ignore[reportUnknownLambdaType]  # of arrays
+    step(x, w)
+    job.gather("")
+    start = time.monotonic()
+    returned: list[float] = []
+    for number in range(4):
+        if jax.process_index() and number == 1:
+            time.sleep(1.0)
+        step(x, w)
+        returned.append(time.monotonic() - start)
+    return returned
+
+
+def raised(function: Callable[[], Any]) -> tuple[str, str, float]:
+    """The type and the message of what the call raises, and after how many seconds."""
+    start = time.monotonic()
+    try:
+        function()
+    except BaseException as error:
+        return type(error).__name__, str(error), time.monotonic() - start
+    raise AssertionError("nothing was raised")
+
+
+def another_program() -> tuple[str, str, float]:
+    """Process 1 has another learning rate."""
+
+    def other_step(weights: Any, batch: Any) -> Any:
+        new, value = train_step(weights, batch)
+        rate = 0.5 + jax.process_index()
+        return [w + rate * (n - w) for w, n in zip(weights, new, strict=True)], value
+
+    return raised(lambda: compiled(2, function=other_step).compile(*arguments(2)))
+
+
+def another_program_later() -> tuple[str, str, float]:
+    """Both processes compile two steps, and call different ones."""
+    steps = [compiled(2).compile(*arguments(2, microbatches)) for microbatches in (4, 6)]
+    microbatches, step = list(zip((4, 6), steps, strict=True))[jax.process_index()]
+    return raised(lambda: step(*arguments(2, microbatches)))
+
+
+def steps_in_turns() -> list[tuple[str, str, float]]:
+    """A step and one that only goes forward, in turns; then calls that differ: what they raise."""
+
+    def evaluate(weights: Any, batch: Any) -> Any:
+        value = partial(loss, weights)
+        return jaxpp.treduce(value, batch, schedule=jaxpp.GPipe(2), operation=jaxpp.Concat()).mean()
+
+    weights, (x, y) = arguments(2)
+    step, forward = compiled(2), compiled(2, function=evaluate)
+    found = expected = weights
+    for _ in range(3):
+        found, expected = step(found, (x, y))[0], jax.jit(train_step)(expected, (x, y))[0]
+        value = jaxpp.fetch(forward(jaxpp.fetch(found), (x, y)))
+        np.testing.assert_allclose(value, jax.jit(evaluate)(expected, (x, y)), rtol=1e-5)
+    me = jax.process_index()
+    return [
+        raised(lambda: step(weights, (x, y + me))),
+        raised(lambda: jaxpp.fetch([{"a": found[1 - me], "b": 1}, [found[1 - me]]][me])),
+        raised(lambda: step(weights, (x[:, :4], y[:, :4]) if me else (x, y))),
+        raised(lambda: step(weights, (x, y)) if me else jaxpp.fetch({"a": found[1]})),
+    ]
+
+
+def another_number_of_steps() -> tuple[str, str, float]:
+    """Process 1 believes that it has done a step more."""
+    step = compiled(2).compile(*arguments(2))
+    step(*arguments(2))
+    step.executable._links._step += jax.process_index()
+    return raised(lambda: step(*arguments(2)))
+
+
+def a_failing_task() -> tuple[str, str, float]:
+    """Process 0 runs out of memory in a step; the next step works."""
+    step = compiled(2).compile(*arguments(2))
+    before = jax.device_get(shards_of(step(*arguments(2))[0][jax.process_index()]))
+    steps = step.executable._flat.steps
+
+    def fail(_: Any) -> Any:
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    position = next(i for i, each in enumerate(steps) if "backward" in str(each[-1]) or "forward" in str(each[-1]))
+    kept = steps[position]
+    if jax.process_index() == 0:
+        steps[position] = (fail, *kept[1:])
+    found = raised(lambda: step(*arguments(2)))
+    steps[position] = kept
+    after = shards_of(step(*arguments(2))[0][jax.process_index()])
+    np.testing.assert_array_equal(before, after)
+    return found
+
+
+def patience(waiting: Waiting, seconds: float) -> None:
+    if seconds > 0.5:
+        raise TimeoutError(f"{waiting}: nothing came for half a second")
+
+
+def payload_of(dtype: Any, size: int) -> payload.Payload:
+    """One array for this process's first device."""
+    sharding = SingleDeviceSharding(jax.local_devices()[0])
+    return payload.Payload([jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])
+
+
+def waited(array: Any, watch: Any) -> tuple[str, str, float]:
+    """What a wait for something from the other process raises."""
+    transport, me = membership.transport(), jax.process_index()
+    transport.watch, kept = watch, transport.watch
+    try:
+        return raised(lambda: transport.wait(array, Waiting(1 - me, 1 - me, f"{Receive(7, 0, me)} from")))
+    finally:
+        transport.watch = kept
+
+
+def one_that_does_not_send() -> tuple[str, str, float] | None:
+    """Process 0 begins a step, of which its message tells, without having sent what process 1 waits for."""
+    transport, me = membership.transport(), jax.process_index()
+    asked = transport.pull(1 - me, key("test", 11), payload_of(np.float32, 8))[0]
+    if me == 0:
+        transport.post([1], [1])
+    found = waited(asked, patience) if me else None
+    if me:
+        transport.post([0], [1])
+    transport.wait(transport.fetch(1 - me), Waiting(1 - me))
+    return found
+
+
+def transfers_that_differ() -> list[tuple[str, str, float]]:
+    """What is offered is not what is asked for: another type, number, or size under one number; and Ctrl-C."""
+    transport = membership.transport()
+    me, device = jax.process_index(), jax.local_devices()[0]
+
+    def interrupt(waiting: Waiting, seconds: float) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def asked(number: int, dtype: Any, size: int) -> Any:
+        return transport.pull(1 - me, number, payload_of(dtype, size))[0]
+
+    offered = jax.device_put(np.arange(8, dtype="f4"), device)
+    transport.offer(1 - me, key("test", 7, "float32[8]"), payload_of(np.float32, 8), [offered])
+    transport.offer(1 - me, key("another test", 7), payload_of(np.float32, 8), [offered])
+    found = [
+        waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
+        waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),
+        waited(asked(key("another test", 7), np.float32, 4), patience),
+        waited(asked(key("test", 10), np.float32, 8), interrupt),
+    ]
+    job.agree("", (0, 1))  # the next call of the other process would end the waits
+    return found
+
+
+def a_forked_child() -> int:
+    """What a child returns that ends as Python ends; -1 where it doesn't."""
+    warnings.simplefilter("ignore", RuntimeWarning)  # JAX's, about threads
+    child = os.fork()
+    if child == 0:
+        atexit._run_exitfuncs()
+        os._exit(7)
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if os.waitpid(child, os.WNOHANG) == (child, 7 << 8):
+            return 7
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    return -1
+
+
+def one_process_ends() -> tuple[str, str, float] | None:
+    """Process 0 is done; process 1 begins one more step."""
+    step = compiled(2).compile(*arguments(2))
+    step(*arguments(2))
+    if jax.process_index() == 0:
+        membership.transport().close()
+        return None
+    return raised(lambda: step(*arguments(2)))

@@ -1,0 +1,196 @@
+"""Programs over several processes of `jax.distributed`: real processes, compared with plain jax.jit in each of them."""
+
+import re
+from typing import Any
+
+import pytest
+from unit.runtime.processes import jobs, together
+
+JOBS = [
+    jobs.several_meshes_each,
+    jobs.one_mesh_each,
+    jobs.meshes_across_processes,
+    jobs.some_shards_cross,
+    jobs.residuals_on_the_host,
+    jobs.meshes_of_different_sizes,
+    jobs.traced_steps,
+    jobs.stacks_keys_and_whole_meshes,
+    jobs.stacks_of_some_meshes,
+    jobs.arrays_of_jaxpp,
+    jobs.nothing_piles_up,
+    jobs.deleted_at_once,
+    jobs.one_step_ahead,
+    jobs.another_program,
+    jobs.another_program_later,
+    jobs.steps_in_turns,
+    jobs.another_number_of_steps,
+    jobs.a_failing_task,
+    jobs.transfers_that_differ,
+    jobs.one_that_does_not_send,
+    jobs.a_forked_child,
+    jobs.one_process_ends,  # the last: nothing runs after it
+]
+
+
+@pytest.fixture(scope="module", params=["wire", "transfer"])
+def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
+    """What each job returned in two processes of two devices each, started once.
+
+    With small values, in processes that `jaxpp.distributed` has started; with none, where JAX alone did.
+    """
+    run = [*([jobs.nothing_is_small] if request.param == "transfer" else []), *JOBS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INITIALIZE", "jax" if request.param == "transfer" else "jaxpp")
+        found = together.run(run, processes=2, devices=2)
+    return {job.__name__: [each[number] for each in found] for number, job in enumerate(run)}
+
+
+def test_several_meshes_in_a_process(results: dict[str, list[Any]]) -> None:
+    assert results["several_meshes_each"] == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]
+
+
+def test_one_mesh_in_a_process(results: dict[str, list[Any]]) -> None:
+    assert results["one_mesh_each"] == [[2, 0, 0], [0, 2, 2]]
+
+
+def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
+    assert results["meshes_across_processes"] == [[[1, 1, 1], [2, 1, 1]]] * 2
+    assert results["some_shards_cross"] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
+    assert results["residuals_on_the_host"] == [[[2, 0, 0], [1, 1, 1]], [[0, 2, 2], [1, 1, 1]]]
+
+
+def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
+    steps, microbatches, activations, weight = 3, 4, 8 * 32, 32 * 32
+    sent = steps * (microbatches * activations + weight) * 4  # each once, whether the receiver has one device or two
+    assert results["meshes_of_different_sizes"] == [
+        [[[1, 0, 0], [2, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0, 0], [1, 1, 0]], sent],
+        [[[0, 2, 2], [0, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1, 1], [2, 0, 2]], sent],
+    ]
+
+
+def test_traces_of_processes(results: dict[str, list[Any]]) -> None:
+    kinds = {"before": 1, "forward": 4, "backward": 4, "send": 4, "after": 1}
+    expected = {f"{kind} on mesh {mesh}": count for kind, count in kinds.items() for mesh in range(2)}
+    assert results["traced_steps"] == [[expected] * 4] * 2
+
+
+def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:
+    assert results["stacks_keys_and_whole_meshes"] == [[2, 1, 32, 32]] * 2
+
+
+def test_stacks_that_one_process_has_no_part_of(results: dict[str, list[Any]]) -> None:
+    assert results["stacks_of_some_meshes"] == [[2, 0], [0, 2]]
+
+
+def test_names_of_jaxpp(results: dict[str, list[Any]]) -> None:
+    assert results["arrays_of_jaxpp"] == [[False, True, True], [True, False, False]]
+
+
+def test_nothing_piles_up_over_a_thousand_steps(results: dict[str, list[Any]]) -> None:
+    for counts in results["nothing_piles_up"]:
+        assert len(set(counts)) == 1
+
+
+def test_processes_with_different_programs_stop_at_once(results: dict[str, list[Any]]) -> None:
+    for kind, message, seconds in results["another_program"]:
+        assert kind == "ProcessError"
+        assert re.fullmatch(
+            r"process 1 runs another program than process 0, from line \d+ on:\n"
+            r"  process 0: .*dense<5.000000e-01> : tensor<f32>\n"
+            r"  process 1: .*dense<1.500000e\+00> : tensor<f32>",
+            message,
+        )
+        assert seconds < 10
+
+
+def test_processes_that_call_different_programs_or_steps_stop_at_once(results: dict[str, list[Any]]) -> None:
+    found = {name: results[name] for name in ("another_program_later", "another_number_of_steps")}
+    lines = ":\n  process 0: batch[0]: float32[4,8,32]\n  process 1: batch[0]: float32[6,8,32]"
+    assert {each[0] for both in found.values() for each in both} == {"TransferError"}
+    assert [each[1] for both in found.values() for each in both] == [
+        f"process 1 calls another program than process 0{lines}",
+        f"process 0 calls another program than process 1{lines}",
+        "process 1 is at step 3, process 0 at step 2",
+        "process 0 is at step 2, process 1 at step 3",
+    ]
+    assert all(each[2] < 10 for both in found.values() for each in both)
+
+
+def test_calls_that_differ_stop_at_once(results: dict[str, list[Any]]) -> None:
+    for me, found in enumerate(results["steps_in_turns"]):
+        other = 1 - me
+        assert {each[0] for each in found} == {"TransferError"}
+        assert all(each[2] < 10 for each in found)
+        numbers, tree, shape, another_call = [each[1] for each in found]
+        assert numbers == (
+            f"argument `batch[1]` has other numbers in process {other} than in process {me}: "
+            "give the whole array, with the same numbers, in every process"
+        )
+        assert tree == (
+            f"process {other} fetches another tree than process {me}:\n"
+            "  process 0: ['a']: float32[32,32] on processes 1\n  process 1: [0]: float32[32,32] on processes 0"
+        )
+        calls = [["calls", "compiles"][each] + " the step `train_step`" for each in (me, other)]
+        assert shape == (
+            f"process {other} {calls[1]}, process {me} {calls[0]}:\n"
+            "  process 0: batch[0]: float32[4,8,32]\n  process 1: batch[0]: float32[4,4,32]"
+        )
+        calls = [["fetches 1 array", "calls the step `train_step`"][each] for each in (me, other)]
+        assert another_call == f"process {other} {calls[1]}, process {me} {calls[0]}"
+
+
+def test_a_failing_task_fails_everywhere_and_the_next_step_works(results: dict[str, list[Any]]) -> None:
+    first, second = results["a_failing_task"]
+    assert first[:2] == ["RuntimeError", "RESOURCE_EXHAUSTED: out of memory"]
+    assert second[0] == "TransferError"
+    assert re.fullmatch(
+        r"mesh 1: receive on channel \d+ .* from process 0: process 0 failed: RuntimeError: .*out of memory", second[1]
+    )
+
+
+def test_transfers_that_differ_end(results: dict[str, list[Any]]) -> None:
+    for number, found in enumerate(results["transfers_that_differ"]):
+        where = f"mesh {1 - number}: receive on channel 7 from process {1 - number}"
+        another_type, another_number, another_size, interrupted = found
+        assert another_type[:2] == another_number[:2] == ["TimeoutError", f"{where}: nothing came for half a second"]
+        assert another_size[0] == "TransferError"
+        is_transfer = "nothing_is_small" in results
+        wrong = "INVALID_ARGUMENT: Invalid slicing of buffer" if is_transfer else "32 bytes came, 16 were expected"
+        assert another_size[1].startswith(f"{where}: {wrong}")
+        assert interrupted[0] == "KeyboardInterrupt"
+        assert interrupted[2] < 2
+
+
+def test_what_was_not_sent_before_the_next_step_is_an_error(results: dict[str, list[Any]]) -> None:
+    first, second = results["one_that_does_not_send"]
+    assert first is None
+    if "nothing_is_small" in results:  # a transfer may still come
+        assert second[0] == "TimeoutError"
+    else:
+        where = "mesh 0: receive on channel 7 from process 0"
+        assert second[:2] == ["TransferError", f"{where}: it is in its next step, and has not sent this"]
+
+
+def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
+    assert results["deleted_at_once"] == [None, None]
+
+
+def test_a_process_that_only_sends_stays_close_to_its_receiver(results: dict[str, list[Any]]) -> None:
+    """What it has on offer is bounded: that of the step that the receiver is in, and of the next."""
+    sender, _ = results["one_step_ahead"]
+    assert sender[1] < 0.9
+    assert sender[2] > 0.9
+
+
+def test_a_forked_child_ends(results: dict[str, list[Any]]) -> None:
+    assert results["a_forked_child"] == [7, 7]
+
+
+def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> None:
+    first, second = results["one_process_ends"]
+    assert first is None
+    assert second[:2] == ["TransferError", "waiting for process 0: process 0 has ended"]
+    assert second[2] < 2

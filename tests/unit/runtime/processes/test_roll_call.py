@@ -1,0 +1,209 @@
+"""The processes of a job meet: those that are missing, too many or different. Threads play the processes."""
+
+import contextlib
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+
+import pytest
+
+from jaxpp.runtime.processes import roll_call
+from jaxpp.runtime.processes.handshake import Line
+from jaxpp.runtime.processes.membership import ProcessError
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        found: int = free.getsockname()[1]
+    return found
+
+
+def meet(port: int, *processes: tuple[int, int], seconds: float = 20) -> list[str]:
+    """What each (number, of how many) is told; empty where all is well."""
+    told = [""] * len(processes)
+
+    def come(place: int, process: int, count: int) -> None:
+        try:
+            roll_call.roll_call(f"127.0.0.1:{port}", count, process, seconds)
+        except ProcessError as error:
+            told[place] = str(error)
+
+    threads = [threading.Thread(target=come, args=(place, *each)) for place, each in enumerate(processes)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return told
+
+
+def test_all_come(port: int) -> None:
+    assert meet(port, (0, 3), (1, 3), (2, 3)) == ["", "", ""]
+    assert meet(port, (0, 1)) == [""]
+
+
+def test_some_are_missing(port: int) -> None:
+    expected = f"processes 1, 3 of 4 did not come to 127.0.0.1:{port} within 0.5 s; start all of them"
+    assert meet(port, (0, 4), (2, 4), seconds=0.5) == [expected, expected]
+
+
+def test_one_comes_twice(port: int) -> None:
+    assert set(meet(port, (0, 3), (1, 3), (1, 3))) == {"two processes are process 1; give each its own number"}
+
+
+def test_they_were_told_different_numbers(port: int) -> None:
+    expected = "process 1 was told that there are 3 processes, process 0 that there are 2"
+    assert meet(port, (0, 2), (1, 3)) == [expected, expected]
+    assert meet(port, (2, 2)) == ["process 2 of 2: the numbers go from 0 to 1"]
+
+
+def test_another_version_of_jax(port: int) -> None:
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.extend(meet(port, (0, 2))))
+    thread.start()
+    answer = come(port, 1, {"processes": 2, "jax": "0.0.1", "jaxlib": "0.0.1"})
+    thread.join()
+    assert told[0].startswith("process 1 has jax 0.0.1, process 0 has ")
+    assert answer == told[0]
+
+
+def test_one_may_be_started_again(port: int) -> None:
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.extend(meet(port, (0, 3))))
+    thread.start()
+    own = {"processes": 3, "jax": version("jax"), "jaxlib": version("jaxlib")}
+    with pytest.raises(TimeoutError):
+        come(port, 1, own, seconds=0.3)
+    assert meet(port, (1, 3), (2, 3)) == ["", ""]
+    thread.join()
+    assert told == [""]
+
+
+def framed(message: object) -> bytes:
+    text = json.dumps(message).encode()
+    return struct.pack(">I", len(text)) + text
+
+
+NESTED = struct.pack(">I", 4000) + b"[" * 4000
+CLAIM = {"process": 1, "host": "here", "pid": 1, "nonce": "", "use": "roll call"}
+PROOF = framed({"proof": "0" * 64})
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"[]\n",
+            b"\xff\xfe\x80\n",
+            struct.pack(">I", 4000) + NESTED,
+            framed([]),
+            framed({}),
+        ],
+        [framed(CLAIM | {"process": number}) + PROOF for number in (1, 77, -1, "1", 10**3000)],
+        [b""] * 10,
+        [struct.pack(">I", 1000)] * 10,
+    ],
+    ids=["garbage", "claims", "silence", "half a message"],
+)
+@pytest.mark.parametrize("secret", ["", "the secret"])
+def test_strangers_are_passed_over(port: int, texts: list[bytes], secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_JOB_SECRET", secret)
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.extend(meet(port, (0, 2))))
+    thread.start()
+    strangers = [dial(port) for _ in texts]
+    for stranger, text in zip(strangers, texts, strict=True):
+        stranger.sendall(text)
+    begin = time.monotonic()
+    assert meet(port, (1, 2)) == [""]
+    assert time.monotonic() - begin < 4, "nobody waits for a stranger"
+    thread.join()
+    assert told == [""]
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_one_who_drips_does_not_stop_the_clock(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither that of process 0, nor that of those who take him for it."""
+    monkeypatch.setattr("jaxpp.runtime.processes.roll_call.POLITE", 0.5)
+    told: list[str] = []
+    thread = threading.Thread(target=lambda: told.extend(meet(port, (0, 2), seconds=1.5)))
+    thread.start()
+    with dial(port) as stranger:
+        drip(stranger, thread)
+    thread.join()
+    assert told[0].startswith("process 1 of 2 did not come to ")
+    with socket.create_server(("127.0.0.1", port)) as other:
+        thread = threading.Thread(target=lambda: told.extend(meet(port, (1, 2), seconds=0.5)))
+        thread.start()
+        with other.accept()[0] as stranger:
+            drip(stranger, thread)
+        thread.join()
+    assert told[1].startswith(f"what listens at 127.0.0.1:{port} is no coordinator; ")
+
+
+def drip(stranger: socket.socket, thread: threading.Thread) -> None:
+    """Send zeros, slowly, until the thread has ended."""
+    end = time.monotonic() + 20
+    with contextlib.suppress(OSError):
+        stranger.sendall(struct.pack(">I", 4000))
+        while thread.is_alive() and time.monotonic() < end:
+            stranger.sendall(b"0")
+            time.sleep(0.05)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_another_secret(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = iter([b"one", b"another"])
+    monkeypatch.setattr("jaxpp.runtime.processes.roll_call.job_secret", lambda: next(secrets))
+    zero, one = meet(port, (0, 2), (1, 2), seconds=1)
+    assert one == f"process 0 at 127.0.0.1:{port} has another job secret (JAXPP_JOB_SECRET)"
+    assert zero == (
+        f"process 1 of 2 did not come to 127.0.0.1:{port} within 1 s; start all of them "
+        "(who came as 1 has another job secret, JAXPP_JOB_SECRET)"
+    )
+
+
+def dial(port: int) -> socket.socket:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            return socket.create_connection(("127.0.0.1", port), 20)
+
+
+def come(port: int, process: int, own: Mapping[str, object], seconds: float = 20) -> str:
+    """What a process is told that says this of itself."""
+    with dial(port) as dialled:
+        return roll_call._converse(Line(dialled, True, roll_call.USE), process, own, time.monotonic() + seconds)
+
+
+def test_no_coordinator(port: int) -> None:
+    (told,) = meet(port, (1, 2), seconds=0.3)
+    assert told.startswith(f"no coordinator at 127.0.0.1:{port} within 0.3 s (")
+    assert told.endswith("refused); is process 0 started, and is that its address?")
+
+
+def test_somebody_else_listens(port: int) -> None:
+    with socket.create_server(("127.0.0.1", port)) as other:
+        (told,) = meet(port, (0, 2))
+        assert told == f"port {port} is in use on this host; choose another one for the coordinator"
+        thread = threading.Thread(target=lambda: other.accept()[0].close())
+        thread.start()
+        (told,) = meet(port, (1, 2))
+        thread.join()
+        assert told.startswith(f"what listens at 127.0.0.1:{port} is no coordinator; all processes have to call ")
+
+
+def test_no_address() -> None:
+    with pytest.raises(ProcessError, match=r"^the coordinator's address is 'host0'; give host:port of process 0$"):
+        roll_call.roll_call("host0", 2, 0, 1)
+
+
+def test_an_address_that_only_the_others_see(port: int) -> None:
+    assert not roll_call.roll_call(f"192.0.2.1:{port}", 2, 0, 1)  # of no host: for documentation (RFC 5737)

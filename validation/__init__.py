@@ -1,0 +1,6 @@
+"""Checking a pass by running it: the module before and after it computes the same (`jaxpp-opt --validate`)."""
+
+from jaxpp.validation.bound import MOST_TRIPS
+from jaxpp.validation.observer import Validate, ValidationError
+
+__all__ = ["MOST_TRIPS", "Validate", "ValidationError"]

@@ -1,0 +1,195 @@
+"""Run one function of a module by XLA on the CPU: what numeric validation stands on."""
+
+import re
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
+
+from jaxpp import _compat
+from jaxpp.hlo_passes.loop.propagate_shardings import as_input
+from jaxpp.ir import attributes as at
+from jaxpp.ir.counted import never_ends
+from jaxpp.ir.functions import functions, nested, reachable, recursive
+from jaxpp.ir.locations import source_of
+from jaxpp.validation.bound import MOST_TRIPS, bound_loops
+
+Numbers = npt.NDArray[Any]
+Array = Any  # a jax.Array, whole on each of the runner's devices
+_EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
+_PREFIX = re.compile(r"bf|f8|f|ui|i")
+_LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
+# Without the first XLA keeps more bits of a bfloat16 where it fuses; the second saves time, for code that runs once.
+_OPTIONS = {"xla_allow_excess_precision": False, "xla_backend_optimization_level": 0}
+
+
+class RunError(Exception):
+    """XLA does not compile or run the function; the message is XLA's first line."""
+
+
+class Runner:
+    """Compiles and runs functions of modules for `partitions` virtual CPU devices, arguments and results replicated.
+
+    What is sharded inside runs sharded. Functions that are equal but for `jaxpp.*` attributes are compiled once. JAX
+    is imported when the first runner is made.
+
+    Args:
+        partitions: how many devices.
+        most_trips: how often a loop may run whose end depends on data: XLA can't be interrupted.
+    """
+
+    def __init__(self, partitions: int, most_trips: int = MOST_TRIPS) -> None:
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+        self.partitions = partitions
+        self._most_trips = most_trips
+        self._compiled: dict[str, Any] = {}
+        self._devices = _compat.cpu_devices(partitions)
+        mesh = Mesh(np.array(self._devices, dtype=object), ("validate",))
+        self._sharding = NamedSharding(mesh, PartitionSpec())
+
+    def put(self, numbers: Numbers) -> Array:
+        """The array that `compile`d functions take."""
+        import jax
+
+        with jax.enable_x64(True):
+            return jax.device_put(numbers, self._sharding)
+
+    def compile(self, module: ir.Module, function: str) -> Callable[[Sequence[Array]], list[Array]]:
+        """`function` as a function of arrays. Donation and the shardings of its arguments and results are left out.
+
+        Raises:
+            RunError: XLA refuses it; the compiled function raises it as well.
+        """
+        alone = extract(module, function, self.partitions)
+        loops = [source_of(each) for each in bound_loops(alone, self._most_trips)]
+        results = ir.FunctionType(ir.TypeAttr(functions(alone)["main"].attributes["function_type"]).value).results
+        handlers = [self._handler(type_) for type_ in results]
+        text = str(alone)
+        if text not in self._compiled:
+            self._compiled[text] = _by_xla(lambda: _compat.compile_program(text.encode(), self._devices, _OPTIONS))
+        executable = self._compiled[text]
+
+        def run(arguments: Sequence[Array]) -> list[Array]:
+            found = _by_xla(lambda: list(executable.execute_sharded(list(arguments)).consume_with_handlers(handlers)))
+            if loops and (number := int(found.pop())):
+                place = loops[number - 1]
+                raise RunError(
+                    f"the loop {f'at {place} ' if place else ''}did not end within {self._most_trips} trips: look at "
+                    "what it waits for, or allow more with --validate-trips"
+                )
+            return found
+
+        return run
+
+    def _handler(self, type_: ir.Type) -> Any:
+        shape, dtype = shape_and_dtype(type_)
+        return _compat.result_handler(_compat.abstract_value(shape, dtype, self._sharding), self._sharding)
+
+
+def _by_xla(run: Callable[[], Any]) -> Any:
+    import jax
+
+    try:
+        return run()
+    except jax.errors.JaxRuntimeError as error:
+        raise RunError(str(error).strip().partition("\n")[0]) from None
+
+
+def partitions_of(module: ir.Module) -> int:
+    """The number of devices that the module is for."""
+    return at.integer(module.operation, "mhlo.num_partitions") or 1
+
+
+def shape_and_dtype(type_: ir.Type) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
+    """Of a tensor of static shape. Raises RunError for any other type."""
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        raise RunError(f"a value of type {type_} can't be made or compared")
+    return tuple(type_.shape), _dtype(type_.element_type)
+
+
+def _dtype(element: ir.Type) -> "np.dtype[Any]":
+    import ml_dtypes
+
+    text = str(element)
+    name = _EXACT.get(text) or _PREFIX.sub(lambda prefix: _LONG[prefix[0]], text).lower()
+    try:
+        return np.dtype(getattr(ml_dtypes, name, name))
+    except TypeError:
+        raise RunError(f"values of type {text} can't be made or compared") from None
+
+
+def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
+    """A module of its own with `function` as `@main`, ready for XLA, and what it calls; `module` stays as it is.
+
+    Raises RunError for a function that calls itself, which XLA would not survive, and for a loop without an end.
+    """
+    alone = ir.Module.create(module.operation.location)
+    for name in module.operation.attributes:
+        alone.operation.attributes[name] = module.operation.attributes[name]
+    alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
+    known = functions(module)
+    needed = reachable(function, known)
+    again = recursive({name: known[name] for name in needed})
+    if again is not None:
+        raise RunError(f"@{again} calls itself")
+    for name in needed:
+        for op in nested(known[name]):
+            if op.name == "stablehlo.while" and never_ends(op):
+                place = source_of(op.location)
+                raise RunError(f"the loop {f'at {place} ' if place else ''}never ends: it does not come to its limit")
+    at_end = ir.InsertionPoint(alone.body)
+    for op in module.body.operations:
+        if op.operation.name != "func.func":
+            op.operation.clone(at_end)
+    for name in needed:
+        known[name].clone(at_end)
+    main = functions(alone)[function]
+    main.attributes["sym_name"] = ir.StringAttr.get("main")
+    main.attributes["sym_visibility"] = ir.StringAttr.get("public")
+    _replicate(main, _mesh_name(alone, partitions) if partitions > 1 else None)
+    for op in [alone.operation, *nested(alone.operation)]:
+        _strip(op)
+        as_input(op)
+    return alone
+
+
+def _mesh_name(module: ir.Module, partitions: int) -> str | None:
+    """The mesh over all partitions."""
+    for op in module.body.operations:
+        if op.operation.name == "sdy.mesh":
+            axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
+            if prod(axis.size for axis in axes) == partitions:
+                return ir.StringAttr(op.operation.attributes["sym_name"]).value
+    return None
+
+
+def _replicate(main: ir.Operation, mesh: str | None) -> None:
+    """Give arguments and results replicated shardings, or none, and take donation off."""
+    type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
+    tables = (at.argument_attributes(main), at.result_attributes(main))
+    for table, types in zip(tables, (type_.inputs, type_.results), strict=True):
+        for entry, value_type in zip(table, types, strict=True):
+            entry.clear()
+            if mesh is not None and isinstance(value_type, ir.RankedTensorType):
+                dimensions = ", ".join("{}" for _ in range(value_type.rank))
+                entry[at.SHARDING] = ir.Attribute.parse(f"#sdy.sharding<@{mesh}, [{dimensions}]>")
+    at.set_tables(main, *tables)
+
+
+def _strip(op: ir.Operation) -> None:
+    """Take `jaxpp.*` attributes off: they say nothing about what is computed."""
+    for name in list(op.attributes):
+        if at.is_ours(name):
+            del op.attributes[name]
+    if op.name == "func.func" and len(op.regions[0].blocks):
+        tables = (at.argument_attributes(op), at.result_attributes(op))
+        at.set_tables(op, *([_without_marks(entry) for entry in table] for table in tables))
+
+
+def _without_marks(entry: dict[str, ir.Attribute]) -> dict[str, ir.Attribute]:
+    return {name: attribute for name, attribute in entry.items() if not at.is_ours(name)}

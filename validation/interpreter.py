@@ -1,0 +1,101 @@
+"""A reference interpreter of programs (docs/ir.md, section 6): slow, and with nothing clever in it.
+
+Every mesh's sequence runs until it waits for a value that was not sent yet; then the next mesh's turn comes. Task
+functions are run by XLA. `read_program` has refused what no program may do, a deadlock or a use after the last one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.ir.functions import name_of
+from jaxpp.ir.program import Call, Constant, Instruction, Send
+from jaxpp.ir.read_program import ProgramReader
+from jaxpp.validation.cpu import Array, RunError, Runner
+
+Task = Callable[[Sequence[Array]], list[Array]]
+
+
+@dataclass
+class _Mesh:
+    """One mesh in the middle of its sequence."""
+
+    sequence: Sequence[Instruction]
+    position: int = 0
+    values: dict[int, Array] = field(default_factory=dict[int, Any])
+
+
+class Interpreter:
+    """The program of a module, compiled: `run` it as often as needed.
+
+    Raises:
+        ProgramError: the module is no program, or does something that no program may.
+        RunError: XLA refuses one of its functions.
+    """
+
+    def __init__(self, module: ir.Module, runner: Runner) -> None:
+        reader = ProgramReader(module)
+        self._program = reader.program
+        self._runner = runner
+        self._tasks = {
+            name: _compile(module, None if self._program.functions[name].is_copy else op, runner)
+            for name, (op, _) in reader.sources.items()
+        }
+
+    def run(self, arguments: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
+        """For every result of the step, by its number: (mesh, value) on each mesh that has it; (0, whole) for a stack.
+
+        Args:
+            arguments: the arguments of the step by their number; those that no mesh uses may be missing.
+        """
+        meshes = [_Mesh(sequence) for sequence in self._program.sequences]
+        for number, argument in self._program.arguments.items():
+            whole = arguments[number]
+            parts = np.split(np.asarray(whole), len(argument.registers)) if argument.stacked else []
+            for place, (mesh, register) in enumerate(argument.registers):
+                meshes[mesh].values[register] = self._runner.put(parts[place]) if parts else whole
+        sent: dict[int, Array] = {}
+        while any(mesh.position < len(mesh.sequence) for mesh in meshes):
+            for mesh in meshes:
+                self._advance(mesh, sent)
+        results: dict[int, list[tuple[int, Array]]] = {}
+        for number, result in enumerate(self._program.results):
+            places = [(mesh, meshes[mesh].values[register]) for mesh, register in result.registers]
+            whole = [(0, np.concatenate([np.asarray(value) for _, value in places]))] if result.stacked else places
+            results[number] = whole
+        return results
+
+    def _advance(self, mesh: _Mesh, sent: dict[int, Array]) -> None:
+        """Run until the mesh is done or waits."""
+        while mesh.position < len(mesh.sequence):
+            each = mesh.sequence[mesh.position]
+            if isinstance(each, Call):
+                made = self._tasks[each.function]([mesh.values[register] for register in each.operands])
+                mesh.values.update(zip(each.results, made, strict=True))
+            elif isinstance(each, Send):
+                sent[each.channel] = mesh.values[each.operand]
+            elif isinstance(each, Constant):
+                mesh.values[each.result] = self._runner.put(each.value)
+            elif each.channel in sent:
+                mesh.values[each.result] = sent.pop(each.channel)
+            else:
+                return
+            for register in each.frees if isinstance(each, Call | Send) else ():
+                del mesh.values[register]
+            mesh.position += 1
+
+
+def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:
+    """A function of the program. One that reshards, or copies to another memory, returns what it is given.
+
+    Values are whole here, and all of them are in one memory.
+    """
+    if op is None:
+        return list
+    try:
+        return runner.compile(module, name_of(op))
+    except RunError as error:
+        raise RunError(f"in @{name_of(op)}: {error}") from None
