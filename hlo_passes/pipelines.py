@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
@@ -50,6 +51,7 @@ def mpmd(
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks

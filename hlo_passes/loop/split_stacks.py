@@ -40,7 +40,7 @@ class SplitStacks(Pass):
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
     meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
 
-    Preconditions: `find-microbatch-loop` ran, and `unroll-layers`, which makes the rows.
+    Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
 
     ```mlir
     @main(%w: tensor<4x8x8xf32>, ...)                ==>   @main(%w: tensor<4x8x8xf32> {jaxpp.blocks = [0, 1]}, ...)
