@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import constant, sharded
+from jaxpp.ir.build import combine, constant, sharded
 from jaxpp.ir.counted import constant_integer
 from jaxpp.ir.functions import body_of, callee, kind_and_stage
 from jaxpp.ir.loop import MicrobatchLoop
@@ -73,7 +73,7 @@ class Accumulator:
         for mesh in others:
             with ip, ir.Location.unknown():
                 if self.rows is None:
-                    made = (stablehlo.maximum if self.operator == MAXIMUM else stablehlo.add)(total, self.parts[mesh])
+                    made = combine(self.operator, [total, self.parts[mesh]], ip, ir.Location.unknown())
                 else:
                     made = stablehlo.select(self._mask(self.rows, written), total, self.parts[mesh])
                     written += self.microbatches[mesh]

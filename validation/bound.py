@@ -9,7 +9,7 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, replace, shardings
 from jaxpp.ir.counted import trips
-from jaxpp.ir.functions import body_of, main_of, nested, operations, terminator
+from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
 
 MOST_TRIPS = 100_000
 """What a loop is granted if nothing else is asked for: about a second of an empty one."""
@@ -70,7 +70,7 @@ class _Bounds:
         return highest
 
     def _bound(self, loop: ir.Operation) -> ir.Value | None:
-        inner = self.add(loop.regions[1].blocks[0])
+        inner = self.add(loop_body(loop))
         unknown = trips(loop) is None
         if inner is None and not unknown:
             return None

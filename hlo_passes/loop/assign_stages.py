@@ -8,15 +8,12 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import boundary
-from jaxpp.ir.build import split_barrier
+from jaxpp.ir.build import erase_dead, split_barrier
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import operands_with_captures, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
 from jaxpp.ir.tasks import StageTask, copy_into, marked_task, set_task
-from jaxpp.ir.values import is_used
-
-_BARRIER = "stablehlo.optimization_barrier"
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,7 @@ class AssignStages(Pass):
         loop = MicrobatchLoop.of(module)
         _split_barriers(loop)
         entered = _entered(loop)
-        for op in reversed(operations(loop.body)[:-1]):
-            if len(op.results) and not any(map(is_used, op.results)) and not has_side_effect(op):
-                op.erase()
+        erase_dead(loop.body, marks=True)
         assignment = _Assignment(loop, entered)
         assignment.run()
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
@@ -73,13 +68,13 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
     waits for. The weights need not wait.
     """
     ops = operations(loop.body)[:-1]
-    if not any(map(_is_plain_barrier, ops)):
+    if not any(map(boundary.is_barrier, ops)):
         return
     shared = set[ir.Value](loop.body.arguments[position] for position in loop.indices)
     unknown = set[ir.Value](result for op in ops for result in op.results).union(loop.body.arguments) - shared
     for op in ops:
         alone = [number for number, value in enumerate(op.operands) if value not in unknown]
-        if _is_plain_barrier(op):
+        if boundary.is_barrier(op):
             if alone:
                 rest = [number for number in range(len(op.operands)) if number not in alone]
                 results = split_barrier(op, [*([number] for number in alone), rest])
@@ -87,10 +82,6 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
                 unknown.difference_update(results[number] for number in alone)
         elif is_cheap(op) and len(alone) == len(op.operands):
             unknown.difference_update(op.results)
-
-
-def _is_plain_barrier(op: ir.Operation) -> bool:
-    return op.name == _BARRIER and not boundary.is_mark(op)
 
 
 def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
@@ -166,7 +157,7 @@ class _Assignment:
         for number, values in enumerate(self._operands):
             op = self.ops[number]
             # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
-            if not is_cheap(op) and not _is_plain_barrier(op):
+            if not is_cheap(op) and not boundary.is_barrier(op):
                 continue
             producers = [self._number.get(value) for value in values]
             if all(producer in constant for producer in producers):

@@ -1,4 +1,4 @@
-"""`forward-rows`: a read of rows reads what was written there, and each piece of a sum of stacks is a sum of its own."""
+"""`forward-rows`: reads of rows read what was written there, and each piece of a sum of stacks is a sum of its own."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,13 +8,13 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
-from jaxpp.hlo_passes.loop.transfer import cut_dimension, gathered_rows, slice_bounds
+from jaxpp.hlo_passes.loop.transfer import cut_dimension, gathered_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.functions import body_of, main_of, operations
-from jaxpp.ir.rows import shape_of, slice_of
+from jaxpp.ir.functions import body_of, loop_body, main_of, operations
+from jaxpp.ir.rows import shape_of, slice_bounds, slice_of
 from jaxpp.ir.values import defining_op
 
 _UPDATE = "stablehlo.dynamic_update_slice"
@@ -22,7 +22,7 @@ _UPDATE = "stablehlo.dynamic_update_slice"
 
 @dataclass(frozen=True)
 class ForwardRows(Pass):
-    """Forwards rows from where they are written, padded or gathered to where they are read, so that no stack is between.
+    """Forwards rows from where they are written, padded or gathered to where they are read, without a stack between.
 
     What a loop over layers stacks for its gradient, and takes from a stack, is known in pieces (`pieces.py`). Made of
     these, each stage has the rows that it needs and no more:
@@ -55,8 +55,8 @@ class ForwardRows(Pass):
         """Forward the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
         block = body_of(main_of(module))
         for loop in operations(block):
-            if loop.name == "stablehlo.while" and any(map(boundary.is_mark, operations(loop.regions[1].blocks[0]))):
-                _forward(loop.regions[1].blocks[0])
+            if loop.name == "stablehlo.while" and any(map(boundary.is_mark, operations(loop_body(loop)))):
+                _forward(loop_body(loop))
                 erase_dead(split_row_accumulators(loop).regions[1].blocks[0])
         _forward(block)
         erase_dead(block)

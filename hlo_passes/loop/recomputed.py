@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.canonicalize import split_barrier
 from jaxpp.hlo_passes.loop.marks import find_marks
 from jaxpp.ir import boundary
-from jaxpp.ir.build import replace
-from jaxpp.ir.functions import operands_with_captures
+from jaxpp.ir.build import replace, split_barrier
+from jaxpp.ir.functions import loop_body, operands_with_captures
 from jaxpp.ir.values import defining_op
 
 
@@ -22,7 +21,7 @@ def reuse_recomputed_marks(loop: ir.Operation) -> None:
     forward = [(op, mark) for op, mark in find_marks(loop) if mark.phase == "forward"]
     if len({mark.stage for _, mark in forward}) == len(forward):
         return
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     same = _Same(body, {})
     # Marks that may be the same: of one number, and made of the same marks. So each has few to be compared with.
     firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
@@ -98,7 +97,7 @@ class _Same:
         return op if op is not None and op.block == self.body else None
 
     def _through_barriers(self, value: ir.Value) -> ir.Value:
-        while (op := self._producer(value)) is not None and _is_barrier(op):
+        while (op := self._producer(value)) is not None and boundary.is_barrier(op):
             value = op.operands[_number(value)]
         return value
 
@@ -116,17 +115,13 @@ def _before(mark: ir.Operation, body: ir.Block, marks: Mapping[ir.Value, int]) -
         seen.add(value)
         if value in marks:
             numbers.add(marks[value])
-        elif _is_barrier(op):
+        elif boundary.is_barrier(op):
             work.append(op.operands[_number(value)])
             if len(op.operands) > 1:
                 barriers.append(op.results[0])
         else:
             work.extend(operands_with_captures(op))
     return frozenset(numbers), barriers
-
-
-def _is_barrier(op: ir.Operation) -> bool:
-    return op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op)
 
 
 def _number(value: ir.Value) -> int:

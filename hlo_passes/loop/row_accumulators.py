@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
-from jaxpp.ir.functions import terminator
+from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, shape_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
 
@@ -38,7 +38,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
 
     Returns the new loop, or `loop` if it adds up no such stack. The sums of whole stacks stay in it, for nobody.
     """
-    evaluator, body = Evaluator(), loop.regions[1].blocks[0]
+    evaluator, body = Evaluator(), loop_body(loop)
     sums = {n: found for n in range(len(loop.operands)) if (found := _sum(loop, n, evaluator)) is not None}
     if not sums:
         return loop
@@ -70,7 +70,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
 
 
 def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None:
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     argument, add = body.arguments[position], defining_op(terminator(body).operands[position])
     while add is not None and add.name == "sdy.sharding_constraint":
         add = defining_op(add.operands[0])

@@ -7,10 +7,11 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.build import combine
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import linear_in, traits
-from jaxpp.ir.tasks import StageTask, latest_task, set_task, task_of_value
+from jaxpp.ir.tasks import StageTask, set_task, task_of_value
 from jaxpp.ir.values import defining_op
 
 
@@ -49,19 +50,19 @@ class SplitAccumulators(Pass):
                 total.rewrite(loop.body, groups)
 
 
-# Operations that a value is sent through, innermost first, each with the number of the operand that it is.
+# Operations that are applied to a value one after the other, each with the number of the operand that the value is.
 Through = tuple[tuple[ir.Operation, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """One summand of an accumulator: `value`, sent through some operations."""
+    """One summand of an accumulator: `value` after the operations `through`, each of which takes the one before it."""
 
     value: ir.Value
     through: Through
 
     def copied(self, ip: ir.InsertionPoint) -> ir.Value:
-        """What it is, made at `ip`, by the task that makes `value`."""
+        """Apply copies of the operations to `value`, at `ip`, in the task that makes it; returns their result."""
         value, task = self.value, task_of_value(self.value)
         for op, number in self.through:
             copy = op.clone(ip).operation
@@ -86,23 +87,14 @@ class _Total:
     def rewrite(self, body: ir.Block, groups: Sequence[Sequence[_Term]]) -> None:
         """Combine the accumulator with one group of terms after the other, in this order."""
         end = terminator(body)
-        ip = ir.InsertionPoint(end)
+        ip, location = ir.InsertionPoint(end), self.ops[0].location
         value: ir.Value = body.arguments[self.position]
         for group in groups:
-            value = self._combine([value, self._combine([term.copied(ip) for term in group], ip)], ip)
+            summand = combine(self.operator, [term.copied(ip) for term in group], ip, location)
+            value = combine(self.operator, [value, summand], ip, location)
         end.operands[self.position] = value
         for op in self.ops:
             op.erase()
-
-    def _combine(self, values: Sequence[ir.Value], ip: ir.InsertionPoint) -> ir.Value:
-        value, *others = values
-        for other in others:
-            made = ir.Operation.create(
-                self.operator, results=[value.type], operands=[value, other], ip=ip, loc=self.ops[0].location
-            )
-            set_task(made, latest_task([value, other]))
-            value = made.results[0]
-        return value
 
 
 def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:

@@ -8,8 +8,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant
+from jaxpp.ir.build import constant, remake, shardings
 from jaxpp.ir.functions import (
     body_of,
     has_side_effect,
@@ -90,7 +91,7 @@ def _split(op: ir.Operation) -> None:
 
 
 def _is_light(op: ir.Operation) -> bool:
-    return traits(op).light or (op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op))
+    return traits(op).light or boundary.is_barrier(op)
 
 
 def _hoist(op: ir.Operation, block: ir.Block) -> None:
@@ -166,15 +167,9 @@ def _parts(
 def _keep(
     op: ir.Operation, blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
 ) -> None:
-    """A conditional of its own for some of the results."""
-    new = ir.Operation.create(
-        op.name,
-        results=[op.results[i].type for i in part],
-        operands=[op.operands[0]],
-        regions=len(blocks),
-        ip=ir.InsertionPoint(op),
-        loc=op.location,
-    )
+    """Make a conditional of its own for some of the results."""
+    known = shardings([at.value_sharding(op.results[i]) for i in part])
+    new = remake(op, types=[op.results[i].type for i in part], changed=known, empty=True)
     for region, block, values in zip(new.regions, blocks, returned, strict=True):
         wanted = [values[i] for i in part]
         ops = operations(block)[:-1]

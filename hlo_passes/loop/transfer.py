@@ -7,11 +7,12 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.constant_arrays import constant_array, is_all_true
-from jaxpp.ir.counted import constant_integer, handed_on
+from jaxpp.ir.counted import handed_on
 from jaxpp.ir.ops import is_elementwise
-from jaxpp.ir.rows import concatenation, reshaped, rows_of, shape_of
+from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, shape_of, slice_bounds
 from jaxpp.ir.values import defining_op, is_zero
 
 _CONSTRAINT = "sdy.sharding_constraint"
@@ -120,30 +121,6 @@ def cut_dimension(bounds: Sequence[tuple[int, int]], shape: Sequence[int]) -> in
     return -1 if len(cut) > 1 else next(iter(cut), None)
 
 
-def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension of what a slice takes, or a dynamic slice at constants.
-
-    None for other operations, other starts, and strides other than 1.
-    """
-    if op.name == "stablehlo.dynamic_slice":
-        return _clamped(op.operands[0], list(op.operands)[1:], list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"])))
-    if op.name != "stablehlo.slice" or not set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}:
-        return None
-    starts, limits = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices"))
-    return [(start, limit - start) for start, limit in zip(starts, limits, strict=True)]
-
-
-def _clamped(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension, inside of the shape as StableHLO clamps it; None for an unknown start."""
-    found: list[tuple[int, int]] = []
-    for start, size, most in zip(starts, sizes, shape_of(whole), strict=True):
-        known = constant_integer(start) if size < most else 0
-        if known is None:
-            return None
-        found.append((min(max(known, 0), most - size), size))
-    return found
-
-
 def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     if ir.IntegerAttr(op.attributes["dimension"]).value != dimension:
         return None
@@ -153,8 +130,7 @@ def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | N
 def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     """The rows of a value that is padded along this dimension only, and only on the outside."""
     low, high, interior = (
-        list(ir.DenseI64ArrayAttr(op.attributes[name]))
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        at.integers(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
     others = [edge for d, edges in enumerate(zip(low, high, strict=True)) for edge in edges if d != dimension]
     if any(others) or any(interior) or min(low[dimension], high[dimension]) < 0:
@@ -172,7 +148,7 @@ def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
     made: ir.Operation | None = op
     while made is not None and made.name == op.name:
         whole, update, *starts = made.operands
-        sizes, bounds = shape_of(update), _clamped(whole, starts, shape_of(update))
+        sizes, bounds = shape_of(update), clamped_bounds(whole, starts, shape_of(update))
         if bounds is None or sizes[:dimension] + sizes[dimension + 1 :] != shape[:dimension] + shape[dimension + 1 :]:
             break
         first, size = bounds[dimension]
@@ -219,7 +195,7 @@ def _is_from_outside(value: ir.Value, block: ir.Block) -> bool:
 
 
 def _reverse(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    if list(ir.DenseI64ArrayAttr(op.attributes["dimensions"])) != [dimension]:
+    if at.integers(op, "dimensions") != [dimension]:
         return None
     size = shape_of(value)[dimension]
     return Moved([(1, Rows(op.operands[0], dimension, size - 1 - k, 1)) for k in range(size)], is_new=False)
@@ -245,7 +221,7 @@ def gathered_rows(op: ir.Operation) -> list[int] | None:
     """The rows of the first operand of a gather that it takes whole, in order; None for another gather."""
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     shape = shape_of(op.operands[0])
-    whole = [1, *shape[1:]] == list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    whole = [1, *shape[1:]] == at.integers(op, "slice_sizes")
     if not whole or numbers.operand_batching_dims or numbers.start_indices_batching_dims:
         return None
     if numbers.start_index_map != [0] or numbers.collapsed_slice_dims != [0]:
@@ -328,7 +304,7 @@ def _runs(rows: dict[int, int]) -> list[tuple[int, int, int]]:
 
 
 def _broadcast(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    dimensions = at.integers(op, "broadcast_dimensions")
     if dimension not in dimensions:
         return None
     number = dimensions.index(dimension)
@@ -336,14 +312,14 @@ def _broadcast(op: ir.Operation, dimension: int) -> list[int | None] | None:
 
 
 def _transpose(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    return [ir.DenseI64ArrayAttr(op.attributes["permutation"])[dimension]]
+    return [at.integers(op, "permutation")[dimension]]
 
 
 def _reduce(op: ir.Operation, dimension: int) -> list[int | None] | None:
     """A reduction within each row."""
     if len(op.operands) != 2:
         return None
-    reduced = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    reduced = set(at.integers(op, "dimensions"))
     return [[d for d in range(len(shape_of(op.operands[0]))) if d not in reduced][dimension], None]
 
 

@@ -12,7 +12,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import clone
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, main_of, nested, operations, terminator
+from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def _loops_to_unroll(loop: ir.Operation) -> list[ir.Operation]:
 
 def _unroll(loop: ir.Operation) -> None:
     """Replace `loop` by its iterations."""
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     ops, yielded = operations(body)[:-1], list(terminator(body).operands)
     carried = list(loop.operands)
     for layer in range(_trips(loop)):

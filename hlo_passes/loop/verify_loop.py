@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import callee, main_of, nested, operands_with_captures, terminator
+from jaxpp.ir.functions import callee, loop_body, main_of, nested, operands_with_captures, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import broken
 from jaxpp.ir.tasks import StageTask, read_tasks
@@ -58,7 +58,7 @@ def _check_mark(loop: MicrobatchLoop, op: ir.Operation) -> None:
 
 
 def _check_carried(loop: ir.Operation) -> None:
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     for position, (argument, value) in enumerate(zip(body.arguments, terminator(body).operands, strict=True)):
         if value == argument:
             raise broken(2, f"a loop hands on its value {position} unchanged", loop)

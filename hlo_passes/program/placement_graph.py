@@ -121,8 +121,8 @@ class Graph:
         self.task_uses: list[TaskUse] = []
         self._sizes: dict[ir.Type, int] = {}
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
-        for op, block in self.stacks.slices.items():
-            self._define(op.results[0], Node(meshes=1 << block.mesh, fixed=True))
+        for op in self.stacks.slices:
+            self._define(op.results[0], Node(meshes=1 << self.stacks.home_of(op), fixed=True))
         self._read_operations()
         self._read_results()
         self._drop_dead()
