@@ -455,7 +455,8 @@ def other_devices(jaxpr: Any, mesh: Any) -> str | None:
     from jax.sharding import Sharding
 
     devices = tuple(mesh.devices.flat)
-    for sharding, source in get_intermediate_shardings(jaxpr):
+    named: Sequence[tuple[Any, Any]] = get_intermediate_shardings(jaxpr)
+    for sharding, source in named:  # where a nested jit names none, JAX has an object of its own
         if isinstance(sharding, Sharding) and tuple(sharding._device_assignment) != devices:
             return source_info_util.summarize(source.source_info).partition(" ")[0].rpartition(":")[0]
     return None

@@ -22,13 +22,13 @@ class AssignStages(Pass):
 
     - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. The mark itself
       belongs to the task that its results enter.
-    - What no mark needs (weight gradients, accumulation, metrics) goes with the latest task among its operands'.
+    - An operation that no mark needs (weight gradients, accumulation, metrics) gets the latest of its operands' tasks.
     - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
       batch, casts of weights) get none: each task that uses one makes it for itself. JAX's helpers and any cse share
       them between stages; else they would cross between meshes, or be kept from the forward to the backward. A value
       that the user marked is none of them, unless it is made of constants, and what is handed on to the next microbatch
       gets the task that uses it there.
-    - Operations whose results nobody uses go.
+    - Operations whose results nobody uses are erased.
 
     Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
     are one task, `backward_{n-1}`.
@@ -85,7 +85,7 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
 
 
 def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
-    """The task that the results of each mark enter, whether or not anyone uses them."""
+    """Return the task that the results of each mark enter, whether or not an operation uses them."""
     marks = {boundary.read(op) for op in operations(loop.body) if boundary.is_mark(op)}
     last = loop.stages - 1
     ended = {mark.stage for mark in marks if mark.phase == "forward"}
@@ -174,7 +174,7 @@ class _Assignment:
         return set(length)
 
     def _claim_slices(self) -> None:
-        """The backward slice of each mark, in the order of the tasks, up to what another mark has claimed."""
+        """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""
         for mark in sorted(self._ends, key=self._ends.__getitem__):
             work = [mark]
             while work:
@@ -185,7 +185,7 @@ class _Assignment:
                         work.append(number)
 
     def _place_the_rest(self) -> None:
-        """What no mark needs goes with the latest task among its operands'; without one, with its first user."""
+        """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user."""
         floating: list[int] = []
         for number, task in enumerate(self.tasks):
             if number in self._cheap or number in self._ends:
@@ -207,7 +207,7 @@ class _Assignment:
             self.tasks[number] = min((task for task in users if task is not None), default=carried[number])
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
-        """The task that makes the carried value on which an operation depends; the first task for other operations."""
+        """Return the task that makes the carried value on which an operation depends; else the first task."""
         where: dict[int, StageTask] = {}
         for number in floating:
             found = [StageTask.forward(0)]
@@ -238,7 +238,7 @@ class _Assignment:
 
 
 def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[ir.Operation, StageTask]]) -> None:
-    """Assign each of these cheap operations to the task that makes it for the loop's next iteration."""
+    """Assign each of these cheap operations to the task that computes it for the loop's next iteration."""
     end = terminator(loop.body)
     for op, task in handed_on:
         copy = copy_into(task, op)

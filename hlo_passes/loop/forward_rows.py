@@ -70,7 +70,7 @@ def _forward(block: ir.Block) -> None:
 
 
 class _Forward:
-    """Rewrites one operation after the other."""
+    """Forwards the rows of one block: rewrites one operation after the other."""
 
     def __init__(self) -> None:
         self._evaluator = Evaluator()
@@ -132,7 +132,7 @@ class _Forward:
 
 
 def _base(value: ir.Value) -> ir.Value:
-    """The value over which rows were written to make `value`."""
+    """Return the value over which rows were written to make `value`."""
     op = defining_op(value)
     while op is not None and op.name in (_UPDATE, "sdy.sharding_constraint"):
         value = op.operands[0]
@@ -141,7 +141,7 @@ def _base(value: ir.Value) -> ir.Value:
 
 
 def _undo_broadcast(op: ir.Operation) -> None:
-    """Replace a value that gained a dimension of size 1 (to be a row) and lost it again by the value itself."""
+    """Replace a value that gained a dimension of size 1 (as a row does) and lost it again by the value itself."""
     made = defining_op(op.operands[0])
     if made is None or made.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
         return

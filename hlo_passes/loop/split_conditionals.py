@@ -118,7 +118,7 @@ def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequenc
 
 
 def _condition(op: ir.Operation) -> ir.Value:
-    """What is true when the second branch of a `case` is taken (whatever is not number 0), or the first of an `if`."""
+    """Return a flag: true if a `case` takes its second branch (for any index but 0), or an `if` its first."""
     index = op.operands[0]
     if op.name == "stablehlo.if":
         return index
@@ -134,7 +134,7 @@ def _condition(op: ir.Operation) -> ir.Value:
 
 
 def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
-    """The operations of a branch that some values depend on."""
+    """Return the operations of a branch on which some values depend."""
     found: set[ir.Operation] = set()
     work = list(values)
     while work:
@@ -148,7 +148,7 @@ def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Oper
 def _parts(
     blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
 ) -> list[list[int]]:
-    """The results in groups: two that need the same expensive operation are in one."""
+    """Group the results: two that need the same expensive operation are in one group."""
     part_of: dict[ir.Operation, int] = {}
     parts: dict[int, list[int]] = {}
     inside = [set(operations(block)[:-1]) for block in blocks]
