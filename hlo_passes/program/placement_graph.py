@@ -73,7 +73,7 @@ class Value:
         node: what defines it.
         consumers: the nodes that use it.
         sinks: the meshes whose tasks use it, or that keep it for the next step.
-        demand: the meshes that use it, also for what is rematerialised there (`Graph.find_demand`).
+        demand: the meshes that use it, also for what is rematerialised there (`PlacementGraph.find_demand`).
     """
 
     ssa: ir.Value
@@ -95,7 +95,7 @@ class TaskUse:
     value: Value
 
 
-class Graph:
+class PlacementGraph:
     """The operations of `@main` outside of the tasks, without those that take blocks of stacks or put them together.
 
     Attributes:
