@@ -36,7 +36,12 @@ from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
-    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
+    schedule: str = "",
+    meshes: int = 0,
+    *,
+    gather_weights: str = "microbatch",
+    scatter_gradients: str = "microbatch",
+    recompute: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -45,6 +50,7 @@ def mpmd(
         meshes: the number of meshes of a schedule given by name.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
+        recompute: option `keep` of `split-forward`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -61,7 +67,7 @@ def mpmd(
         PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
-        SplitForward(),  # after the backward's halves, which read the residuals that are made again
+        SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         OffloadResiduals(),  # likewise
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task

@@ -17,7 +17,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, mic
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.ir import attributes as at
-from jaxpp.ir.mesh_functions import stacked_arguments
+from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.runtime.execution.progress import Progress
@@ -49,6 +49,14 @@ class ProgramModule:
         Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
         """
         return once_per_step_bytes(self.module)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The most bytes that are alive at once on each mesh, of whole values, arguments included.
+
+        Without the temporaries of the tasks, and without what is in the memory of the host.
+        """
+        return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
 
     @property
     def rows_sent_bytes(self) -> int:
