@@ -41,7 +41,7 @@ class Interpreter:
         self._program = reader.program
         self._runner = runner
         self._tasks = {
-            name: _compile(module, None if self._program.functions[name].is_copy else op, runner)
+            name: _compile(module, op if self._program.functions[name].is_compiled else None, runner)
             for name, (op, _) in reader.sources.items()
         }
 
@@ -89,7 +89,10 @@ class Interpreter:
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:
-    """Compile a function of the program. One that reshards, or copies to another memory, returns its arguments.
+    """Compile a function of the program.
+
+    One that reshards, or copies to another memory, returns its arguments. One that stands for a function of the user's
+    returns nothing, which no operation reads.
 
     Values are not sharded here, and all of them are in one memory.
     """
