@@ -52,8 +52,8 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
-        check_unrolled(module)
-        graph = Graph(main_of(module))
+        steps = check_unrolled(module)
+        graph = Graph(main_of(module), steps)
         _Regroup(module, graph, place(graph)).run()
 
 

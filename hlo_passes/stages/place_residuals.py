@@ -70,7 +70,9 @@ class _Body:
         self.marks = {number for number, op in enumerate(self.ops) if boundary.is_mark(op)}
         self.operands = [operands_with_captures(op) for op in self.ops]
         self.results = [list(op.results) for op in self.ops]
-        self.producers = {result: number for number, results in enumerate(self.results) for result in results}
+        self.producers: dict[ir.Value, int] = {
+            result: number for number, results in enumerate(self.results) for result in results
+        }
         self.by_task: dict[StageTask | None, list[int]] = {}
         self.wanted: dict[StageTask, list[ir.Value]] = {}
         self.used_by: dict[ir.Value, set[StageTask | None]] = {
