@@ -27,6 +27,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.hlo_passes.stages.call_operations import CallOperations
 from jaxpp.hlo_passes.stages.offload_residuals import OffloadResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
@@ -36,7 +37,12 @@ from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
-    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
+    schedule: str = "",
+    meshes: int = 0,
+    *,
+    gather_weights: str = "microbatch",
+    scatter_gradients: str = "microbatch",
+    recompute: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -45,6 +51,7 @@ def mpmd(
         meshes: the number of meshes of a schedule given by name.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
+        recompute: option `keep` of `split-forward`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -61,8 +68,9 @@ def mpmd(
         PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
-        SplitForward(),  # after the backward's halves, which read the residuals that are made again
-        OffloadResiduals(),  # likewise
+        SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
+        CallOperations(),  # likewise; before the residuals go elsewhere
+        OffloadResiduals(),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -77,7 +85,7 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    SplitBackward: VerifyTasks(),
+    OffloadResiduals: VerifyTasks(),  # the last pass of the phase
     FuseTasks: VerifyUnrolled(),
     ShareFunctions: VerifyPlaced(),
 }

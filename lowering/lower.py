@@ -5,7 +5,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
 from jaxpp.ir import attributes as at
+from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
@@ -22,6 +23,7 @@ from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow, walk
+from jaxpp.lowering.operations import Operation
 from jaxpp.schedules.errors import ScheduleError
 
 
@@ -45,6 +47,7 @@ class Lowered:
         stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
             message for one that isn't.
         feeds: for the number of each result that is an argument of the next step, the number of that argument.
+        operations: the functions of the user's that are called as tasks, by kind.
     """
 
     module: ir.Module
@@ -60,6 +63,7 @@ class Lowered:
     host_callbacks: tuple[Any, ...]
     stacks: Mapping[int, str]
     feeds: Mapping[int, int]
+    operations: Mapping[str, Operation] = field(default_factory=dict[str, Operation])
 
     @property
     def name(self) -> str:
@@ -85,6 +89,7 @@ def lower(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
     schedule: Any = None,
+    operations: Mapping[str, Operation] | None = None,
 ) -> Lowered:
     """Trace `fun` over the whole mesh and narrow its module to one submesh.
 
@@ -102,6 +107,7 @@ def lower(
         donate_argnums: see above.
         donate_argnames: see above.
         schedule: for a `treduce` that names none.
+        operations: the functions of the user's that are called as tasks, by kind.
 
     Raises:
         TypeError: an argument is not an array and not static; a sharding is of another kind.
@@ -131,6 +137,7 @@ def lower(
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
+    write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
         module,
         mpmd_mesh,
@@ -145,6 +152,7 @@ def lower(
         host_callbacks(lowered),
         {names.index(name): arguments_.over_mpmd_axis(what, mpmd_mesh) for name, what in placer.stacks.items()},
         feeds,
+        operations or {},
     )
 
 

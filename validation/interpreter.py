@@ -41,7 +41,7 @@ class Interpreter:
         self._program = reader.program
         self._runner = runner
         self._tasks = {
-            name: _compile(module, None if self._program.functions[name].is_copy else op, runner)
+            name: _compile(module, op if self._program.functions[name].is_compiled else None, runner)
             for name, (op, _) in reader.sources.items()
         }
 
@@ -89,7 +89,8 @@ class Interpreter:
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:
-    """A function of the program. One that reshards, or copies to another memory, returns what it is given.
+    """A function of the program. One that reshards, or copies to another memory, returns what it is given; one that
+    stands for a function of the user's returns nothing, which nobody reads.
 
     Values are whole here, and all of them are in one memory.
     """
