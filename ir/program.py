@@ -17,6 +17,7 @@ class Function:
 
     bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
     donates: the arguments whose buffer becomes a result's.
+    is_operation: whether the user's own function of the name `kind` is called in its place; it has no results.
     argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
     result_parts: likewise.
     """
@@ -30,11 +31,17 @@ class Function:
     bytecode: bytes
     argument_parts: tuple[int, ...] = ()
     result_parts: tuple[int, ...] = ()
+    is_operation: bool = False
 
     @property
     def is_copy(self) -> bool:
         """Whether it does nothing but copy each argument to another memory: there is nothing to compile."""
         return any(spec.memory for spec in (*self.arguments, *self.results))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is a program of its own: not a copy, and not a function of the user's."""
+        return not (self.is_copy or self.is_operation)
 
     @property
     def donors(self) -> list[int | None]:

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, terminator
+from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
+from jaxpp.ir.kinds import operations_of
 from jaxpp.ir.mesh_functions import steps_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
@@ -51,6 +52,10 @@ class Tables:
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
     _numbers: dict[ir.Attribute, tuple[int, ...]] = field(default_factory=dict[ir.Attribute, tuple[int, ...]])
+
+    @cached_property
+    def _operations(self) -> dict[str, bool]:
+        return operations_of(self.module)
 
     def spec(self, type_: ir.Type, sharding: ir.Attribute | None, axes: MeshAxes, op: ir.Operation) -> TensorSpec:
         """The spec of a value of this type. Raises ProgramError, at `op`, where no array is such a value."""
@@ -119,8 +124,12 @@ class Tables:
         made, given = self._signature(signature.results, results, axes, op)
         if any(spec.memory for spec in (*arguments, *made)):
             _check_copy(op, arguments, made)
+        is_operation = kind in self._operations
+        if is_operation:
+            _check_operation(op)
         donates = tuple(number for number, entry in enumerate(entries) if at.ALIAS in entry or at.DONOR in entry)
-        return Function(name, kind, stage if stage >= 0 else None, arguments, made, donates, b"", taken, given)
+        number = stage if stage >= 0 else None
+        return Function(name, kind, number, arguments, made, donates, b"", taken, given, is_operation)
 
     def _signature(
         self, types: Sequence[ir.Type], entries: Sequence[dict[str, ir.Attribute]], axes: MeshAxes, op: ir.Operation
@@ -155,6 +164,14 @@ def _check_copy(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequ
         raise ProgramError(
             f"@{name_of(op)} has values in another memory, and does more than return its arguments",
             location=op.location,
+        )
+
+
+def _check_operation(op: ir.Operation) -> None:
+    """Raise ProgramError unless the function, in whose place one of the user's is called, does nothing."""
+    if len(operations(body_of(op))) > 1 or len(terminator(body_of(op)).operands):
+        raise ProgramError(
+            f"@{name_of(op)} stands for a function of the user's, and does more than return", location=op.location
         )
 
 

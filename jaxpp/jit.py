@@ -15,6 +15,7 @@ from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
 from jaxpp.program import Schedule
@@ -27,6 +28,7 @@ def mpmd_jit_with_loop(
     mpmd_mesh: MpmdMesh,
     *,
     schedule: Schedule | None = None,
+    operations: Mapping[str, Callable[..., Any]] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     in_specs: Any = None,
@@ -50,6 +52,11 @@ def mpmd_jit_with_loop(
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
         schedule: for a loop that names none (a `lax.scan`): as for `treduce`.
+        operations: a function for each kind of task of your own that the schedule has, called where the task stands. It
+            is given what its parameters ask for, by their names: `task`, the `jaxpp.Task`, and `residuals`, the arrays
+            that the stage keeps from the forward to the backward of that microbatch. They are valid until it returns,
+            and may not be computed yet. Under `jax.jit` it runs on the devices of its mesh, in their order; else on the
+            host, and what follows waits for it. What it returns is not used. What it raises ends the step.
         in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
             PartitionSpecs, MpmdShardings, or None where the present sharding, or else propagation, decides.
         out_shardings: likewise, of the results.
@@ -78,6 +85,7 @@ def mpmd_jit_with_loop(
     """
     _check_mesh(mpmd_mesh)
     options = {
+        "operations": read_operations(operations),
         "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
         "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
         "static_argnums": static_argnums,

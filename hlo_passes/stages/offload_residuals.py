@@ -9,14 +9,13 @@ from jaxlib.mlir.dialects import func
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
+from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, callee, create, functions, kind_and_stage, operations
+from jaxpp.ir.functions import body_of, call, create, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
-_READERS = ("recompute", *BACKWARDS)
 HOST = "pinned_host"
 
 
@@ -62,23 +61,16 @@ class OffloadResiduals(Pass):
         if not stages:
             return
         check_tasks(module, loop.body)
-        by_name = functions(module)
-        tasks = {kind_and_stage(by_name[callee(op)]): op for op in operations(loop.body) if op.name == "func.call"}
+        tasks = tasks_of(module, loop)
         for stage in sorted(stages):
-            readers = [tasks[kind, stage] for kind in _READERS if (kind, stage) in tasks]
-            if ("forward", stage) in tasks and readers:
-                _offload(module, loop, tasks["forward", stage], readers)
+            residuals = residuals_of(loop, tasks, stage)
+            if residuals:
+                _offload(module, residuals, tasks["forward", stage], readers_of(tasks, stage))
 
 
-def _offload(module: ir.Module, loop: MicrobatchLoop, forward: ir.Operation, readers: Sequence[ir.Operation]) -> None:
-    made = filter(loop.is_of_a_task, forward.operands)
-    residuals = [
-        value
-        for value in dict.fromkeys([*made, *forward.results])
-        if any(use.owner.operation in readers for use in value.uses)
-    ]
-    if not residuals:
-        return
+def _offload(
+    module: ir.Module, residuals: Sequence[ir.Value], forward: ir.Operation, readers: Sequence[ir.Operation]
+) -> None:
     first = next(op for op in operations(forward.block) if op in readers)
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
     held = _copy(module, "offload", residuals, forward, ir.InsertionPoint.after(forward))

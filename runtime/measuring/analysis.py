@@ -67,9 +67,9 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
 
 
 def calls(program: Program, mesh: int) -> Counter[str]:
-    """How often a mesh calls each compiled function in a step: what only copies is not compiled, and costs no FLOPs."""
+    """How often a mesh calls each compiled function in a step: copies and the user's own functions cost no FLOPs."""
     names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
-    return Counter({name: count for name, count in names.items() if not program.functions[name].is_copy})
+    return Counter({name: count for name, count in names.items() if program.functions[name].is_compiled})
 
 
 def sent_bytes(program: Program, mesh: int) -> int:
@@ -212,6 +212,6 @@ class _BufferWalk:
             else:
                 self.buffers[register] = self.buffers[call.operands[donor]]
                 taken.add(call.operands[donor])
-        if not function.is_copy:
+        if function.is_compiled:
             self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
         return taken
