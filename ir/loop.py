@@ -85,7 +85,7 @@ class MicrobatchLoop:
         )
 
     def write(self) -> None:
-        """Write this on the loop, as `jaxpp.microbatch_loop`."""
+        """Write these fields on the loop, as `jaxpp.microbatch_loop`."""
         self.op.attributes[at.LOOP] = ir.DictAttr.get(
             {
                 "length": at.i64(self.length),

@@ -26,7 +26,7 @@ def write_file(path: str, data: bytes) -> None:
         if os.path.exists(path):
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no file of half the bytes stays
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise

@@ -41,11 +41,11 @@ class PlaceResiduals(Pass):
         loop = MicrobatchLoop.of(module)
         body = _Uses(loop)
         stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
-        # All of it is chosen before the first edit, which changes the hash of an operation.
+        # The residuals of all stages are chosen before the first edit: an edit changes the hash of an operation.
         for stage, (moved, again) in [(stage, stage.residuals()) for stage in stages]:
             for op in moved:
                 set_task(op, stage.forward)
-            for op in reversed(again):  # a copy uses the copies of what it is made of
+            for op in reversed(again):  # in reverse, so that a copy uses the copies of its operands
                 copy_into(stage.backward, op)
 
 
@@ -86,20 +86,20 @@ class _Stage:
     backward: StageTask
 
     def residuals(self) -> tuple[list[ir.Operation], list[ir.Operation]]:
-        """What moves from the backward to the forward, and what the backward computes again, in program order."""
+        """Return what moves from the backward to the forward, and what the backward computes again, in program order."""
         tasks = self.body.tasks
         early, late = (
             [op for op, task in tasks.items() if task == half and not boundary.is_mark(op)]
             for half in (self.forward, self.backward)
         )
-        if not early:  # a stage without a forward of its own must not get one
+        if not early:  # a stage without a forward function must not get one
             return [], []
         wanted = [value for op, task in self.body.marks if task == self.backward for value in op.operands]
         moved, again = divide(self, late, wanted)
         return [op for op in tasks if op in moved], self._bounded([op for op in tasks if op in again])
 
     def _bounded(self, again: Sequence[ir.Operation]) -> list[ir.Operation]:
-        """The operations of `again` without long chains: of a chain that is too long, one value is kept as a residual.
+        """Return `again` without long chains: of a chain that is too long, one value is kept as a residual.
 
         XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
         and computed, once for each of its values.

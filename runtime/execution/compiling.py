@@ -74,7 +74,7 @@ def compile_program(
         try:
             meshes = meshes_of[name]
             made, failure = _compile_function(program, name, meshes, submeshes, options, host_callbacks)
-        except Exception as error:
+        except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for mesh {meshes_of[name][0]}")
             raise
         finally:
@@ -95,7 +95,7 @@ def compile_program(
                 for each in done:
                     each.result()
                 progress.report(len(names) - len(pending), running.copy())
-        except BaseException:
+        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if failures:

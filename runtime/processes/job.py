@@ -101,7 +101,7 @@ def interruptible(function: Callable[[], None]) -> None:
     def run() -> None:
         try:
             function()
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it is raised again in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="jaxpp-together", daemon=True)

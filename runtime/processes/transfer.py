@@ -162,7 +162,7 @@ class Transport:
         else:
             try:
                 error = self._waiter.wait(array, lambda seconds: self._look(waiting, seconds))
-            except BaseException:
+            except BaseException:  # Ctrl-C too: what was waited for may still come, and be taken for something else
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
@@ -191,7 +191,7 @@ class Transport:
                 )
             except WireError as error:
                 self._fail(error, waiting)
-            except BaseException:
+            except BaseException:  # likewise
                 self.disconnect(peer)
                 raise
         return transfer.arrays[array.index]

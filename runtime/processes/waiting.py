@@ -85,6 +85,6 @@ def failure(array: Any) -> Exception | None:
     """What a wait for the array raises; None when it has arrived."""
     try:
         array.block_until_ready()
-    except Exception as error:
+    except Exception as error:  # of XLA, or of any kind that a host callback raised; the caller reports it
         return error
     return None
