@@ -48,7 +48,7 @@ class Accumulator:
     microbatches: dict[int, list[int]] = field(default_factory=dict)
 
     def part(self, mesh: int, ip: ir.InsertionPoint) -> ir.Value:
-        """Return the accumulator of `mesh`: the first starts from the loop's initial value, others of a sum from zero."""
+        """Return the accumulator of `mesh`: the first starts from the initial value, others of a sum from zero."""
         if mesh not in self.parts:
             zero = bool(self.parts) and self.operator == ADD
             self.parts[mesh] = self.initial
@@ -108,7 +108,7 @@ def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation
 def _follow(
     loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
 ) -> bool:
-    """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries the result."""
+    """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries it."""
     while True:
         use = _only_use(accumulator.values[-1])
         if use is None:

@@ -1,4 +1,4 @@
-"""What XLA gets wrong of a module that is right, and what it is given instead."""
+"""Rewrites of correct modules that XLA would compile wrongly."""
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy

@@ -86,7 +86,7 @@ class _Stage:
     backward: StageTask
 
     def residuals(self) -> tuple[list[ir.Operation], list[ir.Operation]]:
-        """Return what moves from the backward to the forward, and what the backward computes again, in program order."""
+        """Return what moves from the backward to the forward and what the backward recomputes, in program order."""
         tasks = self.body.tasks
         early, late = (
             [op for op, task in tasks.items() if task == half and not boundary.is_mark(op)]
