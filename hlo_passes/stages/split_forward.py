@@ -91,7 +91,7 @@ class SplitForward(Pass):
         for op in operations(loop.body):
             keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
             if keep is not None:
-                _SplitForward(module, loop, by_name, op).split(keep)
+                _SplitForward(module, loop, functions(module), op).split(keep)  # those of the splits before, too
 
 
 def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
@@ -190,8 +190,7 @@ class _SplitForward:
         return own, others
 
     def _is_backward(self, op: ir.Operation) -> bool:
-        function = self.by_name.get(callee(op)) if op.name == "func.call" else None  # a recompute is none of them
-        kind, stage = ("", -1) if function is None else kind_and_stage(function)
+        kind, stage = kind_and_stage(self.by_name[callee(op)]) if op.name == "func.call" else ("", -1)
         return kind in BACKWARDS and stage == self._stage
 
     def _recomputed(
