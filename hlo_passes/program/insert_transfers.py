@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
@@ -244,7 +244,7 @@ class _Cut:
             types = ir.FunctionType.get([a.type for a in block.arguments], [value.type for value in values])
             function.attributes["function_type"] = ir.TypeAttr.get(types)
             at.set_tables(function, results=entries)
-            ir.Operation.create("func.return", operands=values, ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+            func.return_(values, ip=ir.InsertionPoint(block), loc=self._unknown)
         for block in self.blocks:
             _thread_tokens(block)
         self._main.erase()

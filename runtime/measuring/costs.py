@@ -141,7 +141,7 @@ def _other_kinds(
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:
-    """Return the median over messages, in seconds; what a task sends to a mesh is one message, as long as its longest copy."""
+    """Return the median over messages, in seconds. What a task sends to a mesh is one, as long as its longest copy."""
     found: list[float] = []
     for events in steps:
         messages: dict[tuple[object, ...], float] = {}
