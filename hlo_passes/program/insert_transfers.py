@@ -81,11 +81,10 @@ class _Run:
 
 @dataclass(slots=True)
 class _Receive:
-    """A value that comes from the mesh `source`."""
+    """A value that comes from another mesh."""
 
     value: ir.Value
     channel: int
-    source: int
 
 
 @dataclass(slots=True)
@@ -96,14 +95,14 @@ class _Line:
         arguments: the arguments of its function.
         results: the results of its function.
         steps: constants and calls, and what it receives.
-        sends: for each value that it sends, the (channel, mesh) to which, in the order in which they need it.
+        sends: for each value that it sends the channels, in the order in which other meshes need it.
         known: the values that it has so far.
     """
 
     arguments: list[_Border]
     results: list[_Border]
     steps: list[_Run | _Receive] = field(default_factory=list[Any])
-    sends: dict[ir.Value, list[tuple[int, int]]] = field(default_factory=dict[ir.Value, Any])
+    sends: dict[ir.Value, list[int]] = field(default_factory=dict[ir.Value, Any])
     known: set[ir.Value] = field(default_factory=set[ir.Value])
 
 
@@ -112,12 +111,13 @@ class _Plan:
 
     Attributes:
         lines: what each mesh runs.
-        channels: the attribute of each channel.
+        channels: the attributes of the send and the receive on each channel.
     """
 
     def __init__(self, main: ir.Operation, meshes: int) -> None:
         self.lines = [_Line([], []) for _ in range(meshes)]
-        self.channels: list[ir.Attribute] = []
+        self.channels: list[dict[str, ir.Attribute]] = []
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._main = main
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
@@ -198,21 +198,23 @@ class _Plan:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {mesh} needs is on no mesh", location=where.location)
-        channel = len(self.channels)
-        self.channels.append(stablehlo.ChannelHandle.get(channel, 1))
-        self.lines[source].sends.setdefault(value, []).append((channel, mesh))
-        line.steps.append(_Receive(value, channel, source))
+        hop, channel = (source, mesh), len(self.channels)
+        if hop not in self._pairs:
+            self._pairs[hop] = ir.Attribute.parse(f"dense<[[{source}, {mesh}]]> : tensor<1x2xi64>")
+        handle = stablehlo.ChannelHandle.get(channel, 1)
+        self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[hop]})
+        self.lines[source].sends.setdefault(value, []).append(channel)
+        line.steps.append(_Receive(value, channel))
 
 
 class _Writer:
     """Writes the functions of the meshes in front of `@main`, whose calls move there."""
 
-    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[ir.Attribute]) -> None:
+    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[dict[str, ir.Attribute]]) -> None:
         self._module = module
         self._main = main
         self._channels = channels
         self._shardings = Shardings(module)
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
         self._token_type = ir.Type.parse("!stablehlo.token")
         self._unknown = ir.Location.unknown()
@@ -224,13 +226,13 @@ class _Writer:
         self._token = self._make("stablehlo.create_token", [], [], {}).results[0]
         local: dict[ir.Value, ir.Value] = {}
         local.update(zip((border.value for border in line.arguments), block.arguments, strict=True))
-        self._send(mesh, line, local, local.keys())
+        self._send(line, local, local.keys())
         for step in line.steps:
             if isinstance(step, _Receive):
-                local[step.value] = self._receive(step, mesh)
+                local[step.value] = self._receive(step)
             else:
                 self._run(step, mesh, block, local)
-                self._send(mesh, line, local, step.results)
+                self._send(line, local, step.results)
         returned = [local.get(border.value, border.value) for border in line.results]
         ir.Operation.create("func.return", operands=returned, ip=self._ip, loc=self._unknown)
 
@@ -275,19 +277,19 @@ class _Writer:
             del op.attributes[at.MESHES]
             op.attributes[at.MESH] = at.i64(mesh)
 
-    def _send(self, mesh: int, line: _Line, local: Mapping[ir.Value, ir.Value], values: Iterable[ir.Value]) -> None:
+    def _send(self, line: _Line, local: Mapping[ir.Value, ir.Value], values: Iterable[ir.Value]) -> None:
         """Send those of `values` that other meshes need: last the one that is needed first."""
-        sent = [(line.sends[value], local.get(value, value)) for value in values if value in line.sends]
-        for targets, value in sorted(sent, key=itemgetter(0), reverse=True):
-            for channel, target in targets:
-                attributes = self._channel(channel, mesh, target)
-                self._token = self._make("stablehlo.send", [], [value, self._token], attributes).results[0]
+        sent = [(line.sends[value], value) for value in values if value in line.sends]
+        for channels, value in sorted(sent, key=itemgetter(0), reverse=True):
+            for channel in channels:
+                operands = [local.get(value, value), self._token]
+                self._token = self._make("stablehlo.send", [], operands, self._channels[channel]).results[0]
 
-    def _receive(self, step: _Receive, mesh: int) -> ir.Value:
-        attributes = self._channel(step.channel, step.source, mesh)
+    def _receive(self, step: _Receive) -> ir.Value:
+        attributes = self._channels[step.channel]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
-            attributes[at.SHARDING] = self._received(sharding)
+            attributes = {**attributes, at.SHARDING: self._received(sharding)}
         value, self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes).results
         return value
 
@@ -297,15 +299,6 @@ class _Writer:
         """An operation whose last result is a token."""
         types = [*types, self._token_type]
         return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
-
-    def _channel(self, channel: int, source: int, target: int) -> dict[str, ir.Attribute]:
-        """The attributes of a send or receive."""
-        if (source, target) not in self._pairs:
-            self._pairs[source, target] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
-        return {
-            "channel_handle": self._channels[channel],
-            "source_target_pairs": self._pairs[source, target],
-        }
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""
