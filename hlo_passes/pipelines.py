@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
@@ -43,6 +44,8 @@ def mpmd(
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
     recompute: str = "",
+    offload: str = "",
+    memory_limit: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -52,11 +55,14 @@ def mpmd(
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
         recompute: option `keep` of `split-forward`.
+        offload: option `stages` of `offload-residuals`.
+        memory_limit: option of `verify-program`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
@@ -70,7 +76,7 @@ def mpmd(
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
-        OffloadResiduals(),  # what the backwards read, when they are cut
+        OffloadResiduals(offload),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -78,7 +84,7 @@ def mpmd(
         InsertTransfers(),  # needs everything on a mesh
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(),  # the proof, and the peaks of memory
+        VerifyProgram(memory_limit),  # the proof, and the peaks of memory
     )
 
 

@@ -1,7 +1,7 @@
 """`split-forward`: the residuals of a stage made again by a task of their own, where the schedule asks for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -91,7 +91,7 @@ class SplitForward(Pass):
         for op in operations(loop.body):
             keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
             if keep is not None:
-                _SplitForward(module, loop, by_name, op).split(keep)
+                _SplitForward(module, loop, functions(module), op).split(keep)  # those of the splits before, too
 
 
 def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
@@ -106,13 +106,7 @@ def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> 
         named |= _waiting_stages(loop.plan)
     if named <= present:
         return loop
-    try:
-        schedule = schedules.recompute(loop.plan, *sorted(named - present))
-    except schedules.ScheduleError as error:
-        raise PassError(str(error), location=loop.op.location) from error
-    made = replace(loop, schedule=str(schedule))
-    made.write()
-    return made
+    return loop.rescheduled(lambda plan: schedules.recompute(plan, *sorted(named - present)))
 
 
 def _waiting_stages(schedule: schedules.Schedule) -> set[int]:
@@ -190,8 +184,7 @@ class _SplitForward:
         return own, others
 
     def _is_backward(self, op: ir.Operation) -> bool:
-        function = self.by_name.get(callee(op)) if op.name == "func.call" else None  # a recompute is none of them
-        kind, stage = ("", -1) if function is None else kind_and_stage(function)
+        kind, stage = kind_and_stage(self.by_name[callee(op)]) if op.name == "func.call" else ("", -1)
         return kind in BACKWARDS and stage == self._stage
 
     def _recomputed(
