@@ -7,6 +7,7 @@ from typing import Final
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
+from jaxpp.schedules.kinds import KIND_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,21 @@ def operations_of(module: ir.Module) -> dict[str, bool]:
     if not isinstance(said, ir.DictAttr):
         return {}
     return {named.name: named.attr == ir.StringAttr.get("residuals", said.context) for named in said}
+
+
+def parse_operations(text: str) -> dict[str, bool]:
+    """What `operations_of` returns, from text: `tick,log:residuals`.
+
+    Raises:
+        ValueError: a part is no name of a kind, or asks for something else than residuals.
+    """
+    found: dict[str, bool] = {}
+    for word in filter(None, text.split(",")):
+        name, colon, reads = word.partition(":")
+        if not KIND_NAME.fullmatch(name) or (colon and reads != "residuals"):
+            raise ValueError(f"operations: expected KIND or KIND:residuals, found '{word}'")
+        found[name] = bool(colon)
+    return found
 
 
 def write_operations(module: ir.Module, operations: Mapping[str, bool]) -> None:
