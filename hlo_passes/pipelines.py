@@ -28,7 +28,7 @@ from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
 from jaxpp.hlo_passes.stages.call_operations import CallOperations
-from jaxpp.hlo_passes.stages.offload_residuals import OffloadResiduals
+from jaxpp.hlo_passes.stages.move_residuals import MoveResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
@@ -64,7 +64,7 @@ def mpmd(
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         SplitForward(),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
-        OffloadResiduals(),  # what the backwards read, when they are cut
+        MoveResiduals(),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -79,7 +79,7 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    OffloadResiduals: VerifyTasks(),  # the last pass of the phase
+    MoveResiduals: VerifyTasks(),  # the last pass of the phase
     FuseTasks: VerifyUnrolled(),
     ShareFunctions: VerifyPlaced(),
 }

@@ -11,7 +11,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.ir.functions import body_of, callee, create, functions, kind_and_stage, main_of, operations, terminator
+from jaxpp.ir.kinds import form_of
 from jaxpp.ir.mesh_functions import meshes_of
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
@@ -23,6 +24,7 @@ class InsertTransfers(Pass):
     """Cuts `@main` into one function `@mesh_k` per mesh: the calls of that mesh in order, sends and receives.
 
     A value is sent right after it is made, and received right before its first use; once per value and destination.
+    Only what a `load` takes is sent when its turn comes in `@main`: until then it waits where it was evicted to.
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
     of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
@@ -68,6 +70,7 @@ class _Cut:
         self._home: dict[ir.Value, int] = {}
         self._constants: dict[ir.Value, ir.Operation] = {}
         self._sent: dict[ir.Value, ir.Operation] = {}
+        self._late = {name for name, function in functions(module).items() if _sends_late(function)}
         self._channel = 0
         self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
@@ -145,8 +148,9 @@ class _Cut:
         if not meshes:
             raise PassError(f"a {name} on no mesh", location=op.location, hint="run infer-placement first")
         values, results = list(op.operands), list(op.results)
+        late = callee(op) in self._late
         for mesh in (*meshes[1:], meshes[0]):
-            operands = [self.local(value, mesh) for value in values]
+            operands = [self.local(value, mesh, late=late) for value in values]
             here = op
             if mesh == meshes[0]:
                 self.blocks[mesh].append(op)
@@ -162,18 +166,18 @@ class _Cut:
                 here.attributes[at.MESH] = at.i64(mesh)
         self._home.update(dict.fromkeys(results, meshes[0]))
 
-    def local(self, value: ir.Value, mesh: int) -> ir.Value:
-        """What stands for `value` on `mesh`, sent there now if it isn't there yet."""
+    def local(self, value: ir.Value, mesh: int, *, late: bool = False) -> ir.Value:
+        """What stands for `value` on `mesh`, sent there if it isn't there yet: when it is made or, `late`, now."""
         found = self._local[mesh].get(value)
         if found is None:
             if value in self._constants:
                 found = self._constants[value].clone(ir.InsertionPoint(self.blocks[mesh])).results[0]
             else:
-                found = self._transfer(value, mesh)
+                found = self._transfer(value, mesh, late=late)
             self._local[mesh][value] = found
         return found
 
-    def _transfer(self, value: ir.Value, target: int) -> ir.Value:
+    def _transfer(self, value: ir.Value, target: int, *, late: bool) -> ir.Value:
         if value not in self._home:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
@@ -187,7 +191,7 @@ class _Cut:
         self._channel += 1
         after = self._sent.get(here) or defining_op(here) or defining_op(self._tokens[source])
         assert after is not None  # a token has its operation
-        ip = ir.InsertionPoint.after(after)
+        ip = ir.InsertionPoint(self.blocks[source]) if late else ir.InsertionPoint.after(after)
         self._sent[here] = self._make("stablehlo.send", [], [here, self._tokens[source]], attributes, ip)
         sharding = self._shardings.of(value)
         if sharding is not None:
@@ -248,6 +252,10 @@ class _Cut:
         for block in self.blocks:
             _thread_tokens(block)
         self._main.erase()
+
+
+def _sends_late(function: ir.Operation) -> bool:
+    return form_of(kind_and_stage(function)[0]).sends_late
 
 
 def _meshes(entries: Sequence[dict[str, ir.Attribute]]) -> list[list[int]]:

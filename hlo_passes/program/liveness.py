@@ -59,13 +59,15 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
     are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
-    has one; and not while they are in the memory of the host.
+    has one; and not while they are in the memory of the host. Those that are evicted are alive on their mesh in the
+    forward, on the other one until they are sent back, and from the load on.
     """
     microbatches: list[frozenset[int] | int | None] = [None] * len(specs)
     death = _deaths(sequence, len(specs))
     known: dict[tuple[int, int], dict[int, int]] = {}
     """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
     spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    forwards: dict[tuple[int, int], int] = {}
     for index, each in enumerate(sequence):
         if isinstance(each, Receive):
             microbatches[each.result] = _RECEIVED
@@ -79,9 +81,15 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
                 since = known.setdefault((stage, microbatch), {})
                 if kind == "recompute":  # what it reads is not what it saves
                     since.clear()
-                kept = [register for register in own if register in since and not specs[register].memory]
+                kept = [(since[r], death[r]) for r in own if r in since and not specs[r].memory]
+                if kind == "forward":
+                    forwards[stage, microbatch] = index
+                elif kind == "evict":
+                    kept = [(index, death[register]) for register in each.results]
+                elif kind == "load" and (stage, microbatch) in forwards:
+                    kept = [(forwards[stage, microbatch],) * 2]
                 if kept:
-                    spans.setdefault((stage, microbatch), []).extend([(since[r], death[r]) for r in kept])
+                    spans.setdefault((stage, microbatch), []).extend(kept)
                 for register in (*own, *each.results):
                     since.setdefault(register, index)
     change = [0] * (len(sequence) + 2)

@@ -150,6 +150,7 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.Eager1F1B(4), "eager-1f1b", {}),
     (S.ZeroBubble(num_stages=4), "zb-h1", {}),
     (S.ZeroBubbleH2(4), "zb-h2", {}),
+    (S.BPipe(4), "bpipe", {}),
     (S.Chimera(4), "chimera", {}),
     (S.DualPipe(4), "dualpipe", {}),
     (S.Seq1F1B(4, slices=3), "seq1f1b", {"slices": 3}),
