@@ -66,6 +66,7 @@ def _every_task_is_fine(graph: Graph) -> bool:
         not graph.partners
         and distinct == len(graph.tasks)
         and graph.rules.keys() >= graph.numbers.keys()
+        and not any(graph.rules[kind].peer for kind in graph.numbers)
         and all(map(set.issubset, on_meshes, held))
     )
 

@@ -50,7 +50,7 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
     ("build", "message"),
     [
         (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
-        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis; did you mean 'gpipe'?"),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, bpipe; did you mean 'gpipe'?"),
         (
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",
@@ -125,6 +125,7 @@ DIGESTS = {
     "bitpipe": "e81ed12c",
     "seq1f1b": "8f1e12a1",
     "gis": "49beb0ae",
+    "bpipe": "1771ce31",
 }
 
 
