@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
@@ -37,7 +38,12 @@ from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
-    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
+    schedule: str = "",
+    meshes: int = 0,
+    *,
+    gather_weights: str = "microbatch",
+    scatter_gradients: str = "microbatch",
+    recompute: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -46,11 +52,13 @@ def mpmd(
         meshes: the number of meshes of a schedule given by name.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
+        recompute: option `keep` of `split-forward`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
@@ -62,7 +70,7 @@ def mpmd(
         PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
-        SplitForward(),  # after the backward's halves, which read the residuals that are made again
+        SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
         MoveResiduals(),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order

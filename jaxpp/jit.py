@@ -11,6 +11,7 @@ import jax.core
 from jaxpp._compat import trace_context
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh
@@ -38,6 +39,7 @@ def mpmd_jit_with_loop(
     compiler_options: Mapping[str, Any] | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    recompute: Recompute | None = None,
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -66,6 +68,10 @@ def mpmd_jit_with_loop(
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
+            "inputs"; "selective": all but products with weights is done again; or a share of the forward's FLOPs, from
+            0 to 1, that may be done again. A mapping says it stage by stage. Where the schedule has recomputes it is
+            about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
@@ -83,6 +89,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes["recompute"] = keep_text(recompute)
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +17,9 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, mic
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.ir import attributes as at
-from jaxpp.ir.mesh_functions import stacked_arguments
+from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
+from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.schedules.given import as_text
 
@@ -47,6 +49,14 @@ class ProgramModule:
         Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
         """
         return once_per_step_bytes(self.module)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The most bytes that are alive at once on each mesh, of whole values, arguments included.
+
+        Without the temporaries of the tasks, and without what is in the memory of the host.
+        """
+        return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
 
     @property
     def rows_sent_bytes(self) -> int:
@@ -83,10 +93,21 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
             f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
+    _warn_of_idle(meshes, mesh)
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
     return ProgramModule(module)
+
+
+def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
+    if 0 < meshes < mesh.mpmd_dim:
+        idle = mesh.mpmd_dim - meshes
+        warnings.warn(
+            f"the schedule runs on {meshes} of the {mesh.mpmd_dim} meshes of axis '{mesh.mpmd_axis_name}': "
+            f"{idle} {'stays' if idle == 1 else 'stay'} idle",
+            stacklevel=100,  # the step that is compiled names no line of the user's
+        )
 
 
 def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:

@@ -1,7 +1,6 @@
 """From a JAX function to one ordinary StableHLO module that serves every submesh."""
 
 import functools
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -12,13 +11,13 @@ import jax
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
-from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
+from jaxpp._compat import host_callbacks, other_devices, own_copy, source_of_ordered_effect
 from jaxpp.ir import attributes as at
 from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
-from jaxpp.lowering.locations import raised_at, source_line
+from jaxpp.lowering.locations import source_line
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
@@ -171,16 +170,6 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
     return traced
 
 
-# What JAX says when a constraint in the function names another mesh than that of the trace.
-_OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "should match the mesh")
-
-
-def _place_of(error: ValueError) -> str:
-    """`train.py:12: `, to begin a message with: the place in a message of JAX that compares devices; else nothing."""
-    found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
-    return f"{found[1]}: " if found else ""
-
-
 @dataclass(frozen=True)
 class _Request:
     """What the user gave, ready to be traced over a mesh."""
@@ -210,37 +199,51 @@ class _Request:
             arguments_.check_arrays(name, argument)
 
     def lowered(self) -> tuple[Any, Any, Placer]:
-        """Trace and lower over the whole mesh; over one submesh when the function's own constraints name that."""
-        try:
-            return self._lowered_over(self.mpmd_mesh.jax_mesh)
-        except ValueError as error:
-            if not any(sign in str(error) for sign in _OTHER_MESH):
-                raise
-            try:
-                return self._lowered_over(self.mpmd_mesh.lowering_mesh())
-            except ValueError as second:
-                if not any(sign in str(second) for sign in _OTHER_MESH):
-                    raise error from None
-                raise ValueError(
-                    f"{_place_of(second) or raised_at(error)}a sharding or shard_map names other devices than those of "
-                    "the mpmd mesh, fewer, or in another order; every stage is traced for the same mesh: name that, as "
-                    "mpmd_mesh.jax_mesh or mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
-                ) from None
+        """Trace and lower over the whole mesh; over one submesh where the function's own shardings name that.
 
-    def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Placer]:
-        placer = Placer(self.mpmd_mesh, mesh)
+        What was traced says which devices a constraint names. A `shard_map`, though, refuses any mesh but that of the
+        trace while it is traced: only tracing over both tells which one it names. The first of two errors is raised.
+        """
+        refused: ValueError | None = None
+        for mesh in self._meshes():
+            placer = Placer(self.mpmd_mesh, mesh)
+            try:
+                traced, lowered = self._lowered_over(placer)
+            except ValueError as error:
+                refused = refused or error
+                continue
+            if lowered is not None:
+                return traced, lowered, placer
+            others = other_devices(traced.jaxpr.jaxpr, mesh)
+            refused = ValueError(
+                f"{others}: a sharding or shard_map names other devices than those of the mpmd mesh, fewer, or in "
+                "another order; every stage is traced for the same mesh: name that, as mpmd_mesh.jax_mesh or "
+                "mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
+            )
+        assert refused is not None
+        raise refused
+
+    def _meshes(self) -> list[Mesh]:
+        """The meshes over which the function may be traced, the whole one first: those of the size of the caller's."""
+        meshes = list(dict.fromkeys((self.mpmd_mesh.jax_mesh, self.mpmd_mesh.lowering_mesh())))
+        context = jax.sharding.get_abstract_mesh()
+        return [mesh for mesh in meshes if mesh.size == context.size] or meshes
+
+    def _lowered_over(self, placer: Placer) -> tuple[Any, Any]:
+        """The function traced over a mesh, and lowered; not lowered where it names other devices."""
         options = dict(self.donation)
         if self.out_shardings is not None:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
-        jitted = self._jitted(options)
         args, kwargs = self._described(placer)
-        ambient = nullcontext() if _has_mesh() else jax.set_mesh(mesh)
+        ambient = nullcontext() if _has_mesh() else jax.set_mesh(placer.mesh)
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             try:
-                traced = jitted.trace(*args, **kwargs)
+                traced = self._jitted(options).trace(*args, **kwargs)
                 _check_effects(traced)
-                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+                if other_devices(traced.jaxpr.jaxpr, placer.mesh):
+                    return traced, None
+                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms)
             except ValueError:
                 self._check_results(placer, args, kwargs)
                 raise

@@ -90,7 +90,7 @@ def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operatio
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _FusedCalls:
     """Calls that become one.
 
     Attributes:
@@ -107,7 +107,7 @@ class _Group:
     used: set[tuple[int, int]]
 
 
-def _read(calls: list[ir.Operation]) -> _Group:
+def _read(calls: list[ir.Operation]) -> _FusedCalls:
     inside: dict[ir.Value, tuple[int, int]] = {}
     shared: dict[ir.Value, int] = {}
     arguments: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ def _read(calls: list[ir.Operation]) -> _Group:
         signature.append((callee(op), tuple(sources)))
         inside.update((result, (number, n)) for n, result in enumerate(op.results))
     used = {place for value, place in inside.items() if any(use.owner.operation not in calls for use in value.uses)}
-    return _Group(calls, tuple(signature), arguments, used)
+    return _FusedCalls(calls, tuple(signature), arguments, used)
 
 
 def _is_shared(value: ir.Value) -> bool:
@@ -141,10 +141,10 @@ class _Fused:
     """One new function, for all groups of one signature."""
 
     signature: Signature
-    groups: list[_Group] = field(default_factory=list[_Group])
+    groups: list[_FusedCalls] = field(default_factory=list[_FusedCalls])
     used: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
 
-    def add(self, group: _Group) -> None:
+    def add(self, group: _FusedCalls) -> None:
         """Serve `group` too."""
         self.groups.append(group)
         self.used.update(dict.fromkeys(sorted(group.used)))
@@ -208,7 +208,7 @@ def _tasks(
 
 
 def _replace(
-    group: _Group,
+    group: _FusedCalls,
     name: str,
     results: Sequence[tuple[int, int]],
     types: Sequence[ir.Type],

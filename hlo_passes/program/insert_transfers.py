@@ -132,7 +132,7 @@ class _Cut:
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
         for use in argument.uses:
-            if self._stacks.slices[use.owner.operation].number == block:
+            if self._stacks.slices[use.owner.operation] == block:
                 return use.owner.operation.results[0]
         return argument
 

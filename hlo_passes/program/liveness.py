@@ -79,8 +79,9 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
                 # A sum that earlier microbatches added to is none of this one's.
                 own = [register for register in each.operands if _is_of(microbatch, microbatches[register])]
                 since = known.setdefault((stage, microbatch), {})
-                if kind == "recompute":  # what it reads is not what it saves
-                    since.clear()
+                if kind == "recompute":  # what it reads is none of the residuals that it makes
+                    for register in own:
+                        since.pop(register, None)
                 kept = [(since[r], death[r]) for r in own if r in since and not specs[r].memory]
                 if kind == "forward":
                     forwards[stage, microbatch] = index

@@ -73,7 +73,7 @@ class Value:
         node: what defines it.
         consumers: the nodes that use it.
         sinks: the meshes whose tasks use it, or that keep it for the next step.
-        demand: the meshes that use it, also for what is rematerialised there (`Graph.find_demand`).
+        demand: the meshes that use it, also for what is rematerialised there (`PlacementGraph.find_demand`).
     """
 
     ssa: ir.Value
@@ -95,7 +95,7 @@ class TaskUse:
     value: Value
 
 
-class Graph:
+class PlacementGraph:
     """The operations of `@main` outside of the tasks, without those that take blocks of stacks or put them together.
 
     Attributes:
@@ -121,8 +121,8 @@ class Graph:
         self.task_uses: list[TaskUse] = []
         self._sizes: dict[ir.Type, int] = {}
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
-        for op, block in self.stacks.slices.items():
-            self._define(op.results[0], Node(meshes=1 << block.mesh, fixed=True))
+        for op in self.stacks.slices:
+            self._define(op.results[0], Node(meshes=1 << self.stacks.home_of(op), fixed=True))
         self._read_operations()
         self._read_results()
         self._drop_dead()

@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
 from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
 from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops
 from jaxpp.ir.counted import counted_loops, counters, trips
-from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, is_used
@@ -58,7 +58,7 @@ def _plans(
     made = needs.products(early)
     for op in ops:
         if op in loops:
-            body = op.regions[1].blocks[0]
+            body = loop_body(op)
             late = [argument for argument in body.arguments if argument in live and argument not in early]
             if len(late) < len(body.arguments) and not needs.products(needs.behind(late)) <= made:
                 plans.append(_Plan(op, _plans(operations(body), loops, needs, early, live)))
@@ -85,7 +85,7 @@ class _Known:
         """Find what is free among the results of `ops` and inside of `loops`."""
         for op in ops:
             if op in loops:
-                body = op.regions[1].blocks[0]
+                body = loop_body(op)
                 self.free.update(body.arguments[position] for position, *_ in counters(op))
                 self.add_free(operations(body), loops)
             elif is_cheap(op) and all(value in self.free for value in operands_with_captures(op)):
@@ -110,10 +110,10 @@ class _LoopHalves:
     """
 
     def __init__(self, loop: ir.Operation, known: _Known) -> None:
-        body = loop.regions[1].blocks[0]
+        body = loop_body(loop)
         self._loop, self._known, self._trips = loop, known, trips(loop) or 0
         self._ops = [op for op in operations(body)[:-1] if known.replaced.isdisjoint(op.results)]
-        self._next = dict(zip(body.arguments, terminator(body).operands, strict=True))
+        self._next: dict[ir.Value, ir.Value] = dict(zip(body.arguments, terminator(body).operands, strict=True))
         self._before_barriers = _before_barriers(self._ops)
         self._operands = {op: list(map(self._past, operands_with_captures(op))) for op in self._ops}
         self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self._ops for result in op.results}

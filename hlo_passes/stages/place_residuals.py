@@ -39,7 +39,7 @@ class PlaceResiduals(Pass):
     def run(self, module: ir.Module) -> None:
         """Place the residuals of the loop of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
-        body = _Body(loop)
+        body = _Uses(loop)
         stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
         # All of it is chosen before the first edit, which changes the hash of an operation.
         for stage, (moved, again) in [(stage, stage.residuals()) for stage in stages]:
@@ -49,7 +49,7 @@ class PlaceResiduals(Pass):
                 copy_into(stage.backward, op)
 
 
-class _Body:
+class _Uses:
     """The operations of the loop's body.
 
     Attributes:
@@ -81,7 +81,7 @@ class _Body:
 class _Stage:
     """The forward and the backward of one stage, as the halves that `divide` moves operations between."""
 
-    body: _Body
+    body: _Uses
     forward: StageTask
     backward: StageTask
 

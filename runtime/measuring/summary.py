@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
+from jaxpp.ir.flops import matrix_flops
 from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.measuring.analysis import (
     MemoryStats,
@@ -15,7 +16,6 @@ from jaxpp.runtime.measuring.analysis import (
     sent_bytes,
     stages,
 )
-from jaxpp.runtime.measuring.flops import matrix_flops
 from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text
 
 _COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
