@@ -88,7 +88,7 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
                 elif kind == "evict":
                     kept = [(index, death[register]) for register in each.results]
                 elif kind == "load" and (stage, microbatch) in forwards:
-                    kept = [(forwards[stage, microbatch],) * 2]
+                    kept = [(forwards[stage, microbatch], forwards[stage, microbatch])]
                 if kept:
                     spans.setdefault((stage, microbatch), []).extend(kept)
                 for register in (*own, *each.results):

@@ -1,5 +1,7 @@
 """Activations on a peer: BPipe's numbers, any counts, and what is refused."""
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable
 
 import pytest
