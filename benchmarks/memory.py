@@ -74,11 +74,15 @@ def lower(model: Any, batch: int, way: str, text: Any, parameters: Any) -> Any:
     def train_step(parameters: Any, text: Any) -> Any:
         one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
         losses, gradients = jaxpp.treduce(one, text, schedule=plan, operation=(jaxpp.Concat(), jaxpp.Add))
-        return jax.tree.map(lambda w, g: w - RATE / len(text) * g, parameters, gradients), losses.mean()
+        return jax.tree.map(partial(_updated, RATE / len(text)), parameters, gradients), losses.mean()
 
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, recompute=WAYS[way], donate_argnums=0)
     return step.lower(parameters, text)
+
+
+def _updated(rate: float, weight: Any, gradient: Any) -> Any:
+    return weight - rate * gradient
 
 
 def analyse(lowered: Any) -> Plan:
