@@ -19,11 +19,13 @@ class Form:
         optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
         is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
             copies, and compiles nothing.
+        sends_late: what such a task takes from another mesh is sent when its turn comes, not as soon as it is made.
     """
 
     made_by: str
     optional: bool = False
     is_copy: bool = False
+    sends_late: bool = False
 
 
 FORMS: Final[Mapping[str, Form]] = {
@@ -32,8 +34,10 @@ FORMS: Final[Mapping[str, Form]] = {
     "input_grad": Form("split-backward"),
     "weight_grad": Form("split-backward"),
     "recompute": Form("split-forward", optional=True),
-    "offload": Form("offload-residuals", optional=True, is_copy=True),
-    "reload": Form("offload-residuals", optional=True, is_copy=True),
+    "offload": Form("move-residuals", optional=True, is_copy=True),
+    "reload": Form("move-residuals", optional=True, is_copy=True),
+    "evict": Form("move-residuals", optional=True, is_copy=True),
+    "load": Form("move-residuals", optional=True, is_copy=True, sends_late=True),
 }
 """The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""
 
