@@ -44,6 +44,8 @@ def mpmd(
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
     recompute: str = "",
+    offload: str = "",
+    memory_limit: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -53,6 +55,8 @@ def mpmd(
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
         recompute: option `keep` of `split-forward`.
+        offload: option `stages` of `offload-residuals`.
+        memory_limit: option of `verify-program`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -72,7 +76,7 @@ def mpmd(
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
-        OffloadResiduals(),  # what the backwards read, when they are cut
+        OffloadResiduals(offload),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -80,7 +84,7 @@ def mpmd(
         InsertTransfers(),  # needs everything on a mesh
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(),  # the proof, and the peaks of memory
+        VerifyProgram(memory_limit),  # the proof, and the peaks of memory
     )
 
 

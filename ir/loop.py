@@ -1,7 +1,7 @@
 """The microbatch loop in its canonical form (docs/ir.md, section 2)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jaxlib.mlir import ir
@@ -83,6 +83,15 @@ class MicrobatchLoop:
         raise PassError(
             "no microbatch loop in its canonical form", location=main.location, hint="run find-microbatch-loop first"
         )
+
+    def rescheduled(self, change: Callable[[schedules.Schedule], schedules.Schedule]) -> "MicrobatchLoop":
+        """The loop with another schedule, also in the module. Raises PassError where `change` refuses its own."""
+        try:
+            made = replace(self, schedule=str(change(self.plan)))
+        except schedules.ScheduleError as error:
+            raise PassError(str(error), location=self.op.location) from error
+        made.write()
+        return made
 
     def write(self) -> None:
         """Write these fields on the loop, as `jaxpp.microbatch_loop`."""

@@ -1,6 +1,7 @@
 """The program (docs/ir.md, section 6) as plain Python data, as `load` reads it and the runtime runs it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -198,6 +199,13 @@ class Program:
         )
         counts = f"{len(self.functions)} functions, {calls} calls, {sends} sends"
         return f"<Program of {self.meshes} mesh{'es' * (self.meshes != 1)}: {counts}>"
+
+    def shard_bytes(self, mesh: int, spec: TensorSpec) -> tuple[int, int]:
+        """The bytes that a value takes for each device of a mesh: (in its memory, in that of the host)."""
+        sizes = self.axis_sizes[mesh]
+        shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
+        size = spec.bytes // shards
+        return (0, size) if spec.memory else (size, 0)
 
     @cached_property
     def hops(self) -> Mapping[int, Hop]:

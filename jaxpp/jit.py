@@ -17,6 +17,7 @@ from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
+from jaxpp.memory_limit import limit_text
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.step import CompiledStep, LoweredStep
@@ -40,6 +41,7 @@ def mpmd_jit_with_loop(
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
     recompute: Recompute | None = None,
+    memory_limit: int | Sequence[int] | None = None,
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -72,9 +74,13 @@ def mpmd_jit_with_loop(
             "inputs"; "selective": all but products with weights is done again; or a share of the forward's FLOPs, from
             0 to 1, that may be done again. A mapping says it stage by stage. Where the schedule has recomputes it is
             about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
+        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh, by the account of the
+            program: arguments, results and residuals, without the temporaries of compiled tasks. Where `recompute` is
+            not given, the stages of a mesh that needs more compute again as little as is enough, or else offload.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
+        ProgramError: a mesh needs more memory than its limit.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     _check_mesh(mpmd_mesh)
@@ -90,6 +96,7 @@ def mpmd_jit_with_loop(
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
     passes["recompute"] = keep_text(recompute)
+    passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)
 
 

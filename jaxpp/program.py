@@ -4,7 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
@@ -20,6 +20,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.memory_limit import fit
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.schedules.given import as_text
 
@@ -29,9 +30,14 @@ Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 
 @dataclass(frozen=True, repr=False)
 class ProgramModule:
-    """A verified program module (docs/ir.md, section 6)."""
+    """A verified program module (docs/ir.md, section 6).
+
+    kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
+        "recompute", and `stages` of `offload-residuals` under "offload".
+    """
 
     module: ir.Module
+    kept_less: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
         functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
@@ -52,7 +58,7 @@ class ProgramModule:
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """The most bytes that are alive at once on each mesh, of whole values, arguments included.
+        """The most bytes that are alive at once on each device of each mesh, arguments included.
 
         Without the temporaries of the tasks, and without what is in the memory of the host.
         """
@@ -84,7 +90,10 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    passes = mpmd(_schedule_text(module, schedule, mesh.mpmd_dim), mesh.mpmd_dim, **options)
+    text = _schedule_text(module, schedule, mesh.mpmd_dim)
+    if options.get("memory_limit") and not options.get("recompute"):
+        options = fit(module, text, mesh.mpmd_dim, options)
+    passes = mpmd(text, mesh.mpmd_dim, **options)
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
         run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
     meshes = at.integer(module.operation, at.MESHES) or 0
@@ -97,7 +106,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
-    return ProgramModule(module)
+    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")})
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:

@@ -14,7 +14,7 @@ _ANY = range(sys.maxsize)
 
 @dataclass(frozen=True)
 class Peak:
-    """The most that is alive at once on one mesh: bytes of whole values, and microbatches with residuals.
+    """The most that is alive at once on one mesh: bytes on each device, and microbatches with residuals.
 
     host_bytes: of the values in the memory of the host, which `bytes` and `activations` don't count.
     """
@@ -28,8 +28,8 @@ def peak_of(program: Program, mesh: int) -> Peak:
     """The peak of one mesh, arguments and constants included."""
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
-    here = [spec.device_bytes for spec in specs]
-    host = [spec.bytes if spec.memory else 0 for spec in specs]
+    sizes = [program.shard_bytes(mesh, spec) for spec in specs]
+    here, host = ([size[pool] for size in sizes] for pool in (0, 1))
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     return Peak(
         _peak_bytes(sequence, here, given),

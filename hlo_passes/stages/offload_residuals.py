@@ -7,6 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
@@ -30,6 +31,10 @@ class OffloadResiduals(Pass):
 
     Microbatches that the schedule does not offload pass by (`unroll-microbatches`).
 
+    Options:
+        stages: stages that are offloaded although the schedule does not say so, separated by blanks: their tasks are
+            added to the schedule.
+
     Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
 
     ```mlir
@@ -41,10 +46,17 @@ class OffloadResiduals(Pass):
     """
 
     name: ClassVar[str] = "offload-residuals"
+    stages: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(word.isdecimal() for word in self.stages.split()):
+            raise ValueError(f"stages is '{self.stages}', expected numbers of stages")
 
     def run(self, module: ir.Module) -> None:
-        """Add the copies to the loop of `module`."""
+        """Add the copies to the loop of `module`. Raises PassError for a stage that can't be offloaded."""
         loop = MicrobatchLoop.of(module)
+        if self.stages:
+            loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.stages.split())))
         stages = loop.stages_with("offload")
         if not stages:
             return

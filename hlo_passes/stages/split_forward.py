@@ -1,7 +1,7 @@
 """`split-forward`: the residuals of a stage made again by a task of their own, where the schedule asks for it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -106,13 +106,7 @@ def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> 
         named |= _waiting_stages(loop.plan)
     if named <= present:
         return loop
-    try:
-        schedule = schedules.recompute(loop.plan, *sorted(named - present))
-    except schedules.ScheduleError as error:
-        raise PassError(str(error), location=loop.op.location) from error
-    made = replace(loop, schedule=str(schedule))
-    made.write()
-    return made
+    return loop.rescheduled(lambda plan: schedules.recompute(plan, *sorted(named - present)))
 
 
 def _waiting_stages(schedule: schedules.Schedule) -> set[int]:

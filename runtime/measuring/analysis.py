@@ -83,13 +83,6 @@ def sent_bytes(program: Program, mesh: int) -> int:
     )
 
 
-def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
-    """Return the bytes of a value on each device of a mesh; 0 for a value in the memory of the host."""
-    sizes = program.axis_sizes[mesh]
-    shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
-    return spec.device_bytes // shards
-
-
 def stages(program: Program, mesh: int) -> list[int]:
     """The stages that a mesh runs."""
     return sorted({task.stage for task in _tasks(program.sequences[mesh])})
@@ -192,7 +185,7 @@ class _BufferWalk:
         )
 
     def _size(self, register: int) -> int:
-        return device_bytes(self.program, self.mesh, self.program.registers[self.mesh][register])
+        return self.program.shard_bytes(self.mesh, self.program.registers[self.mesh][register])[0]
 
     def _make(self, register: int) -> None:
         self.buffers[register] = register
