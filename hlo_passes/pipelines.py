@@ -8,6 +8,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
@@ -27,6 +28,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.hlo_passes.stages.call_operations import CallOperations
 from jaxpp.hlo_passes.stages.offload_residuals import OffloadResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
@@ -36,7 +38,14 @@ from jaxpp.hlo_passes.stages.verify_tasks import VerifyTasks
 
 
 def mpmd(
-    schedule: str = "", meshes: int = 0, *, gather_weights: str = "microbatch", scatter_gradients: str = "microbatch"
+    schedule: str = "",
+    meshes: int = 0,
+    *,
+    gather_weights: str = "microbatch",
+    scatter_gradients: str = "microbatch",
+    recompute: str = "",
+    offload: str = "",
+    memory_limit: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -45,11 +54,15 @@ def mpmd(
         meshes: the number of meshes of a schedule given by name.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
+        recompute: option `keep` of `split-forward`.
+        offload: option `stages` of `offload-residuals`.
+        memory_limit: option of `verify-program`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings
         AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
@@ -61,8 +74,9 @@ def mpmd(
         PlaceResiduals(),  # after the last pass that makes operations in the loop, some of which may move too
         OutlineStages(),  # before unrolling: one body per task, however many microbatches
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
-        SplitForward(),  # after the backward's halves, which read the residuals that are made again
-        OffloadResiduals(),  # likewise
+        SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
+        CallOperations(),  # likewise; before the residuals go elsewhere
+        OffloadResiduals(offload),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -70,14 +84,14 @@ def mpmd(
         InsertTransfers(),  # needs everything on a mesh
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(),  # the proof, and the peaks of memory
+        VerifyProgram(memory_limit),  # the proof, and the peaks of memory
     )
 
 
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    SplitBackward: VerifyTasks(),
+    OffloadResiduals: VerifyTasks(),  # the last pass of the phase
     FuseTasks: VerifyUnrolled(),
     ShareFunctions: VerifyPlaced(),
 }

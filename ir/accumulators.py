@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import constant, sharded
+from jaxpp.ir.build import combine, constant, sharded
 from jaxpp.ir.counted import constant_integer
 from jaxpp.ir.functions import body_of, callee, kind_and_stage
 from jaxpp.ir.loop import MicrobatchLoop
@@ -17,7 +17,7 @@ from jaxpp.ir.values import defining_op
 ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
 
 
-class Rows(NamedTuple):
+class MicrobatchRows(NamedTuple):
     """Microbatch m writes row `start + step * m` along `dimension`."""
 
     dimension: int
@@ -41,7 +41,7 @@ class Accumulator:
     initial: ir.Value
     sharding: ir.Attribute | None
     operator: str = ""
-    rows: Rows | None = None
+    rows: MicrobatchRows | None = None
     values: list[ir.Value] = field(default_factory=list)
     stages: list[int] = field(default_factory=list)
     parts: dict[int, ir.Value] = field(default_factory=dict)
@@ -73,14 +73,14 @@ class Accumulator:
         for mesh in others:
             with ip, ir.Location.unknown():
                 if self.rows is None:
-                    made = (stablehlo.maximum if self.operator == MAXIMUM else stablehlo.add)(total, self.parts[mesh])
+                    made = combine(self.operator, [total, self.parts[mesh]], ip, ir.Location.unknown())
                 else:
                     made = stablehlo.select(self._mask(self.rows, written), total, self.parts[mesh])
                     written += self.microbatches[mesh]
             total = sharded(made, self.sharding)
         return total
 
-    def _mask(self, rows: Rows, microbatches: Sequence[int]) -> ir.Value:
+    def _mask(self, rows: MicrobatchRows, microbatches: Sequence[int]) -> ir.Value:
         """True in the rows of `microbatches`."""
         shape = ir.RankedTensorType(self.initial.type).shape
         size = shape[rows.dimension]
@@ -149,7 +149,7 @@ def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumula
     return None
 
 
-def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> Rows | None:
+def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> MicrobatchRows | None:
     """The row that a microbatch writes; None unless `op` writes one whole row, a different one for each microbatch."""
     whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
     moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
@@ -158,7 +158,7 @@ def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> Rows | 
     line = _line(loop, call, op.operands[2 + moving[0]])
     if line is None:
         return None
-    rows = Rows(moving[0], *line)
+    rows = MicrobatchRows(moving[0], *line)
     ends = (rows.start, rows.start + rows.step * (loop.length - 1))
     return rows if rows.step and min(ends) >= 0 and max(ends) < whole[rows.dimension] else None
 

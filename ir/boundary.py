@@ -25,6 +25,11 @@ def is_mark(op: ir.Operation) -> bool:
     return op.name == "stablehlo.optimization_barrier" and BOUNDARY in op.attributes
 
 
+def is_barrier(op: ir.Operation) -> bool:
+    """Whether `op` is a barrier that is no stage mark, as `jax.checkpoint` makes them."""
+    return op.name == "stablehlo.optimization_barrier" and BOUNDARY not in op.attributes
+
+
 def read(op: ir.Operation) -> Boundary:
     """The mark that `op` carries. Raises PassError when it has an unknown form."""
     attribute = op.attributes[BOUNDARY]

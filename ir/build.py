@@ -9,7 +9,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import has_side_effect, nested, operations
-from jaxpp.ir.tasks import inherit_task
+from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
 
@@ -21,11 +21,12 @@ def remake(
     *,
     name: str = "",
     ip: ir.InsertionPoint | None = None,
+    empty: bool = False,
 ) -> ir.Operation:
     """Copy `op`, in front of it or at `ip`, with other operands, result types, attributes or another name.
 
-    The copy has all other attributes (the sharding and the task among them) and the location. The regions move into it;
-    the caller erases `op`.
+    The copy has all other attributes (the sharding and the task among them) and the location. The regions move into it,
+    and the caller erases `op`; or, with `empty`, they stay, and those of the copy are for the caller to fill.
     """
     made = ir.Operation.create(
         name or op.name,
@@ -37,7 +38,7 @@ def remake(
         loc=op.location,
     )
     for old, new in zip(op.regions, made.regions, strict=True):
-        for block in list(old.blocks):
+        for block in [] if empty else list(old.blocks):
             block.append_to(new)
     return made
 
@@ -47,6 +48,19 @@ def replace(op: ir.Operation, values: Iterable[ir.Value]) -> None:
     for result, value in zip(list(op.results), list(values), strict=True):
         result.replace_all_uses_with(value)
     op.erase()
+
+
+def combine(operator: str, values: Sequence[ir.Value], ip: ir.InsertionPoint, location: ir.Location) -> ir.Value:
+    """Fold `values` by a binary operation such as `stablehlo.add`, from the first to the last: itself if it is one.
+
+    Each new operation belongs to the latest of the tasks that make its operands.
+    """
+    total, *others = values
+    for other in others:
+        op = ir.Operation.create(operator, [total.type], [total, other], ip=ip, loc=location)
+        set_task(op, latest_task([total, other]))
+        total = op.results[0]
+    return total
 
 
 def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | None = None) -> ir.Value:
@@ -90,32 +104,36 @@ def clone(
     """
     copy = op.clone(ip).operation
     for part in (copy, *nested(copy)):
-        for number, operand in enumerate(part.operands):
+        operands = part.operands
+        for number, operand in enumerate(operands):
             new = values.get(same.get(operand, operand))
             if new is not None:
-                part.operands[number] = new
+                operands[number] = new
     values.update(zip(op.results, copy.results, strict=True))
     return copy
 
 
-def erase_dead(block: ir.Block) -> None:
-    """Erase the operations of a block whose results nobody uses, but for stage marks and what has a side effect.
+def erase_dead(block: ir.Block, *, marks: bool = False) -> None:
+    """Erase the operations of a block whose results nobody uses, but for what has a side effect and stage marks.
 
-    A barrier of several values, as `jax.checkpoint` makes it, keeps those that somebody uses.
+    With `marks` these go too. A barrier of several values, as `jax.checkpoint` makes it, keeps those that are used.
     """
     for op in reversed(operations(block)[:-1]):
         used = [is_used(result) for result in op.results]
         if any(used):
-            if not all(used) and op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op):
+            if not all(used) and boundary.is_barrier(op):
                 split_barrier(op, [[number for number, each in enumerate(used) if each]])
-        elif used and not boundary.is_mark(op) and not has_side_effect(op):
+        elif used and (marks or not boundary.is_mark(op)) and not has_side_effect(op):
             op.erase()
 
 
-def split_barrier(op: ir.Operation, groups: Iterable[Sequence[int]]) -> dict[int, ir.Value]:
-    """Make one barrier for each group of the values of a barrier. Returns the results, by the number of the value."""
+def split_barrier(op: ir.Operation, groups: Iterable[Sequence[int]] = ()) -> dict[int, ir.Value]:
+    """Make one barrier for each group of the values of a barrier, or for each value if no groups are given.
+
+    Returns the results, by the number of the value.
+    """
     results: dict[int, ir.Value] = {}
-    for group in filter(None, groups):
+    for group in filter(None, groups or ([number] for number in range(len(op.operands)))):
         old = [op.results[number] for number in group]
         known = shardings([at.value_sharding(result) for result in old])
         made = remake(op, [op.operands[number] for number in group], [result.type for result in old], known)

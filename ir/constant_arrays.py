@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.counted import handed_on
 from jaxpp.ir.values import defining_op
 
@@ -104,9 +105,7 @@ def is_all_true(value: ir.Value) -> bool:
 def _broadcast(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
     shape = list(ir.RankedTensorType(op.results[0].type).shape)
     sizes = [1] * len(shape)
-    for size, dimension in zip(
-        operands[0].shape, ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]), strict=True
-    ):
+    for size, dimension in zip(operands[0].shape, at.integers(op, "broadcast_dimensions"), strict=True):
         sizes[dimension] = size
     return np.broadcast_to(operands[0].reshape(sizes), shape)
 
@@ -116,7 +115,7 @@ def _reshape(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
 
 
 def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
-    bounds = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices", "strides"))
+    bounds = (at.integers(op, name) for name in ("start_indices", "limit_indices", "strides"))
     return operands[0][tuple(slice(*each) for each in zip(*bounds, strict=True))]
 
 
@@ -136,7 +135,7 @@ def _reduce(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
     inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
     if len(operands) != 2 or inner[0] != "stablehlo.and" or len(inner) != 2 or operands[0].dtype != np.bool_:
         return None
-    return operands[0].all(axis=tuple(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))) & operands[1]
+    return operands[0].all(axis=tuple(at.integers(op, "dimensions"))) & operands[1]
 
 
 _FOLDS: dict[str, Callable[[ir.Operation, list[np.ndarray]], np.ndarray | None]] = {

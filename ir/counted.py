@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.values import defining_op
 
 
@@ -31,13 +31,13 @@ def handed_on(argument: ir.Value) -> ir.Value | None:
     loop = block.owner.operation
     if loop.name != "stablehlo.while":
         return None
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     return loop.operands[number] if terminator(body).operands[number] == body.arguments[number] else None
 
 
 def counters(loop: ir.Operation) -> list[tuple[int, int, int]]:
     """The carried positions that count iterations: (position, start, step), from constants."""
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     found: list[tuple[int, int, int]] = []
     for position, (argument, value, initial) in enumerate(
         zip(body.arguments, terminator(body).operands, loop.operands, strict=True)
@@ -164,7 +164,7 @@ def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
     for op in ops:
         tensors = op.name == "stablehlo.while" and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
         if tensors and trips(op):
-            found += [op, *counted_loops(operations(op.regions[1].blocks[0]))]
+            found += [op, *counted_loops(operations(loop_body(op)))]
     return found
 
 

@@ -40,6 +40,11 @@ def body_of(function: ir.Operation) -> ir.Block:
     return function.regions[0].blocks[0]
 
 
+def loop_body(loop: ir.Operation) -> ir.Block:
+    """The block that a `stablehlo.while` runs in each trip."""
+    return loop.regions[1].blocks[0]
+
+
 def operations(block: ir.Block) -> list[ir.Operation]:
     """The operations of a block, as a list that survives edits."""
     return [op.operation for op in block.operations]

@@ -1,6 +1,7 @@
 """The program (docs/ir.md, section 6) as plain Python data, as `load` reads it and the runtime runs it."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ class Function:
 
     bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
     donates: the arguments whose buffer becomes a result's.
+    is_operation: whether the user's own function of the name `kind` is called in its place; it has no results.
     argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
     result_parts: likewise.
     """
@@ -29,11 +31,17 @@ class Function:
     bytecode: bytes
     argument_parts: tuple[int, ...] = ()
     result_parts: tuple[int, ...] = ()
+    is_operation: bool = False
 
     @property
     def is_copy(self) -> bool:
         """Whether it does nothing but copy each argument to another memory: there is nothing to compile."""
         return any(spec.memory for spec in (*self.arguments, *self.results))
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it is a program of its own: not a copy, and not a function of the user's."""
+        return not (self.is_copy or self.is_operation)
 
     @property
     def donors(self) -> list[int | None]:
@@ -191,6 +199,13 @@ class Program:
         )
         counts = f"{len(self.functions)} functions, {calls} calls, {sends} sends"
         return f"<Program of {self.meshes} mesh{'es' * (self.meshes != 1)}: {counts}>"
+
+    def shard_bytes(self, mesh: int, spec: TensorSpec) -> tuple[int, int]:
+        """The bytes that a value takes for each device of a mesh: (in its memory, in that of the host)."""
+        sizes = self.axis_sizes[mesh]
+        shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
+        size = spec.bytes // shards
+        return (0, size) if spec.memory else (size, 0)
 
     @cached_property
     def hops(self) -> Mapping[int, Hop]:

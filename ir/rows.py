@@ -6,6 +6,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
+from jaxpp.ir.counted import constant_integer
 from jaxpp.ir.values import defining_op
 
 
@@ -47,6 +48,30 @@ def rows_of(source: ir.Value, dimension: int, first: int, size: int, ip: ir.Inse
     return slice_of(source, starts, sizes, ip, source.location)
 
 
+def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
+    """(start, size) along each dimension of what a slice takes, or a dynamic slice at constants.
+
+    None for other operations, other starts, and strides other than 1.
+    """
+    if op.name == "stablehlo.dynamic_slice":
+        return clamped_bounds(op.operands[0], list(op.operands)[1:], at.integers(op, "slice_sizes"))
+    if op.name != "stablehlo.slice" or not set(at.integers(op, "strides")) <= {1}:
+        return None
+    starts, limits = (at.integers(op, name) for name in ("start_indices", "limit_indices"))
+    return [(start, limit - start) for start, limit in zip(starts, limits, strict=True)]
+
+
+def clamped_bounds(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """(start, size) along each dimension, inside of the shape as StableHLO clamps it; None for an unknown start."""
+    found: list[tuple[int, int]] = []
+    for start, size, most in zip(starts, sizes, shape_of(whole), strict=True):
+        known = constant_integer(start) if size < most else 0
+        if known is None:
+            return None
+        found.append((min(max(known, 0), most - size), size))
+    return found
+
+
 def reshaped(value: ir.Value, type_: ir.Type, ip: ir.InsertionPoint) -> ir.Value:
     """`value` in the shape of `type_`: itself if it has that."""
     if value.type == type_:
@@ -72,7 +97,7 @@ def is_uniform(value: ir.Value, dimension: int) -> bool:
     if not shape_of(value):
         return True
     if op is not None and op.name == "stablehlo.broadcast_in_dim":
-        return dimension not in ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"])
+        return dimension not in at.integers(op, "broadcast_dimensions")
     if op is None or op.name != "stablehlo.constant":
         return False
     if isinstance(ir.RankedTensorType(value.type).element_type, ir.ComplexType):
@@ -97,5 +122,5 @@ def resized(value: ir.Value, type_: ir.RankedTensorType, ip: ir.InsertionPoint) 
     dimensions: list[int] = []
     if shape_of(value):
         assert op is not None
-        value, dimensions = op.operands[0], list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+        value, dimensions = op.operands[0], at.integers(op, "broadcast_dimensions")
     return stablehlo.broadcast_in_dim(type_, value, dimensions, ip=ip, loc=value.location)

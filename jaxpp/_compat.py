@@ -445,6 +445,23 @@ def _cpu_client(count: int) -> tuple[Any, ...]:
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
 
 
+def other_devices(jaxpr: Any, mesh: Any) -> str | None:
+    """`file:line` of the first sharding in a jaxpr over other devices than those of `mesh`, or in another order.
+
+    None where there is none. A sharding over an abstract mesh names no devices.
+    """
+    from jax._src.dispatch import get_intermediate_shardings
+    from jax.extend import source_info_util
+    from jax.sharding import Sharding
+
+    devices = tuple(mesh.devices.flat)
+    named: Sequence[tuple[Any, Any]] = get_intermediate_shardings(jaxpr)
+    for sharding, source in named:  # where a nested jit names none, JAX has an object of its own
+        if isinstance(sharding, Sharding) and tuple(sharding._device_assignment) != devices:
+            return source_info_util.summarize(source.source_info).partition(" ")[0].rpartition(":")[0]
+    return None
+
+
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])

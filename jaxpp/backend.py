@@ -65,7 +65,7 @@ class Backend(Host, Protocol):
 
         Args:
             lowered: the step as the user wrote it: its mesh, the names and types of its arguments and results, the
-                Python functions that it calls back.
+                Python functions that it calls back, and those that it calls as tasks (`operations`).
             program: the same step as one function per mesh.
             compiler_options: XLA's, as the user gave them.
         """
@@ -100,6 +100,7 @@ class LocalBackend:
             mpmd_axis=lowered.mpmd_mesh.mpmd_axis_name,
             compiler_options=compiler_options,
             host_callbacks=lowered.host_callbacks,
+            operations=lowered.operations,
         )
 
 

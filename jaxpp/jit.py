@@ -11,10 +11,13 @@ import jax.core
 from jaxpp._compat import trace_context
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import lower
 from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
+from jaxpp.memory_limit import limit_text
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.step import CompiledStep, LoweredStep
@@ -25,6 +28,7 @@ def mpmd_jit_with_loop(
     mpmd_mesh: MpmdMesh,
     *,
     schedule: Schedule | None = None,
+    operations: Mapping[str, Callable[..., Any]] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
     in_specs: Any = None,
@@ -36,6 +40,8 @@ def mpmd_jit_with_loop(
     compiler_options: Mapping[str, Any] | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    recompute: Recompute | None = None,
+    memory_limit: int | Sequence[int] | None = None,
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -46,6 +52,11 @@ def mpmd_jit_with_loop(
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
         schedule: for a loop that names none (a `lax.scan`): as for `treduce`.
+        operations: a function for each kind of task of your own that the schedule has, called where the task stands. It
+            is given what its parameters ask for, by their names: `task`, the `jaxpp.Task`, and `residuals`, the arrays
+            that the stage keeps from the forward to the backward of that microbatch. They are valid until it returns,
+            and may not be computed yet. Under `jax.jit` it runs on the devices of its mesh, in their order; else on the
+            host, and what follows waits for it. What it returns is not used. What it raises ends the step.
         in_shardings: a pytree prefix of the arguments: NamedShardings over the whole mesh or a submesh,
             PartitionSpecs, MpmdShardings, or None where the present sharding, or else propagation, decides.
         out_shardings: likewise, of the results.
@@ -59,13 +70,22 @@ def mpmd_jit_with_loop(
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
+            "inputs"; "selective": all but products with weights is done again; or a share of the forward's FLOPs, from
+            0 to 1, that may be done again. A mapping says it stage by stage. Where the schedule has recomputes it is
+            about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
+        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh, by the account of the
+            program: arguments, results and residuals, without the temporaries of compiled tasks. Where `recompute` is
+            not given, the stages of a mesh that needs more compute again as little as is enough, or else offload.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
+        ProgramError: a mesh needs more memory than its limit.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     _check_mesh(mpmd_mesh)
     options = {
+        "operations": read_operations(operations),
         "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
         "out_shardings": _one_of("out_shardings", out_shardings, "out_specs", out_specs),
         "static_argnums": static_argnums,
@@ -75,6 +95,8 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes["recompute"] = keep_text(recompute)
+    passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)
 
 

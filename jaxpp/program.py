@@ -2,8 +2,9 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
 
@@ -16,8 +17,10 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, mic
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.ir import attributes as at
-from jaxpp.ir.mesh_functions import stacked_arguments
+from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
+from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.memory_limit import fit
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.schedules.given import as_text
 
@@ -27,9 +30,14 @@ Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 
 @dataclass(frozen=True, repr=False)
 class ProgramModule:
-    """A verified program module (docs/ir.md, section 6)."""
+    """A verified program module (docs/ir.md, section 6).
+
+    kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
+        "recompute", and `stages` of `offload-residuals` under "offload".
+    """
 
     module: ir.Module
+    kept_less: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def __repr__(self) -> str:
         functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
@@ -47,6 +55,14 @@ class ProgramModule:
         Bytes per device, summed over all stages; empty when no weight is sharded over the axis of the batch.
         """
         return once_per_step_bytes(self.module)
+
+    @property
+    def peak_bytes(self) -> tuple[int, ...]:
+        """The most bytes that are alive at once on each device of each mesh, arguments included.
+
+        Without the temporaries of the tasks, and without what is in the memory of the host.
+        """
+        return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
 
     @property
     def rows_sent_bytes(self) -> int:
@@ -74,7 +90,10 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    passes = mpmd(_schedule_text(module, schedule, mesh.mpmd_dim), mesh.mpmd_dim, **options)
+    text = _schedule_text(module, schedule, mesh.mpmd_dim)
+    if options.get("memory_limit") and not options.get("recompute"):
+        options = fit(module, text, mesh.mpmd_dim, options)
+    passes = mpmd(text, mesh.mpmd_dim, **options)
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
         run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
     meshes = at.integer(module.operation, at.MESHES) or 0
@@ -83,10 +102,21 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
             f"the schedule runs on {meshes} meshes, the mesh axis '{mesh.mpmd_axis_name}' has {mesh.mpmd_dim}",
             hint="give a larger mesh, or a schedule that places several stages on one mesh",
         )
+    _warn_of_idle(meshes, mesh)
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
-    return ProgramModule(module)
+    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")})
+
+
+def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
+    if 0 < meshes < mesh.mpmd_dim:
+        idle = mesh.mpmd_dim - meshes
+        warnings.warn(
+            f"the schedule runs on {meshes} of the {mesh.mpmd_dim} meshes of axis '{mesh.mpmd_axis_name}': "
+            f"{idle} {'stays' if idle == 1 else 'stay'} idle",
+            stacklevel=100,  # the step that is compiled names no line of the user's
+        )
 
 
 def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:

@@ -28,7 +28,7 @@ def resolve_static(
     argnums: int | Sequence[int] | None,
     argnames: str | Iterable[str] | None,
 ) -> StaticArguments:
-    """Static arguments by position and by keyword, the one inferred from the other as `jax.jit` does.
+    """Resolve static arguments by position and by keyword; each infers the other, as for `jax.jit`.
 
     Args:
         fun: the function; only its signature matters.
@@ -62,7 +62,7 @@ def named_arguments(fun: Callable[..., Any], args: Sequence[Any]) -> list[str]:
 
 
 def leaf_names(name: str, tree: Any) -> list[str]:
-    """`state['params']['w']` for every leaf of an argument `state`."""
+    """Return a name for every leaf of an argument `state`: `state['params']['w']`."""
     return [f"{name}{jax.tree_util.keystr(path)}" for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
@@ -114,7 +114,7 @@ class Placer:
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any, of_result: bool = False) -> NamedSharding | None:
-        """What the user asked for, over the mesh of the trace, without the mpmd axis, which has size 1 on each submesh.
+        """Return the user's sharding over the mesh of the trace, without the mpmd axis, which has size 1 there.
 
         Scripts written for JaxPP name that axis beside others, and for results: outside of the step their arrays are
         sharded over it.
@@ -150,7 +150,7 @@ class Placer:
 
     def check_memory(self, what: str, kind: str | None) -> None:
         """Refuse a memory other than that of the devices of the mesh: values are in no other."""
-        # None where all devices are other processes'.
+        # JAX has None if all devices belong to other processes.
         own = NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind
         if own is not None and kind not in (None, own):
             raise ValueError(
@@ -159,14 +159,14 @@ class Placer:
             )
 
     def _present(self, leaf: Any) -> NamedSharding | None:
-        """Where a `jax.Array` is already, if that is on a mesh with the axes of ours; its mpmd axis is dropped."""
+        """Return the sharding that a `jax.Array` has, without the mpmd axis, if its mesh has the axes of ours."""
         sharding = getattr(leaf, "sharding", None)
         if not isinstance(sharding, NamedSharding) or sharding.mesh.axis_names != self.mesh.axis_names:
             return None
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
         if self.mpmd_mesh.uneven:
-            # Not an array on several: it is replicated because they differ in size, not because the user wants it.
+            # An array on several meshes is replicated because they differ in size: the user has not asked for it.
             mesh = sharding.mesh
             if not isinstance(mesh, Mesh) or len(self.mpmd_mesh.mpmd_indices_for_mesh(mesh) or ()) != 1:
                 return None
@@ -177,7 +177,7 @@ class Placer:
 
 
 def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
-    """The message for a sharding over the mpmd axis of something that is no stack of layers."""
+    """Return the message for a sharding over the mpmd axis of an argument that is no stack of layers."""
     return (
         f"{what} shards over the mpmd axis {mpmd_mesh.mpmd_axis_name!r}; a value lives on whole submeshes, unless it "
         "is a stack of layers that the loop reads one by one, as many for each mesh"
@@ -187,12 +187,12 @@ def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
 
 
 def _divides(sharding: NamedSharding, shape: Sequence[int]) -> bool:
-    """Whether the axes of each dimension divide it; axes that do on one mesh may not do so in their largest sizes."""
+    """Return whether the axes of each dimension divide it; of axes of several sizes, the largest size counts."""
     return not any(size % count for size, count in zip(shape, _shards(sharding), strict=False))
 
 
 def _shards(sharding: NamedSharding) -> list[int]:
-    """Into how many parts each dimension is cut."""
+    """Return into how many parts each dimension is cut."""
     return [math.prod(sharding.mesh.shape[axis] for axis in _axes(PartitionSpec(entry))) for entry in sharding.spec]
 
 

@@ -16,17 +16,6 @@ def source_line(location: ir.Location) -> str:
     return found.rpartition(":")[0] if found else "<unknown>"
 
 
-def raised_at(error: BaseException) -> str:
-    """`train.py:12: `, to begin a message with: where the user's code was when JAX raised `error`; else nothing."""
-    found = ""
-    trace = error.__traceback__
-    while trace is not None:
-        if _is_the_users(trace.tb_frame):
-            found = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}: "
-        trace = trace.tb_next
-    return found
-
-
 def here() -> str:
     """`train.py:12: `, to begin a message with: the innermost frame of this call that is the user's; else nothing."""
     frame = sys._getframe(1)

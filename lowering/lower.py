@@ -1,27 +1,28 @@
 """From a JAX function to one ordinary StableHLO module that serves every submesh."""
 
 import functools
-import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
-from jaxpp._compat import host_callbacks, own_copy, source_of_ordered_effect
+from jaxpp._compat import host_callbacks, other_devices, own_copy, source_of_ordered_effect
 from jaxpp.ir import attributes as at
+from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
 from jaxpp.lowering.feeds import match_state
-from jaxpp.lowering.locations import raised_at, source_line
+from jaxpp.lowering.locations import source_line
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow, walk
+from jaxpp.lowering.operations import Operation
 from jaxpp.schedules.errors import ScheduleError
 
 
@@ -45,6 +46,7 @@ class Lowered:
         stacks: for each argument that the user wants sharded over the mpmd axis, which only stacked layers can be, the
             message for one that isn't.
         feeds: for the number of each result that is an argument of the next step, the number of that argument.
+        operations: the functions of the user's that are called as tasks, by kind.
     """
 
     module: ir.Module
@@ -60,6 +62,7 @@ class Lowered:
     host_callbacks: tuple[Any, ...]
     stacks: Mapping[int, str]
     feeds: Mapping[int, int]
+    operations: Mapping[str, Operation] = field(default_factory=dict[str, Operation])
 
     @property
     def name(self) -> str:
@@ -85,6 +88,7 @@ def lower(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
     schedule: Any = None,
+    operations: Mapping[str, Operation] | None = None,
 ) -> Lowered:
     """Trace `fun` over the whole mesh and narrow its module to one submesh.
 
@@ -102,6 +106,7 @@ def lower(
         donate_argnums: see above.
         donate_argnames: see above.
         schedule: for a `treduce` that names none.
+        operations: the functions of the user's that are called as tasks, by kind.
 
     Raises:
         TypeError: an argument is not an array and not static; a sharding is of another kind.
@@ -131,6 +136,7 @@ def lower(
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
     _set_schedule(module, schedule)
+    write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
         module,
         mpmd_mesh,
@@ -145,6 +151,7 @@ def lower(
         host_callbacks(lowered),
         {names.index(name): arguments_.over_mpmd_axis(what, mpmd_mesh) for name, what in placer.stacks.items()},
         feeds,
+        operations or {},
     )
 
 
@@ -161,16 +168,6 @@ def _numbered(fun: Callable[..., Any]) -> Callable[..., Any]:
         named = named.func
     traced.__name__ = getattr(named, "__name__", type(named).__name__)
     return traced
-
-
-# What JAX says when a constraint in the function names another mesh than that of the trace.
-_OTHER_MESH = ("ncompatible devices", "cannot change the size of the mesh", "should match the mesh")
-
-
-def _place_of(error: ValueError) -> str:
-    """`train.py:12: `, to begin a message with: the place in a message of JAX that compares devices; else nothing."""
-    found = re.search(r" at (\S[^\n]*:\d+):\d+ \(", str(error))
-    return f"{found[1]}: " if found else ""
 
 
 @dataclass(frozen=True)
@@ -202,37 +199,51 @@ class _Request:
             arguments_.check_arrays(name, argument)
 
     def lowered(self) -> tuple[Any, Any, Placer]:
-        """Trace and lower over the whole mesh; over one submesh when the function's own constraints name that."""
-        try:
-            return self._lowered_over(self.mpmd_mesh.jax_mesh)
-        except ValueError as error:
-            if not any(sign in str(error) for sign in _OTHER_MESH):
-                raise
-            try:
-                return self._lowered_over(self.mpmd_mesh.lowering_mesh())
-            except ValueError as second:
-                if not any(sign in str(second) for sign in _OTHER_MESH):
-                    raise error from None
-                raise ValueError(
-                    f"{_place_of(second) or raised_at(error)}a sharding or shard_map names other devices than those of "
-                    "the mpmd mesh, fewer, or in another order; every stage is traced for the same mesh: name that, as "
-                    "mpmd_mesh.jax_mesh or mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
-                ) from None
+        """Trace and lower over the whole mesh; over one submesh where the function's own shardings name that.
 
-    def _lowered_over(self, mesh: Mesh) -> tuple[Any, Any, Placer]:
-        placer = Placer(self.mpmd_mesh, mesh)
+        What was traced says which devices a constraint names. A `shard_map`, though, refuses any mesh but that of the
+        trace while it is traced: only tracing over both tells which one it names. The first of two errors is raised.
+        """
+        refused: ValueError | None = None
+        for mesh in self._meshes():
+            placer = Placer(self.mpmd_mesh, mesh)
+            try:
+                traced, lowered = self._lowered_over(placer)
+            except ValueError as error:
+                refused = refused or error
+                continue
+            if lowered is not None:
+                return traced, lowered, placer
+            others = other_devices(traced.jaxpr.jaxpr, mesh)
+            refused = ValueError(
+                f"{others}: a sharding or shard_map names other devices than those of the mpmd mesh, fewer, or in "
+                "another order; every stage is traced for the same mesh: name that, as mpmd_mesh.jax_mesh or "
+                "mpmd_mesh.lowering_mesh(), or its axes alone, as PartitionSpec('data')"
+            )
+        assert refused is not None
+        raise refused
+
+    def _meshes(self) -> list[Mesh]:
+        """The meshes over which the function may be traced, the whole one first: those of the size of the caller's."""
+        meshes = list(dict.fromkeys((self.mpmd_mesh.jax_mesh, self.mpmd_mesh.lowering_mesh())))
+        context = jax.sharding.get_abstract_mesh()
+        return [mesh for mesh in meshes if mesh.size == context.size] or meshes
+
+    def _lowered_over(self, placer: Placer) -> tuple[Any, Any]:
+        """The function traced over a mesh, and lowered; not lowered where it names other devices."""
         options = dict(self.donation)
         if self.out_shardings is not None:
             options["out_shardings"] = arguments_.out_shardings(placer, self.out_shardings)
-        jitted = self._jitted(options)
         args, kwargs = self._described(placer)
-        ambient = nullcontext() if _has_mesh() else jax.set_mesh(mesh)
+        ambient = nullcontext() if _has_mesh() else jax.set_mesh(placer.mesh)
         with ambient, warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             try:
-                traced = jitted.trace(*args, **kwargs)
+                traced = self._jitted(options).trace(*args, **kwargs)
                 _check_effects(traced)
-                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms), placer
+                if other_devices(traced.jaxpr.jaxpr, placer.mesh):
+                    return traced, None
+                return traced, traced.lower(lowering_platforms=self.mpmd_mesh.platforms)
             except ValueError:
                 self._check_results(placer, args, kwargs)
                 raise

@@ -14,11 +14,11 @@ from jaxpp._compat import cpu_devices
 
 
 class Host(Protocol):
-    """Who has the devices that those of a mesh stand for: what lowering knows of a `jaxpp.backend.Backend`."""
+    """Says which devices those of a mesh stand for: the part of a `jaxpp.backend.Backend` that lowering knows."""
 
     @property
     def platform(self) -> str:
-        """What the devices are, as JAX calls it: "cpu", "cuda"..."""
+        """The platform of the devices, in JAX's words: "cpu", "cuda"..."""
         ...
 
 
@@ -33,8 +33,8 @@ class MpmdMesh:
     Args:
         jax_mesh: all devices; of submeshes of different sizes, one that has each axis in its largest size.
         mpmd_axis_name: the axis along which the meshes lie.
-        backend: who compiles for the devices and runs steps there, as a `jaxpp.ray.Cluster`: those of `jax_mesh` only
-            stand for its own. None: they are JAX's own.
+        backend: compiles for its own devices and runs steps there, as a `jaxpp.ray.Cluster` does; the devices of
+            `jax_mesh` stand for them. None: the devices are JAX's.
         uneven: the submeshes, where they differ in size.
 
     Raises:
@@ -70,7 +70,7 @@ class MpmdMesh:
 
     @staticmethod
     def of(meshes: Sequence[Mesh], mpmd_axis_name: str = "mpmd", backend: Host | None = None) -> "MpmdMesh":
-        """The meshes of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
+        """Make an MpmdMesh of `meshes`, which may differ in size: an embedding may have two devices, a layer eight.
 
         All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
         mpmd axis is of size 1 in each, or in none of them: then it is put first. `backend`: as of an MpmdMesh.
@@ -136,7 +136,7 @@ class MpmdMesh:
         return {mesh: k for k, mesh in enumerate(self.unstack)}
 
     def mpmd_indices_for_mesh(self, mesh: Mesh) -> tuple[int, ...] | None:
-        """The mpmd indices whose devices `mesh` is made of, ascending; None when it is no union of whole submeshes.
+        """The mpmd indices of the devices of `mesh`, ascending; None if it is no union of whole submeshes.
 
         The names and the order of its axes don't matter: only where its devices are.
         """
@@ -147,7 +147,7 @@ class MpmdMesh:
 
     @property
     def platforms(self) -> tuple[str] | None:
-        """What functions are lowered for, ("cpu",) or ("cuda",); None: what the devices of `jax_mesh` are."""
+        """The platforms for which functions are lowered, ("cpu",) or ("cuda",); None: that of the `jax_mesh`."""
         if self.backend is not None:
             return (self.backend.platform,)
         if not self.uneven:
@@ -159,7 +159,7 @@ class MpmdMesh:
 
     @property
     def device_kind(self) -> str:
-        """What its devices are, for people."""
+        """The kind of the devices, in words for people."""
         return str(self.jax_mesh.devices.flat[0].device_kind) if self.backend is None else self.backend.platform
 
     @property
@@ -207,7 +207,7 @@ class MpmdMesh:
 
     @cached_property
     def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
-        """The position of every device in the mesh: along the mpmd axis its mesh, along the others as in its mesh."""
+        """The coordinates of every device: its mpmd index along the mpmd axis, else those in its own mesh."""
         axis = self.mpmd_axis
         return {
             device: (*position[:axis], k, *position[axis + 1 :])
@@ -239,15 +239,15 @@ class MpmdMesh:
 
 @dataclass(frozen=True)
 class MpmdSharding:
-    """Where an array lives: on which meshes of `mpmd_mesh`, and how each of them shards it.
+    """Says where an array lives: on which meshes of `mpmd_mesh`, and how each of them shards it.
 
     A NamedSharding over a submesh says the same; `sharding` is that one.
 
     Args:
         mpmd_mesh: all meshes.
-        mesh_ids: the mpmd indices of the meshes that hold the array, each a whole copy. Empty: nobody uses it.
+        mesh_ids: the mpmd indices of the meshes that hold the array, each a whole copy. Empty: no mesh uses it.
         spec: the sharding on each mesh; an entry for the mpmd axis is left out.
-        memory_kind: as of a NamedSharding.
+        memory_kind: the memory, as for a NamedSharding.
         blocks: for stacked layers, of which each mesh holds one block along the first dimension and no mesh the whole:
             the meshes of the blocks, in order. `spec` is that of a block.
 
@@ -285,7 +285,7 @@ class MpmdSharding:
 
 
 def one_row(meshes: Sequence[Mesh], axis: str) -> Mesh:
-    """The devices of all `meshes` along `axis`; the other axes have size 1."""
+    """Return a mesh with the devices of all `meshes` along `axis`; its other axes have size 1."""
     names = meshes[0].axis_names
     shape = [-1 if name == axis else 1 for name in names]
     devices = np.concatenate([mesh.devices.ravel() for mesh in meshes]).reshape(shape)
@@ -293,7 +293,7 @@ def one_row(meshes: Sequence[Mesh], axis: str) -> Mesh:
 
 
 def _with_axis(mesh: Mesh, axis: str) -> Mesh:
-    """`mesh` with `axis` of size 1 as its first, if it has none of that name."""
+    """Return `mesh` with a first axis `axis` of size 1, unless it has one of that name."""
     if not isinstance(mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(f"MpmdMesh.of: expected jax.sharding.Meshes, found a {type(mesh).__name__}")
     if mesh.shape.get(axis, 1) != 1:
@@ -305,7 +305,7 @@ def _with_axis(mesh: Mesh, axis: str) -> Mesh:
 
 
 def _largest(meshes: Sequence[Mesh]) -> Mesh:
-    """One of the meshes that has each axis in its largest size, or such a mesh of stand-ins."""
+    """Return a mesh that has each axis in its largest size: one of these, or one of virtual devices."""
     shape = tuple(np.max([mesh.devices.shape for mesh in meshes], axis=0).tolist())
     for mesh in meshes:
         if mesh.devices.shape == shape:
@@ -315,7 +315,7 @@ def _largest(meshes: Sequence[Mesh]) -> Mesh:
 
 
 def _sizes_of(mesh: Mesh, axis: str) -> str:
-    """The axes but one: `(data=2, model=4)`."""
+    """Return the sizes of all axes but `axis` in words: `(data=2, model=4)`."""
     return f"({', '.join(f'{name}={size}' for name, size in mesh.shape.items() if name != axis)})"
 
 
@@ -324,14 +324,14 @@ def _axes_of(mesh: Mesh) -> str:
 
 
 def with_first_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
-    """`spec` with the first dimension sharded over `axis` before all else."""
+    """Return `spec` with the first dimension sharded over `axis` too, as the major axis."""
     first, *rest = spec or (None,)
     names = first if isinstance(first, tuple) else () if first is None else (first,)
     return PartitionSpec((axis, *names) if names else axis, *rest)
 
 
 def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
-    """`spec` with nothing sharded over `axis`."""
+    """Return `spec` without `axis`."""
 
     def without(entry: Any) -> Any:
         if isinstance(entry, tuple):

@@ -108,7 +108,7 @@ def _batch_length(batch: Any, axis: int) -> int:
 
 @dataclass(frozen=True)
 class _Result:
-    """One leaf of what the user's function returns, and how it is reduced."""
+    """Holds one leaf of what the user's function returns, and the operation that reduces it."""
 
     name: str
     aval: Any
@@ -149,7 +149,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     results = _results(traced, shapes, operation, caller)
 
     def step(i: jax.Array, *state: jax.Array) -> list[jax.Array]:
-        values = map(jnp.asarray, jaxpr_as_fun(traced)(i))  # a constant is a number of Python's
+        values = map(jnp.asarray, jaxpr_as_fun(traced)(i))  # a constant is a Python number
         return [r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True)]
 
     initial = [r.initial(length) for r in results]
@@ -293,7 +293,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
     if not results:
         return results
     loop = results[0].owner
-    while loop.name == "sdy.sharding_constraint":  # of a result with Explicit mesh axes
+    while loop.name == "sdy.sharding_constraint":  # a result has a sharding where mesh axes are Explicit
         loop = loop.operands[0].owner
     attribute: dict[str, ir.Attribute] = {
         "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),

@@ -1,4 +1,4 @@
-"""From a module over the whole mesh to one that serves every submesh."""
+"""Narrows a module over the whole mesh to one that serves every submesh."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Axes:
 
     @property
     def inner(self) -> int:
-        """How far apart two neighbours along the mpmd axis are: the product of the sizes after it."""
+        """The distance of two neighbours along the mpmd axis, in devices: the product of the sizes after it."""
         return int(np.prod(self.sizes[self.mpmd + 1 :], dtype=np.int64))
 
     @property
@@ -50,11 +50,11 @@ class Axes:
         return int(np.prod(self.sizes, dtype=np.int64)) // self.groups
 
     def group(self, device: np.ndarray) -> np.ndarray:
-        """The mpmd coordinate of devices of the whole mesh."""
+        """Return the mpmd coordinate of devices of the whole mesh."""
         return device // self.inner % self.groups
 
     def within(self, device: np.ndarray) -> np.ndarray:
-        """The number within its submesh of devices of the whole mesh."""
+        """Return the number of a device of the whole mesh within its submesh."""
         return device // (self.inner * self.groups) * self.inner + device % self.inner
 
 
@@ -150,7 +150,7 @@ def _narrow_groups(op: ir.Operation, axes: Axes) -> None:
         return
     groups = np.array(attribute)
     if "channel_handle" not in op.attributes and groups.size == 1:
-        return  # over replicas, of which there is one
+        return  # a collective over replicas, of which there is one
     kept = [row for row in groups if row.size and axes.group(row[row >= 0][:1]) == 0]
     for row in groups:
         if len(set(axes.group(row[row >= 0]).tolist())) > 1:
@@ -228,5 +228,5 @@ def _narrow_mesh(op: ir.Operation, axes: Axes) -> None:
         raise ValueError(f"{source_line(op.location)}: a mesh with its own order of devices can't be narrowed: {mesh}")
     narrowed = [sdy.MeshAxisAttr.get(axis.name, 1 if axis.name == axes.mpmd_name else axis.size) for axis in present]
     op.attributes["mesh"] = sdy.MeshAttr.get(narrowed)
-    if "stablehlo.mesh" in op.attributes:  # JAX's second copy of it, for collectives that name axes
+    if "stablehlo.mesh" in op.attributes:  # JAX's second copy of the mesh, for collectives that name axes
         del op.attributes["stablehlo.mesh"]

@@ -62,7 +62,7 @@ def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
 
 
 def _span(axis: str, sizes: Sizes) -> tuple[int, int]:
-    """The distance of two neighbours along the axis in the order of the devices, and that times its size."""
+    """Return the distance of two neighbours along the axis, in devices, and this times the axis's size."""
     position = next(k for k, (name, _) in enumerate(sizes) if name == axis)
     inner = math.prod(size for _, size in sizes[position + 1 :])
     return inner, inner * sizes[position][1]
@@ -108,7 +108,7 @@ def _translated(attribute: Any, op: ir.Operation, others: Mapping[str, Any], our
 
 
 class _Translation:
-    """From the axes of a mesh to ours, in a sharding of `op`."""
+    """Translates the axes of another mesh to ours, in a sharding of `op`."""
 
     def __init__(self, op: ir.Operation, mesh: Any, ours: Sizes) -> None:
         self._sizes, self._ours = _sizes(mesh), ours
@@ -132,7 +132,7 @@ class _Translation:
         )
 
     def _axes(self, axes: Sequence[Any], ordered: bool = False) -> list[ir.Attribute]:
-        """Our axes for theirs; `ordered` where they are a set, which Shardy wants in the order of the mesh."""
+        """Return our axes for theirs; with `ordered`, in the order of the mesh, as Shardy wants a set of axes."""
         parts = [part for axis in axes for part in self._parts(sdy.AxisRefAttr(axis))]
         if ordered:
             names = [name for name, _ in self._ours]

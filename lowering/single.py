@@ -58,7 +58,7 @@ def _stages(marks: int, meshes: int, wanted: int | None) -> int:
 
 
 def _schedule(stages: int, meshes: int) -> Schedule:
-    """All forwards, then all backwards; the meshes hold the stages in turn."""
+    """Return a schedule: all forwards, then all backwards. The meshes take the stages in turn."""
     homes = [stage % meshes for stage in range(stages)]
     rows = [
         [Task("forward", stage, 0) for stage in mine] + [Task("backward", stage, 0) for stage in reversed(mine)]
@@ -97,7 +97,7 @@ def _marks(eqn: JaxprEqn) -> bool:
 
 
 def _marked_results(traced: ClosedJaxpr) -> ClosedJaxpr:
-    """A mark on the results that come after the last mark: the last stage computes them."""
+    """Mark the results that are computed after the last mark: the last stage computes them."""
     last = max(k for k, eqn in enumerate(traced.jaxpr.eqns) if _marks(eqn))
     after = set(traced.jaxpr.eqns[last].outvars)
     for eqn in traced.jaxpr.eqns[last + 1 :]:
@@ -120,7 +120,7 @@ def _variables(atoms: Iterable[Any]) -> list[Any]:
 
 
 def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
-    """Run a jaxpr without arguments: what a mark depends on in the loop, the rest after it."""
+    """Run a jaxpr without arguments: the equations on which a mark depends in the loop, the others after it."""
     jaxpr = traced.jaxpr
     inside, after = _cut(jaxpr)
     made = {var for eqn in inside for var in eqn.outvars}
@@ -134,7 +134,7 @@ def _run(traced: ClosedJaxpr, schedule: str) -> list[Any]:
 
 
 def _cut(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
-    """The equations on which a mark depends, and the others; each in order."""
+    """Return the equations on which a mark depends, and the others, each in order."""
     needed: set[Any] = set()
     inside: list[JaxprEqn] = []
     after: list[JaxprEqn] = []
@@ -148,7 +148,7 @@ def _cut(jaxpr: Jaxpr) -> tuple[list[JaxprEqn], list[JaxprEqn]]:
 
 
 def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Callable[[dict[Any, Any]], list[Any]]:
-    """These equations of a jaxpr as a function of the values of variables."""
+    """Return these equations of a jaxpr as a function of the values of variables."""
     made = {var for eqn in eqns for var in eqn.outvars}
     used = [*(var for eqn in eqns for var in _variables(eqn.invars)), *_variables(results)]
     free = list(dict.fromkeys(var for var in used if var not in made))
@@ -165,7 +165,7 @@ def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Cal
 
 
 def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str) -> list[Any]:
-    """Run `fun` in a loop of one microbatch, which hands out what it returns; keys go as their bits."""
+    """Run `fun` in a loop of one microbatch, and return its results; random keys pass as their bits."""
     keys = {k: aval.dtype for k, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
 
     def step(_: jax.Array, *__: jax.Array) -> list[jax.Array]:

@@ -1,4 +1,4 @@
-"""What a simulated run took and kept."""
+"""The report of a simulated run: its times, bubbles, transfers and memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRACKS: Final = {"copy": "offload"}
 
 
 class Bubble(NamedTuple):
-    """A mesh has nothing to do, from `start` for `length`."""
+    """Says that a mesh has nothing to do, from `start` on, for `length`."""
 
     mesh: int
     start: float
@@ -33,7 +33,7 @@ class Bubble(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """The result of a task goes from one mesh to another."""
+    """Says that the result of a task goes from one mesh to another, and when."""
 
     task: Task
     source: int
@@ -44,12 +44,12 @@ class Transfer(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """Times, bubbles and memory of one run of `simulate`; times in the unit of the costs.
+    """Holds the times, bubbles and memory of one run of `simulate`; times are in the unit of the costs.
 
     Attributes:
-        schedule: what ran.
-        costs: what it cost.
-        run: the bare numbers, by the numbers of `schedule.graph`.
+        schedule: the schedule that ran.
+        costs: the costs of its tasks and transfers.
+        run: the times of the tasks and transfers, by their numbers in `schedule.graph`.
     """
 
     schedule: Schedule
@@ -67,7 +67,7 @@ class Report:
         return self._rows(self.run.ends)
 
     def times(self, task: Task) -> tuple[float, float]:
-        """The start and end of one task.
+        """Return the start and end of one task.
 
         Raises:
             ScheduleError: the schedule has no such task.
@@ -80,7 +80,7 @@ class Report:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """What goes from mesh to mesh, and when."""
+        """The transfers between meshes, and their times."""
         graph = self.schedule.graph
         homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
         return [
@@ -90,12 +90,15 @@ class Report:
 
     @cached_property
     def makespan(self) -> float:
-        """From the first task to the last: a training step whose optimizer waits for all meshes."""
+        """The time from the first task to the last: that of a training step whose optimizer waits for all meshes."""
         return max(self.run.ends) - min(self.run.starts)
 
     @cached_property
     def longest_stage(self) -> float:
-        """The longest time from the first to the last task of one mesh: a step where each steps its own optimizer."""
+        """The longest time from the first to the last task of one mesh.
+
+        It is that of a step whose optimizer waits for no other mesh.
+        """
         return max(float(cells[-1, 1] - cells[0, 0]) for cells in self._cells if len(cells))
 
     @cached_property
@@ -105,7 +108,9 @@ class Report:
 
     @cached_property
     def bubble_of_longest_stage(self) -> float:
-        """The same share of the longest stage (the bubble rate of Zero Bubble, arXiv 2401.10241)."""
+        """The share of `longest_stage` in which the meshes have nothing to do: the bubble rate of Zero Bubble
+        (arXiv 2401.10241).
+        """
         return 1 - self.busy / self.longest_stage
 
     @cached_property
@@ -115,39 +120,41 @@ class Report:
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
-        """Where the meshes have nothing to do between the start and the end of the run, mesh by mesh."""
+        """The spans between the start and the end of the run in which a mesh has nothing to do, mesh by mesh."""
         found: list[Bubble] = []
         for mesh, cells in enumerate(self._cells):
             starts = np.concatenate([[0.0], cells[:, 1]])
             lengths = np.concatenate([cells[:, 0], [self.makespan]]) - starts
-            # Sums of times differ in their last digits where nothing waits.
+            # Without a wait, the two sums of times differ in their last digits at most.
             for position in np.flatnonzero(lengths > 1e-9 * self.makespan):
                 found.append(Bubble(mesh, float(starts[position]), float(lengths[position])))
         return found
 
     def peak_activations(self, released_at: Release = "W") -> list[float]:
-        """For each mesh the most activations alive at once, in microbatches of one mesh's full activation.
+        """Return for each mesh the most activations alive at once.
+
+        The unit is a microbatch's activations in all stages of one mesh.
 
         Args:
             released_at: an activation lives from the start of its forward to the end of its weight gradient "W", of its
                 input gradient "B", or "half" of it to either. A full backward is both.
 
         Raises:
-            ScheduleError: the convention is none of these.
+            ScheduleError: `released_at` is none of these.
         """
         peaks = [_peak(deltas) for _, deltas in (self.activations(mesh, released_at) for mesh in self._meshes)]
         # Shares such as 1/3 do not add up exactly.
         return [round(peak, 9) for peak in peaks]
 
     def peak_bytes(self) -> list[float]:
-        """For each mesh the most bytes of activations alive at once, by the bytes of the costs."""
+        """Return for each mesh the most bytes of activations alive at once, with the sizes that the costs give."""
         return [_peak(deltas) for _, deltas in (self.live_bytes(mesh) for mesh in self._meshes)]
 
     def activations(self, mesh: int, released_at: Release = "W") -> tuple[Numbers, Numbers]:
-        """The times at which the number of activations of a mesh changes, in order, and by how much.
+        """Return the times at which the number of activations of a mesh changes, in order, and by how much.
 
         Raises:
-            ScheduleError: the convention is unknown.
+            ScheduleError: `released_at` is unknown.
         """
         if released_at not in KEPT:
             raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
@@ -157,9 +164,9 @@ class Report:
         return self._memory(mesh, [share] * stages, [kept] * stages, [0.0] * stages)
 
     def live_bytes(self, mesh: int) -> tuple[Numbers, Numbers]:
-        """The times at which the bytes of activations of a mesh change, in order, and by how much.
+        """Return the times at which the bytes of activations of a mesh change, in order, and by how much.
 
-        A stage that recomputes keeps what it was sent until then; the first stage's input is an argument of the step.
+        A stage that recomputes keeps its input until then; the first stage's input is an argument of the step.
         """
         names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
         sizes, kept, messages = (self.costs.bytes(what, self.schedule) for what in names)
@@ -167,13 +174,13 @@ class Report:
 
     @cached_property
     def memory(self) -> Memory:
-        """What is alive on each mesh: bytes, or activations in microbatches where the costs know no bytes."""
+        """The memory in use on each mesh: bytes, or microbatches' activations where the costs give no bytes."""
         if any(self.costs.bytes("activation_bytes", self.schedule)):
             return Memory("bytes", [curve(*self.live_bytes(mesh)) for mesh in self._meshes])
         return Memory("microbatches", [curve(*self.activations(mesh)) for mesh in self._meshes])
 
     def to_chrome_trace(self) -> str:
-        """The run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
+        """Return the run as JSON that Perfetto and chrome://tracing open, in microseconds (`formats.chrome_trace`).
 
         The costs' `unit` says how long a unit of time is.
         """
@@ -181,7 +188,7 @@ class Report:
         return print_chrome_trace(self._bars(), arrows, self.memory, UNITS[self.costs.unit])
 
     def _bars(self) -> Iterator[Bar]:
-        """The cells, each on its track."""
+        """Yield a bar for each cell, on its track."""
         graph, run = self.schedule.graph, self.run
         for mesh, row in enumerate(graph.rows):
             for number in row:
@@ -208,10 +215,10 @@ class Report:
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
     def _memory(self, mesh: int, sizes: list[float], kept: list[float], inputs: list[float]) -> tuple[Numbers, Numbers]:
-        """Every change of a mesh's memory: what a task makes is there from its start, what it frees until its end.
+        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
 
-        Of the `sizes[stage]` that a forward makes, `kept[stage]` lives on from input to weight gradient, and
-        `inputs[stage]` from forward to recompute.
+        Of the `sizes[stage]` that a forward allocates, `kept[stage]` stays alive from the input gradient to the weight
+        gradient, and `inputs[stage]` from the forward to the recompute.
         """
         graph, run = self.schedule.graph, self.run
         shares = self.costs.shares(self.schedule)
@@ -241,7 +248,7 @@ def _label(task: Task) -> Label:
 def _effects(
     schedule: Schedule, sizes: list[float], kept: list[float], inputs: list[float]
 ) -> Callable[[Task], tuple[float, float]]:
-    """What a task does to the memory of its mesh: (made at its start, freed at its end)."""
+    """Return a function from a task to its effect on memory: (allocated at its start, freed at its end)."""
     graph, numbers = schedule.graph, schedule.graph.numbers
     recomputed = numbers.get("recompute", {})
     backward, weight_grad = numbers.get("backward", {}), numbers.get("weight_grad", {})

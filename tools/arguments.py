@@ -13,7 +13,7 @@ Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
 
 
 def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
-    """The passes and pipelines that may be named: the given ones, else jaxpp's."""
+    """Return the passes and pipelines that may be named: the given ones, or else jaxpp's."""
     if passes is None:
         from jaxpp import hlo_passes
 
@@ -26,7 +26,7 @@ def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Pass
 
 
 def make_parser(doc: str) -> argparse.ArgumentParser:
-    """The parser; `doc` is the tool's docstring."""
+    """Return the parser; `doc` is the tool's docstring."""
     parser = argparse.ArgumentParser(
         "jaxpp-opt",
         usage="jaxpp-opt [FILE] [-p PASSES | --pipeline NAME] [options]",
@@ -81,7 +81,7 @@ def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
 
 
 def _from(least: int) -> Callable[[str], int]:
-    """What argparse makes of a number that has to be so large or larger."""
+    """Return a type for argparse: an integer that is at least `least`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -94,7 +94,7 @@ def _from(least: int) -> Callable[[str], int]:
 def pipeline_of(
     options: argparse.Namespace, parser: argparse.ArgumentParser, passes: Passes, pipelines: Pipelines
 ) -> tuple[Pass, ...]:
-    """The passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
+    """Return the passes that the command line asks for. A mistake in it ends in `parser.error` (exit code 2)."""
     for name in [*(options.print_after or ()), *([options.pass_doc] if options.pass_doc is not None else ())]:
         if name not in passes:
             parser.error(unknown("pass", name, passes))

@@ -1,4 +1,4 @@
-"""`python -m jaxpp.tools.docs`: write what is generated under docs/; `--check` tells if it is stale.
+"""`python -m jaxpp.tools.docs`: write the generated pages of docs/; `--check` tells if one is stale.
 
 docs/passes.md is made of the docstrings of the passes. In docs/tour.md the excerpts are: a line
 `<!-- after NAME: PATTERN -->` asks for the lines that match PATTERN of the module after the pass NAME (or after
@@ -45,7 +45,7 @@ In the order in which `jaxpp-opt --pipeline mpmd` runs them. Alone, a pass is ru
 _PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _EXCERPT = re.compile(r"^<!-- after ([\w-]+): ([^\n]*) -->\n(?:\n```mlir\n.*?^```\n)?", re.MULTILINE | re.DOTALL)
 _HEADER = re.compile(r"^// -----// after ([\w-]+) //----- //\n", re.MULTILINE)
-# What an excerpt leaves out: the types of operands, results and attributes, and the precision of products.
+# An excerpt leaves out the types of operands, results and attributes, and the precision of products.
 _LEFT_OUT = re.compile(
     r", precision = \[[^]]*\]"
     r"| : i(?:32|64)\b"
@@ -56,7 +56,7 @@ _WIDTH = 118
 
 
 def passes_page(passes: Mapping[str, type[Pass]]) -> str:
-    """The text of docs/passes.md.
+    """Return the text of docs/passes.md.
 
     Raises:
         ValueError: a docstring misses an option, or documents one that the pass does not have.
@@ -87,7 +87,7 @@ def _row(option: Option, doc: str) -> str:
 
 
 def tour_page(text: str) -> str:
-    """`text`, the page docs/tour.md, with the excerpts that it asks for.
+    """Return the page docs/tour.md, which is `text`, with the excerpts that it asks for.
 
     Raises:
         ValueError: a marker names no pass of the pipeline, or no line matches its pattern.
@@ -107,14 +107,14 @@ def tour_page(text: str) -> str:
 
 
 def _modules(text: str) -> dict[str, str]:
-    """The module of the page's `step` as it was lowered, and after each pass."""
+    """Return the module of the page's `step` as it was lowered, and after each pass, as text."""
     from jaxpp.hlo_passes import PIPELINES
 
     example = _PYTHON.search(text)
     if example is None:
         raise ValueError("the page has no Python block")
     names: dict[str, Any] = {}
-    exec(example[1], names)  # what a reader of the page would run
+    exec(example[1], names)  # the code that a reader of the page would run
     lowered = names["step"].lower(names["weights"], names["batch"]).as_text()
     printed = io.StringIO()
     module = ir.Module.parse(lowered, make_context())
@@ -124,7 +124,7 @@ def _modules(text: str) -> dict[str, str]:
 
 
 def _chosen(lines: Sequence[str], pattern: re.Pattern[str]) -> Iterator[str]:
-    """The lines that match, shortened; a line of dots for those in between."""
+    """Return the lines that match, shortened, with a line of dots for those in between."""
     last = -1
     for number, line in enumerate(lines):
         if not pattern.search(line):

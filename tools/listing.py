@@ -1,4 +1,4 @@
-"""What `jaxpp-opt --list-passes` and `--pass-doc` print."""
+"""The texts that `jaxpp-opt --list-passes` and `--pass-doc` print."""
 
 import argparse
 import inspect
@@ -13,14 +13,14 @@ Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
 
 
 def answer(options: argparse.Namespace, passes: Passes, pipelines: Pipelines) -> str | None:
-    """The text that was asked for instead of a run; None: a run."""
+    """Return the text that the flags ask for in place of a run; None if they ask for a run."""
     if options.pass_doc is not None:
         return pass_doc(passes[options.pass_doc])
     return list_passes(passes, pipelines) if options.list_passes else None
 
 
 def list_passes(passes: Passes, pipelines: Pipelines) -> str:
-    """Every pass with its first line and its options, and every pipeline."""
+    """List every pass with its first line and its options, and every pipeline."""
     lines: list[str] = []
     for name, step in passes.items():
         lines.append(f"{name}\n    {first_line(step)}")
@@ -31,19 +31,19 @@ def list_passes(passes: Passes, pipelines: Pipelines) -> str:
 
 
 def pass_doc(step: type[Pass]) -> str:
-    """The name of a pass and its whole docstring."""
+    """Return the name of a pass and its whole docstring."""
     lines = [step.name, "", inspect.getdoc(step) or "", "", *map(describe_option, options_of(step))]
     return "\n".join(lines).rstrip()
 
 
 def describe_option(option: Option) -> str:
-    """`{name=<type>}` and the default."""
+    """Return `{name=<type>}` and the default of an option."""
     default = "required" if option.default is None else f"default {quote(option.default)}"
     return f"{{{option}}}  {default}"
 
 
 def first_line(thing: object) -> str:
-    """The first sentence of a docstring, or its first line."""
+    """Return the first sentence of a docstring, or its first paragraph if that has no end of a sentence."""
     paragraph = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
     end = re.search(r"[.:](?= |$)", paragraph)
     return paragraph[: end.start()] + "." if end else paragraph

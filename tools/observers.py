@@ -1,4 +1,4 @@
-"""What `jaxpp-opt` watches a pipeline with: verification, printing, timing, and which pass is at work."""
+"""The observers of `jaxpp-opt`: they verify, print and time the passes, and remember which one runs."""
 
 import time
 from collections.abc import Collection
@@ -11,11 +11,11 @@ from jaxpp.tools import diagnostics
 
 
 class BrokenModuleError(Exception):
-    """A pass left a module that does not verify: a bug of that pass. What is wrong was emitted as diagnostics."""
+    """A pass left a module that does not verify, which is a bug of that pass. MLIR's diagnostics say what is wrong."""
 
 
 class Watch:
-    """An observer that looks away; the base of those that look at one side only."""
+    """An observer that does nothing: the base of those that act only before or only after a pass."""
 
     def before(self, step: Pass, module: ir.Module) -> None:
         """Do nothing."""
@@ -25,7 +25,7 @@ class Watch:
 
 
 class CurrentPass(Watch):
-    """Remembers the pass at work, for messages about what went wrong in it."""
+    """Remembers the pass that runs, so that messages about an error can name it."""
 
     def __init__(self) -> None:
         self.step: Pass | None = None
@@ -55,13 +55,13 @@ class PrintAfter(Watch):
         self._names = names
 
     def after(self, step: Pass, module: ir.Module) -> None:
-        """Print, if the pass is one of the named."""
+        """Print the module, if the pass is one of those named."""
         if self._names is None or step.name in self._names:
             print(f"// -----// after {step.name} //----- //\n{module}", file=self._stream)
 
 
 class Timing(Watch):
-    """Times passes: goes first among the observers, and its `start` last, so that the others' time does not count."""
+    """Times the passes. It is the first observer and its `start` the last, so that the others' time does not count."""
 
     def __init__(self) -> None:
         self.start: Observer = _Start(self)

@@ -28,7 +28,7 @@ OK, BAD_INPUT, BAD_USAGE, INTERNAL_ERROR = 0, 1, 2, 70
 
 @dataclass(frozen=True)
 class _Invocation:
-    """One invocation: its arguments, and the streams that a command may read and report to."""
+    """Holds the arguments of one invocation, and the streams that a command may read and report to."""
 
     options: argparse.Namespace
     stdin: TextIO
@@ -122,7 +122,7 @@ def _compare(call: _Invocation) -> RenderableType:
     for name in call.options.names:
         try:
             made = call.schedule(name)
-            # Costs of more stages than a schedule has are those of parts of its stages.
+            # Costs of more stages than a schedule has are costs of parts of its stages.
             rows.append((name, S.simulate(made, costs.merged(made.stages))))
         except S.ScheduleError as error:
             if library_name(name) is None:
@@ -194,14 +194,14 @@ _COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | byt
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """What `search` and `tune` both take; where nothing is said about the time, each has its own."""
+    """Return the options that `search` and `tune` share; each has its own default for the time."""
     names = ("meshes", "microbatches", "memory_limit", "released_at", "objective", "seconds", "seed")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 @contextlib.contextmanager
 def _progress(stderr: TextIO) -> Generator[Callable[[float, float, float], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Return a progress bar for a terminal; None elsewhere."""
     if not stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""What `jaxpp-schedule` is given: schedules by name or from files, their options, and costs."""
+"""The input of `jaxpp-schedule`: schedules by name or from files, their options, and costs."""
 
 import argparse
 import dataclasses
@@ -15,14 +15,14 @@ COSTS: Final = ("forward", "input_grad", "weight_grad", "hop")
 
 
 class UsageError(Exception):
-    """The command line makes no sense; the message is one line."""
+    """The command line makes no sense. The message is one line."""
 
 
 def check_options(options: argparse.Namespace) -> None:
     """Refuse flags that no schedule named on the command line takes.
 
     Raises:
-        UsageError: there is one.
+        UsageError: names such a flag.
     """
     given = vars(options)
     names = [library_name(name) for name in given.get("names", [given.get("name")]) if name]
@@ -33,7 +33,7 @@ def check_options(options: argparse.Namespace) -> None:
 
 
 def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Schedule:
-    """The schedule that `jaxpp.schedules.resolve` makes of `text` and the flags, or what `stdin` holds for `-`.
+    """Return the schedule that `jaxpp.schedules.resolve` makes of `text` and the flags; for `-`, the one in `stdin`.
 
     Raises:
         UsageError: the numbers of meshes and microbatches are not given, or an option is wrong.
@@ -62,7 +62,7 @@ def load_schedule(text: str, options: argparse.Namespace, stdin: TextIO) -> S.Sc
 
 
 def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, object]:
-    """What the flags say for a schedule of the library."""
+    """Return the flags as options of a schedule of the library."""
     values: dict[str, object] = {
         option.name: getattr(options, option.name)
         for option in library_options().values()
@@ -74,7 +74,7 @@ def _flags_for(name: str | None, options: argparse.Namespace) -> dict[str, objec
 
 
 def load_costs(options: argparse.Namespace) -> S.Costs:
-    """The costs of `--costs FILE`, in which the flags for single ones replace theirs.
+    """Return the costs of `--costs FILE`; flags for single costs replace those of the file.
 
     Raises:
         InputError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""What `jaxpp-schedule` prints: coloured grids and tables on a terminal, plain text in a pipe."""
+"""The output of `jaxpp-schedule`: coloured grids and tables on a terminal, plain text in a pipe."""
 
 import inspect
 import re
@@ -19,7 +19,7 @@ _PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?arXiv [^()]*|[^()]*; [^()]
 
 
 def render(content: RenderableType, stdout: TextIO) -> str:
-    """The text that `stdout` gets: with colours, and as wide as the window, if it is a terminal."""
+    """Return the text for `stdout`: with colours, and as wide as the window, if it is a terminal."""
     console = Console(file=stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
@@ -29,13 +29,13 @@ def render(content: RenderableType, stdout: TextIO) -> str:
     text = capture.get()
     if not console.is_terminal:
         text = "\n".join(map(str.rstrip, text.split("\n")))
-    # What the stream's encoding lacks, as the name of a file may, is escaped.
+    # Characters that the stream's encoding lacks (in the name of a file) are escaped.
     encoding = getattr(stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def grid(schedule: S.Schedule) -> Text:
-    """The schedule's text, a colour for each kind of task."""
+    """Return the schedule's text, with a colour for each kind of task."""
     text = Text(f"{schedule}\n")
     for kind, colour in _COLOURS.items():
         text.highlight_regex(rf"(?<![^\s+])\d+{kind}\d+(\.\d+)?(?![^\s+])", colour)
@@ -44,7 +44,7 @@ def grid(schedule: S.Schedule) -> Text:
 
 
 def library() -> Table:
-    """Every schedule of the library: what it is, where it comes from, what it takes."""
+    """Make a table of the library's schedules: what each is, its paper, its options."""
     table = _table("name", "what", "from", "options")
     for name, function in LIBRARY.items():
         summary = (inspect.getdoc(function) or "").partition("\n")[0].removesuffix(".")
@@ -58,7 +58,7 @@ def library() -> Table:
 
 
 def summary(report: S.Report) -> RenderableType:
-    """The times of a run, and the memory of each mesh."""
+    """Make a table of the times of a run, and of the memory of each mesh."""
     schedule, unit = report.schedule, report.costs.unit
     times = _table("", "time", "bubble")
     times.add_row("makespan", _time(report.makespan, unit), _share(report.bubble))
@@ -76,7 +76,7 @@ def summary(report: S.Report) -> RenderableType:
 
 
 def numbers(report: S.Report) -> Mapping[str, object]:
-    """The same for scripts."""
+    """Return the numbers of `summary`, for scripts."""
     schedule = report.schedule
     return {
         "schedule": schedule.name,
@@ -94,7 +94,7 @@ def numbers(report: S.Report) -> Mapping[str, object]:
 
 
 def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
-    """A row per schedule, the shortest makespan first; for those that do not exist, why."""
+    """Make a table with a row per schedule, the shortest makespan first; those that do not exist say why."""
     reports = [(name, found) for name, found in rows if isinstance(found, S.Report)]
     errors = [(name, found) for name, found in rows if isinstance(found, S.ScheduleError)]
     in_bytes = any(report.memory.unit == "bytes" for _, report in reports)
@@ -111,7 +111,7 @@ def comparison(rows: Sequence[tuple[str, S.Report | S.ScheduleError]]) -> Table:
 
 
 def found(schedule: S.Found, objective: str, unit: str) -> str:
-    """How good the schedule of a search is, in one line."""
+    """Say in one line how good the schedule of a search is."""
     words = f"{objective.replace('_', ' ')} {_time(schedule.value, unit)}"
     return f"{words}; at least {_time(schedule.lower_bound, unit)}, gap {_share(schedule.gap)}"
 

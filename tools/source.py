@@ -1,4 +1,4 @@
-"""A module from bytes; turn what is wrong with it into `file:line:col: error: ...`."""
+"""Reading a module from bytes; errors in it become `file:line:col: error: ...`."""
 
 import contextlib
 import itertools
@@ -24,7 +24,7 @@ _DEEPEST = 500
 
 
 def split(data: bytes) -> Iterator[bytes]:
-    """The parts of a text between lines `// -----`, each behind as many newlines as keep its line numbers."""
+    """Split a text at the lines `// -----`; each part begins with as many newlines as keep its line numbers."""
     start = 0
     for end in [match.start() for match in _SEPARATOR.finditer(data)] + [len(data)]:
         yield b"\n" * data.count(b"\n", 0, start) + data[start:end]
@@ -32,7 +32,7 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Module:
-    """The module in `data`, text or bytecode, which came from `path` and is all of it if `whole`.
+    """Parse the module in `data`, text or bytecode, which came from the file `path`, and is all of it if `whole`.
 
     Raises:
         InputError: it does not parse or does not verify.
@@ -45,7 +45,7 @@ def parse(data: bytes, path: str, context: ir.Context, *, whole: bool) -> ir.Mod
     with diagnostics.collected(context, name) as lines, diagnostics.emitted(context):
         try:
             if whole and os.path.isfile(path) and path.isascii():
-                module = ir.Module.parseFile(path, context)  # its locations then have the file's name, not `-`
+                module = ir.Module.parseFile(path, context)  # then the locations have the file's name, not `-`
             else:
                 module = ir.Module.parse(data, context)
         except (ir.MLIRError, ValueError, MemoryError) as error:
@@ -66,7 +66,7 @@ def _check_symbols(module: ir.Module, name: str) -> None:
 
 
 def _check_bytecode(data: bytes, name: str) -> None:
-    """Refuse bytecode that MLIR's reader would not survive: damaged, it makes it crash or loop. A child tries."""
+    """Refuse damaged bytecode, on which MLIR's reader would crash or loop: a child process tries first."""
     limit = 10 + len(data) // 100_000
     code = f"import sys; from jaxpp.tools import source; source.try_bytecode(sys.stdin.buffer.read(), {limit})"
     # -P: a folder named jaxpp in the current one is not the package.
@@ -78,9 +78,10 @@ def _check_bytecode(data: bytes, name: str) -> None:
 
 
 def try_bytecode(data: bytes, seconds: int) -> None:
-    """Parse, verify and print; whether that goes well does not matter here, only that it comes back.
+    """Parse, verify and print a module, to see whether MLIR survives it; its errors do not matter here.
 
-    seconds: of the processor, after which SIGXCPU ends this process; on a busy machine the clock is no measure.
+    `seconds` of the processor's time are allowed, then SIGXCPU ends this process: on a busy machine the clock is no
+    measure.
     """
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     context = make_context()
@@ -89,7 +90,7 @@ def try_bytecode(data: bytes, seconds: int) -> None:
 
 
 def _check_text(data: bytes, name: str) -> None:
-    """Refuse what MLIR's parser would not survive (it recurses on brackets) or not describe (bytes outside UTF-8)."""
+    """Refuse text that would crash MLIR's parser, which recurses on brackets, and text that is not UTF-8."""
     try:
         data.decode()
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What the command-line tools share: input, output, and how a process ends."""
+"""Input, output and the end of the process, for all command-line tools."""
 
 import io
 import os
@@ -8,11 +8,11 @@ from typing import NoReturn, TextIO
 
 
 class InputError(Exception):
-    """The input can't be used; the message is complete: `file:line:col: error: ...`."""
+    """The input can't be used. The message is complete: `file:line:col: error: ...`."""
 
 
 def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None) -> tuple[TextIO, TextIO, TextIO]:
-    """The given streams, else those of this process, or empty ones where they were closed."""
+    """Return the given streams, or else those of this process, or empty ones where these were closed."""
     return (
         stdin or sys.stdin or io.StringIO(),
         stdout or sys.stdout or io.StringIO(),
@@ -21,12 +21,12 @@ def standard(stdin: TextIO | None, stdout: TextIO | None, stderr: TextIO | None)
 
 
 def display_name(path: str) -> str:
-    """What messages call the input."""
+    """Return the name by which messages call the input."""
     return "<stdin>" if path == "-" else path
 
 
 def read(path: str, stdin: TextIO, expected: str) -> bytes:
-    """The bytes of a file, or of `stdin` when the path is `-`; `expected` is what they should be, for the message.
+    """Read the bytes of a file, or of `stdin` if the path is `-`; `expected` says in messages what they should be.
 
     Raises:
         InputError: it can't be read, or is empty.
@@ -47,14 +47,14 @@ def read(path: str, stdin: TextIO, expected: str) -> bytes:
 
 
 def finish(main: Callable[[], int]) -> NoReturn:
-    """Run a command and end the process with its code: 130 after Ctrl-C, 1 where nobody reads its output any more."""
+    """Run a command and end the process with its code: 130 after Ctrl-C, 1 if nobody reads its output any more."""
     try:
         code = main()
         if sys.stdout:
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
-    except BrokenPipeError:  # the reader went away, as `head` does
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Loops that end when data says so, with a bound: XLA can't be interrupted once it runs."""
+"""A bound for loops whose number of trips depends on data: XLA can't be interrupted once it runs."""
 
 from collections.abc import Sequence
 
@@ -9,20 +9,20 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, replace, shardings
 from jaxpp.ir.counted import trips
-from jaxpp.ir.functions import body_of, main_of, nested, operations, terminator
+from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
 
 MOST_TRIPS = 100_000
-"""What a loop is granted if nothing else is asked for: about a second of an empty one."""
+"""The default bound, in trips: about a second for an empty loop."""
 
 _CONDITIONALS = ("stablehlo.case", "stablehlo.if")
 
 
 def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
-    """Let each loop of `module` whose trips are not known end after `most`; returns where they are from.
+    """End each loop whose number of trips is not known after `most` trips; returns the loops' locations.
 
-    `@main` has one result more, where there are any: 0, or the number in the returned list, from 1, of a loop that was
-    ended so. Loops around it end with it. A loop stays as it is inside of anything but loops and conditionals (in a
-    shard_map, or in the test of a loop).
+    If there are such loops, `@main` gets one more result: 0, or the number of a loop that reached the bound (from 1, in
+    the returned list). The loops around it end with it. Loops inside of anything but loops and conditionals (in a
+    shard_map, or in the test of a loop) stay as they are.
     """
     if not any(op.name == "stablehlo.while" and trips(op) is None for op in nested(module.operation)):
         return []
@@ -45,7 +45,7 @@ def bound_loops(module: ir.Module, most: int) -> list[ir.Location]:
 
 
 class _Bounds:
-    """Adds the bounds; each method returns the number of the loop that was ended, or None where there is no bound."""
+    """Adds the bounds. Each method returns the value that is the number of a loop that reached its bound, or None."""
 
     def __init__(self, most: int) -> None:
         self.loops: list[ir.Location] = []
@@ -70,7 +70,7 @@ class _Bounds:
         return highest
 
     def _bound(self, loop: ir.Operation) -> ir.Value | None:
-        inner = self.add(loop.regions[1].blocks[0])
+        inner = self.add(loop_body(loop))
         unknown = trips(loop) is None
         if inner is None and not unknown:
             return None
@@ -123,7 +123,7 @@ def _direction(name: str) -> ir.Attribute:
 
 
 def _scalars_too(op: ir.Operation, count: int) -> dict[str, ir.Attribute]:
-    """The shardings of an operation that gets scalars for further results."""
+    """Return the shardings of an operation that gets `count` scalars as further results."""
     known = [at.value_sharding(result) for result in op.results]
     if known[0] is None:
         return {}

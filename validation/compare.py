@@ -1,4 +1,4 @@
-"""Random inputs for a module, and the comparison of what two modules make of them."""
+"""Random inputs for a module, and the comparison of the results of two modules."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,14 +8,14 @@ import numpy.typing as npt
 
 Numbers = npt.NDArray[Any]
 
-# The largest difference, relative to an array's largest value, by the coarsest type that the module computes in.
+# The allowed difference, relative to an array's largest value, by the coarsest type that the module computes in.
 _TOLERANCES = {"xf8": 0.2, "xbf16": 2e-2, "xf16": 5e-3, "xf32": 1e-5, "<f8": 0.2, "<bf16": 2e-2, "<f16": 5e-3}
 _NOISE_FACTOR = 8
 _FINEST = 1e-5
 
 
 def coarsest_tolerance(types: Iterable[str]) -> float:
-    """The relative tolerance for a module whose values have these types."""
+    """Return the relative tolerance for a module whose values have these types."""
     seen = set(types)
     found = [tolerance for mark, tolerance in _TOLERANCES.items() if any(mark in type_ for type_ in seen)]
     return max(found, default=_FINEST)
@@ -24,10 +24,10 @@ def coarsest_tolerance(types: Iterable[str]) -> float:
 def random_inputs(
     shapes: Mapping[int, tuple[tuple[int, ...], "np.dtype[Any]"]], seed: int, *, positive: bool = False
 ) -> dict[int, Numbers]:
-    """An array for each shape and type: integers from 0 to 7, coin flips, normal numbers or their absolute values.
+    """Make an array for each shape and type: integers from 0 to 7, booleans, normal numbers or their absolute values.
 
-    Arrays of two and more dimensions are scaled by the root of their longest one: with weights of that size the
-    activations stay where nothing saturates, so that no gradient vanishes.
+    Arrays of two and more dimensions are divided by the square root of the longest one: weights of that size keep the
+    activations out of saturation, so that no gradient vanishes.
     """
     generator = np.random.default_rng(seed)
     return {number: _random(generator, *shapes[number], positive=positive) for number in sorted(shapes)}
@@ -50,7 +50,7 @@ def _random(
 
 
 def enlarged(inputs: Mapping[int, Numbers]) -> dict[int, Numbers]:
-    """The same inputs with arrays of floating point numbers four times as large: a gradient that gets clipped."""
+    """Return the inputs with arrays of floating point numbers four times as large, so that gradients are clipped."""
     return {
         number: value
         if is_integer(value.dtype) or value.dtype.kind == "b" or not value.ndim
@@ -60,12 +60,12 @@ def enlarged(inputs: Mapping[int, Numbers]) -> dict[int, Numbers]:
 
 
 def is_integer(dtype: "np.dtype[Any]") -> bool:
-    """Also of the types that numpy itself does not know, such as int4."""
+    """Return whether a type holds integers; also for types that numpy itself does not know, such as int4."""
     return dtype.kind in "iu" or dtype.name.startswith(("int", "uint"))
 
 
 def perturbed(inputs: Mapping[int, Numbers], seed: int) -> dict[int, Numbers]:
-    """The same inputs with about the last bit of each float32 or float64 number changed at random."""
+    """Return the inputs with about the last bit of each float32 or float64 number changed at random."""
     generator = np.random.default_rng(seed + 1)
     return {
         number: (value * (1 + generator.choice((-1, 1), value.shape) * np.finfo(value.dtype).eps)).astype(value.dtype)
@@ -76,7 +76,7 @@ def perturbed(inputs: Mapping[int, Numbers], seed: int) -> dict[int, Numbers]:
 
 
 def noise_of(expected: Numbers, moved: Numbers) -> float:
-    """How far rounding alone moves a result: the largest difference where both are finite."""
+    """Return how far rounding alone moves a result: the largest difference where both are finite."""
     if is_integer(expected.dtype) or expected.dtype.kind == "b":
         return 0.0
     wide, other = _widen(expected), _widen(moved)
@@ -85,13 +85,13 @@ def noise_of(expected: Numbers, moved: Numbers) -> float:
 
 
 def somewhere_finite(value: Numbers, *, everywhere: bool = False) -> bool:
-    """Whether an array holds a number to compare, or nothing else; an empty array is fine both ways."""
+    """Return whether an array has a finite number, or with `everywhere` no others. Both hold for an empty array."""
     finite = np.isfinite(_widen(value))
     return bool(finite.all()) if everywhere else bool(finite.any() or not finite.size)
 
 
 def compare(expected: Numbers, actual: Numbers, relative: float, noise: float) -> tuple[float, str]:
-    """(the largest difference relative to the largest expected value, what is wrong or "")."""
+    """Return (the largest difference relative to the largest expected value, an error message or "")."""
     if is_integer(expected.dtype) or expected.dtype.kind == "b":
         wrong = expected != actual
         if not wrong.any():

@@ -1,4 +1,4 @@
-"""Run one function of a module by XLA on the CPU: what numeric validation stands on."""
+"""Runs one function of a module by XLA on the CPU, for numeric validation."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from jaxpp.ir.locations import source_of
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
 
 Numbers = npt.NDArray[Any]
-Array = Any  # a jax.Array, whole on each of the runner's devices
+Array = Any  # a jax.Array that is replicated over the runner's devices
 _EXACT = {"i1": "bool", "complex<f32>": "complex64", "complex<f64>": "complex128"}
 _PREFIX = re.compile(r"bf|f8|f|ui|i")
 _LONG = {"bf": "bfloat", "f8": "float8_", "f": "float", "ui": "uint", "i": "int"}
@@ -28,18 +28,18 @@ _OPTIONS = {"xla_allow_excess_precision": False, "xla_backend_optimization_level
 
 
 class RunError(Exception):
-    """XLA does not compile or run the function; the message is XLA's first line."""
+    """XLA can't compile or run the function. The message is XLA's first line."""
 
 
 class Runner:
     """Compiles and runs functions of modules for `partitions` virtual CPU devices, arguments and results replicated.
 
-    What is sharded inside runs sharded. Functions that are equal but for `jaxpp.*` attributes are compiled once. JAX
-    is imported when the first runner is made.
+    Values with shardings inside of a function are sharded. Functions that differ only in `jaxpp.*` attributes are
+    compiled once. JAX is imported when the first runner is made.
 
     Args:
-        partitions: how many devices.
-        most_trips: how often a loop may run whose end depends on data: XLA can't be interrupted.
+        partitions: the number of devices.
+        most_trips: the bound for loops whose number of trips depends on data.
     """
 
     def __init__(self, partitions: int, most_trips: int = MOST_TRIPS) -> None:
@@ -53,17 +53,17 @@ class Runner:
         self._sharding = NamedSharding(mesh, PartitionSpec())
 
     def put(self, numbers: Numbers) -> Array:
-        """The array that `compile`d functions take."""
+        """Return the array that `compile`d functions take."""
         import jax
 
         with jax.enable_x64(True):
             return jax.device_put(numbers, self._sharding)
 
     def compile(self, module: ir.Module, function: str) -> Callable[[Sequence[Array]], list[Array]]:
-        """`function` as a function of arrays. Donation and the shardings of its arguments and results are left out.
+        """Return `function` as a function of arrays, without donation and shardings of arguments and results.
 
         Raises:
-            RunError: XLA refuses it; the compiled function raises it as well.
+            RunError: XLA refuses the function; the compiled function raises it too.
         """
         alone = extract(module, function, self.partitions)
         loops = [source_of(each) for each in bound_loops(alone, self._most_trips)]
@@ -101,12 +101,12 @@ def _by_xla(run: Callable[[], Any]) -> Any:
 
 
 def partitions_of(module: ir.Module) -> int:
-    """The number of devices that the module is for."""
+    """Return the number of devices that the module is for."""
     return at.integer(module.operation, "mhlo.num_partitions") or 1
 
 
 def shape_and_dtype(type_: ir.Type) -> tuple[tuple[int, ...], "np.dtype[Any]"]:
-    """Of a tensor of static shape. Raises RunError for any other type."""
+    """Return the shape and dtype of a tensor type of static shape. Raises RunError for any other type."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         raise RunError(f"a value of type {type_} can't be made or compared")
     return tuple(type_.shape), _dtype(type_.element_type)
@@ -124,9 +124,9 @@ def _dtype(element: ir.Type) -> "np.dtype[Any]":
 
 
 def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
-    """A module of its own with `function` as `@main`, ready for XLA, and what it calls; `module` stays as it is.
+    """Copy `function`, as `@main`, and the functions that it calls into a new module for XLA.
 
-    Raises RunError for a function that calls itself, which XLA would not survive, and for a loop without an end.
+    Raises RunError for a function that calls itself, on which XLA would crash, and for a loop without an end.
     """
     alone = ir.Module.create(module.operation.location)
     for name in module.operation.attributes:
@@ -159,7 +159,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
 
 
 def _mesh_name(module: ir.Module, partitions: int) -> str | None:
-    """The mesh over all partitions."""
+    """Return the name of the mesh over all partitions; None if there is none."""
     for op in module.body.operations:
         if op.operation.name == "sdy.mesh":
             axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(op.operation.attributes["mesh"]).axes)
@@ -169,7 +169,7 @@ def _mesh_name(module: ir.Module, partitions: int) -> str | None:
 
 
 def _replicate(main: ir.Operation, mesh: str | None) -> None:
-    """Give arguments and results replicated shardings, or none, and take donation off."""
+    """Replicate arguments and results over `mesh` (None: no shardings), and remove donation."""
     type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
     tables = (at.argument_attributes(main), at.result_attributes(main))
     for table, types in zip(tables, (type_.inputs, type_.results), strict=True):
@@ -182,7 +182,7 @@ def _replicate(main: ir.Operation, mesh: str | None) -> None:
 
 
 def _strip(op: ir.Operation) -> None:
-    """Take `jaxpp.*` attributes off: they say nothing about what is computed."""
+    """Remove the `jaxpp.*` attributes, which say nothing about what is computed."""
     for name in list(op.attributes):
         if at.is_ours(name):
             del op.attributes[name]

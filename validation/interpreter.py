@@ -21,7 +21,7 @@ Task = Callable[[Sequence[Array]], list[Array]]
 
 @dataclass
 class _Mesh:
-    """One mesh in the middle of its sequence."""
+    """The state of one mesh while its sequence runs."""
 
     sequence: Sequence[Instruction]
     position: int = 0
@@ -29,10 +29,10 @@ class _Mesh:
 
 
 class Interpreter:
-    """The program of a module, compiled: `run` it as often as needed.
+    """Compiles the program of a module, and runs it any number of times.
 
     Raises:
-        ProgramError: the module is no program, or does something that no program may.
+        ProgramError: the module is no program, or breaks a rule for programs.
         RunError: XLA refuses one of its functions.
     """
 
@@ -41,12 +41,12 @@ class Interpreter:
         self._program = reader.program
         self._runner = runner
         self._tasks = {
-            name: _compile(module, None if self._program.functions[name].is_copy else op, runner)
+            name: _compile(module, op if self._program.functions[name].is_compiled else None, runner)
             for name, (op, _) in reader.sources.items()
         }
 
     def run(self, arguments: Mapping[int, Array]) -> dict[int, list[tuple[int, Array]]]:
-        """For every result of the step, by its number: (mesh, value) on each mesh that has it; (0, whole) for a stack.
+        """Run the step. Returns (mesh, value) for each result, by number, on each mesh; (0, whole value) for a stack.
 
         Args:
             arguments: the arguments of the step by their number; those that no mesh uses may be missing.
@@ -89,9 +89,12 @@ class Interpreter:
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:
-    """A function of the program. One that reshards, or copies to another memory, returns what it is given.
+    """Compile a function of the program.
 
-    Values are whole here, and all of them are in one memory.
+    One that reshards, or copies to another memory, returns its arguments. One that stands for a function of the user's
+    returns nothing, which no operation reads.
+
+    Values are not sharded here, and all of them are in one memory.
     """
     if op is None:
         return list

@@ -27,18 +27,18 @@ from jaxpp.validation.cpu import Array, RunError, Runner, partitions_of, shape_a
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.reach import seen_by_stages
 
-# The arguments of a step by number -> its results by number, each as (where, value) wherever it is.
+# A function from a step's arguments by number to its results by number, as (mesh, value) on each mesh that has one.
 Results = dict[int, list[tuple[str, Array]]]
 Step = Callable[[Mapping[int, Array]], Results]
 
 
 class ValidationError(PassError):
-    """A module computes something else than it did before a pass, or can't be run at all."""
+    """A module computes other results than before a pass, or can't be run at all."""
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """One set of inputs, what the first module made of them, and how far rounding may move that."""
+    """Holds one set of inputs, the results of the first module, and how far rounding may move these."""
 
     inputs: dict[int, Array]
     expected: dict[int, Numbers]
@@ -47,7 +47,7 @@ class _Trial:
 
 @dataclass(frozen=True)
 class _Signature:
-    """The types of the arguments and results of a step, by number; the names that results have; optimizer state."""
+    """Holds the types of a step's arguments and results by number, the results' names, and the optimizer's state."""
 
     arguments: dict[int, ir.Type]
     results: dict[int, ir.Type]
@@ -63,16 +63,17 @@ class Validate:
 
     A module with a public `@main` is run by XLA on the CPU, on as many virtual devices as it has partitions; a program
     module by the reference interpreter. Inputs are random: normal numbers scaled by the size of the array, integers
-    from 0 to 7. Besides, the state of an optimizer (arrays that no stage sees) is set to zero, so that a gradient
-    shows whole in what it becomes, the rest as it was and enlarged, so that a gradient is clipped; and where a result
-    was not finite (the root of a second moment), all are positive.
+    from 0 to 7. Other trials set the state of an optimizer (arrays that no stage sees) to zero, so that the new state
+    shows each gradient in full; once with the other inputs as they were, once with enlarged ones, so that gradients are
+    clipped. If a result was not finite (the root of a negative second moment), all inputs are positive.
 
     Results agree when the largest difference is within a tolerance of the array's largest value (1e-5 in float32;
-    looser for a module that computes in bfloat16 or float16), plus what a change of the inputs in their last bit does
-    to them (a gradient that is zero but for rounding). Integers agree exactly, and NaNs stand at the same places.
+    looser for a module that computes in bfloat16 or float16), plus the difference that a change of the inputs in their
+    last bit makes (for a gradient that is zero but for rounding). Integers agree exactly, and NaNs are at the same
+    places.
 
     Raises:
-        ValidationError: from `before` when the module can't be run, from `after` when it can't or differs.
+        ValidationError: the module can't be run (from `before` and `after`), or its results differ (from `after`).
     """
 
     def __init__(self, seed: int = 0, most_trips: int = MOST_TRIPS) -> None:
@@ -115,7 +116,7 @@ class Validate:
             raise _cannot_run(f"what pass '{step.name}' made does not run", error) from None
 
     def summary(self) -> str:
-        """What was compared and how well it agreed; and a line for each result that could not be compared."""
+        """Say what was compared and how well it agrees, with a line for each result that could not be compared."""
         if self._reference is None:
             return "validated: no pass ran"
         results = self._reference.results
@@ -182,7 +183,7 @@ def _main(module: ir.Module) -> ir.Operation | None:
 
 
 def _signature(module: ir.Module) -> _Signature:
-    """Of `@main`, else of the step that the mesh functions are together. Raises PassError when there is neither."""
+    """Return the signature of `@main`, or else of the mesh functions together. Raises PassError if there are none."""
     main = _main(module)
     if main is not None:
         type_ = ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value)
@@ -206,7 +207,10 @@ def _signature(module: ir.Module) -> _Signature:
 
 
 def _state(arguments: dict[int, ir.Type], seen: set[int]) -> set[int]:
-    """The arrays of numbers that no stage sees; nothing when there is no stage. A scalar is a learning rate or so."""
+    """Return the optimizer's state: the arrays of floating point numbers that no stage sees; none if there is no stage.
+
+    Scalars do not count: one of them may be the learning rate.
+    """
     arrays = {n for n, type_ in arguments.items() if isinstance(type_, ir.RankedTensorType) and type_.rank}
     return arrays - seen if seen else set()
 

@@ -1,4 +1,4 @@
-"""Which arguments of a step its stages see: weights and the batch, as opposed to the state of an optimizer."""
+"""Finds the arguments of a step that its stages see: weights and the batch, but not the state of an optimizer."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ from jaxpp.ir.functions import body_of, callee, functions, nested, operands_with
 
 
 def seen_by_stages(module: ir.Module, function: ir.Operation) -> set[int]:
-    """The numbers of the arguments of `function` that a stage's computation depends on.
+    """Return the numbers of the arguments of `function` that a stage's computation depends on.
 
-    Stages are in a loop or behind a mark as long as the module is as JAX lowered it, in calls with `jaxpp.stage` later.
+    In a module as JAX lowers it, loops and marks belong to stages; later, calls with `jaxpp.stage` do.
     """
     is_stage = _stages(module)
     sources: dict[ir.Value, set[int]] = {value: {value.arg_number} for value in body_of(function).arguments}
@@ -25,7 +25,7 @@ def seen_by_stages(module: ir.Module, function: ir.Operation) -> set[int]:
 
 
 def _stages(module: ir.Module) -> Callable[[ir.Operation], bool]:
-    """Whether an op is a stage's, or holds or calls one."""
+    """Return a function that tells whether an operation belongs to a stage, or contains or calls one that does."""
     by_name = functions(module)
     known: dict[str, bool] = {}
 
@@ -35,7 +35,7 @@ def _stages(module: ir.Module) -> Callable[[ir.Operation], bool]:
         if op.name == "func.call" and callee(op) in by_name:
             name = callee(op)
             if name not in known:
-                known[name] = False  # while it is looked at: a function that calls itself does not hold itself
+                known[name] = False  # while its body is searched: a function that calls itself does not contain itself
                 known[name] = any(holds(inner) for inner in nested(by_name[name]))
             return known[name]
         return any(holds(inner) for inner in nested(op))

@@ -8,15 +8,12 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import boundary
-from jaxpp.ir.build import split_barrier
+from jaxpp.ir.build import erase_dead, split_barrier
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import operands_with_captures, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
 from jaxpp.ir.tasks import StageTask, copy_into, marked_task, set_task
-from jaxpp.ir.values import is_used
-
-_BARRIER = "stablehlo.optimization_barrier"
 
 
 @dataclass(frozen=True)
@@ -25,13 +22,13 @@ class AssignStages(Pass):
 
     - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. The mark itself
       belongs to the task that its results enter.
-    - What no mark needs (weight gradients, accumulation, metrics) goes with the latest task among its operands'.
+    - An operation that no mark needs (weight gradients, accumulation, metrics) gets the latest of its operands' tasks.
     - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
       batch, casts of weights) get none: each task that uses one makes it for itself. JAX's helpers and any cse share
       them between stages; else they would cross between meshes, or be kept from the forward to the backward. A value
       that the user marked is none of them, unless it is made of constants, and what is handed on to the next microbatch
       gets the task that uses it there.
-    - Operations whose results nobody uses go.
+    - Operations whose results nobody uses are erased.
 
     Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
     are one task, `backward_{n-1}`.
@@ -56,9 +53,7 @@ class AssignStages(Pass):
         loop = MicrobatchLoop.of(module)
         _split_barriers(loop)
         entered = _entered(loop)
-        for op in reversed(operations(loop.body)[:-1]):
-            if len(op.results) and not any(map(is_used, op.results)) and not has_side_effect(op):
-                op.erase()
+        erase_dead(loop.body, marks=True)
         assignment = _Assignment(loop, entered)
         assignment.run()
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
@@ -73,13 +68,13 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
     waits for. The weights need not wait.
     """
     ops = operations(loop.body)[:-1]
-    if not any(map(_is_plain_barrier, ops)):
+    if not any(map(boundary.is_barrier, ops)):
         return
     shared = set[ir.Value](loop.body.arguments[position] for position in loop.indices)
     unknown = set[ir.Value](result for op in ops for result in op.results).union(loop.body.arguments) - shared
     for op in ops:
         alone = [number for number, value in enumerate(op.operands) if value not in unknown]
-        if _is_plain_barrier(op):
+        if boundary.is_barrier(op):
             if alone:
                 rest = [number for number in range(len(op.operands)) if number not in alone]
                 results = split_barrier(op, [*([number] for number in alone), rest])
@@ -89,12 +84,8 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
             unknown.difference_update(op.results)
 
 
-def _is_plain_barrier(op: ir.Operation) -> bool:
-    return op.name == _BARRIER and not boundary.is_mark(op)
-
-
 def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
-    """The task that the results of each mark enter, whether or not anyone uses them."""
+    """Return the task that the results of each mark enter, whether or not an operation uses them."""
     marks = {boundary.read(op) for op in operations(loop.body) if boundary.is_mark(op)}
     last = loop.stages - 1
     ended = {mark.stage for mark in marks if mark.phase == "forward"}
@@ -166,7 +157,7 @@ class _Assignment:
         for number, values in enumerate(self._operands):
             op = self.ops[number]
             # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
-            if not is_cheap(op) and not _is_plain_barrier(op):
+            if not is_cheap(op) and not boundary.is_barrier(op):
                 continue
             producers = [self._number.get(value) for value in values]
             if all(producer in constant for producer in producers):
@@ -183,7 +174,7 @@ class _Assignment:
         return set(length)
 
     def _claim_slices(self) -> None:
-        """The backward slice of each mark, in the order of the tasks, up to what another mark has claimed."""
+        """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""
         for mark in sorted(self._ends, key=self._ends.__getitem__):
             work = [mark]
             while work:
@@ -194,7 +185,7 @@ class _Assignment:
                         work.append(number)
 
     def _place_the_rest(self) -> None:
-        """What no mark needs goes with the latest task among its operands'; without one, with its first user."""
+        """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user."""
         floating: list[int] = []
         for number, task in enumerate(self.tasks):
             if number in self._cheap or number in self._ends:
@@ -216,7 +207,7 @@ class _Assignment:
             self.tasks[number] = min((task for task in users if task is not None), default=carried[number])
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
-        """The task that makes the carried value on which an operation depends; the first task for other operations."""
+        """Return the task that makes the carried value on which an operation depends; else the first task."""
         where: dict[int, StageTask] = {}
         for number in floating:
             found = [StageTask.forward(0)]
@@ -247,7 +238,7 @@ class _Assignment:
 
 
 def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[ir.Operation, StageTask]]) -> None:
-    """Assign each of these cheap operations to the task that makes it for the loop's next iteration."""
+    """Assign each of these cheap operations to the task that computes it for the loop's next iteration."""
     end = terminator(loop.body)
     for op, task in handed_on:
         copy = copy_into(task, op)

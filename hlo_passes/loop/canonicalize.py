@@ -5,9 +5,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant, remake, replace, shardings
+from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import nested, operations, terminator
+from jaxpp.ir.functions import loop_body, nested, operations, terminator
 from jaxpp.ir.values import is_used
 
 
@@ -20,7 +20,7 @@ def drop_scalar_constraints(main: ir.Operation) -> None:
 
 def drop_invariants(loop: ir.Operation) -> ir.Operation:
     """Rebuild `loop` without the carried values that its body returns unchanged; returns the new loop."""
-    body, end = loop.regions[1].blocks[0], terminator(loop.regions[1].blocks[0])
+    body, end = loop_body(loop), terminator(loop_body(loop))
     yielded, operands = list(end.operands), list(loop.operands)
     kept = [i for i, argument in enumerate(body.arguments) if yielded[i] != argument]
     if len(kept) == len(operands):
@@ -46,7 +46,7 @@ def count_from_zero(loop: ir.Operation) -> None:
     The start, where it is no constant, is added where the body and what follows the loop use the number: each stage
     can do so by itself, whatever microbatch ran before, though several stages advance the number.
     """
-    body, end = loop.regions[1].blocks[0], terminator(loop.regions[1].blocks[0])
+    body, end = loop_body(loop), terminator(loop_body(loop))
     tested = loop.regions[0].blocks[0].arguments
     counting = {position for position, *_ in counters(loop)}
     for position, argument in enumerate(body.arguments):
@@ -77,16 +77,9 @@ def split_barriers(loop: ir.Operation) -> None:
     `jax.checkpoint` makes such a barrier of its residuals and the gradient for which the recomputation waits. When its
     function ends in a mark, that gradient comes from the next stage.
     """
-    for op in operations(loop.regions[1].blocks[0]):
-        if op.name != "stablehlo.optimization_barrier" or boundary.is_mark(op) or len(op.operands) == 1:
+    for op in operations(loop_body(loop)):
+        if not boundary.is_barrier(op) or len(op.operands) == 1:
             continue
         if not any(boundary.is_mark(use.owner.operation) for result in op.results for use in result.uses):
             continue
         split_barrier(op)
-
-
-def split_barrier(op: ir.Operation) -> None:
-    """Make a barrier of several values one barrier for each."""
-    pairs = list(zip(op.results, op.operands, strict=True))
-    alone = [remake(op, [value], [value.type], shardings([at.value_sharding(result)])) for result, value in pairs]
-    replace(op, [each.results[0] for each in alone])

@@ -96,7 +96,7 @@ def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False)
 class _DelayedSum:
-    """A carried value that each iteration adds partial sums over the same axes to: additions in order, and summands."""
+    """A carried value to which each iteration adds partial sums over the same axes: the additions, and the summands."""
 
     position: int
     adds: list[ir.Operation]
@@ -108,7 +108,7 @@ class _DelayedSum:
 
 
 def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum | None:
-    """What the loop sums at `position`, if all of it may wait."""
+    """Return the sum that the loop carries at `position`, if all of its summands may be reduced after the loop."""
     value: ir.Value = loop.body.arguments[position]
     if is_used(loop.op.regions[0].blocks[0].arguments[position]):
         return None
@@ -132,12 +132,12 @@ def _total(mesh: MeshAxes, loop: MicrobatchLoop, position: int) -> _DelayedSum |
 
 
 def _is_scattered(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> bool:
-    """Whether the accumulator is sharded over the axes of the sum, so that one summand per device takes more memory."""
+    """Return whether the accumulator is sharded over the axes of the sum, so that one summand per device is larger."""
     return any(not set(axes).isdisjoint(total.axes) for axes in mesh.read(loop.op.results[total.position]))
 
 
 def _extra_bytes(mesh: MeshAxes, loop: MicrobatchLoop, total: _DelayedSum) -> int:
-    """Bytes per device that one summand per device takes more than the accumulator does now."""
+    """Return how many bytes per device one summand per device takes more than the accumulator does now."""
     result = loop.op.results[total.position]
     axes = mesh.read(result)
     return mesh.bytes_per_device(result.type, without(axes, total.axes)) - mesh.bytes_per_device(result.type, axes)
@@ -186,7 +186,7 @@ class _Rewrite:
     def _loop_with(
         self, types: Mapping[int, ir.Type], zeros: Mapping[int, ir.Value], groups: Mapping[int, ir.Attribute]
     ) -> ir.Operation:
-        """The loop anew, with these types, first values and shardings of some of what it carries."""
+        """Rebuild the loop with other types, initial values and shardings of some of the values that it carries."""
         old = self._loop.op
         rank = [ir.RankedTensorType(result.type).rank for result in old.results]
         whole = [at.value_sharding(r) or self._mesh.attribute([()] * k) for r, k in zip(old.results, rank, strict=True)]
@@ -202,7 +202,7 @@ class _Rewrite:
         )
 
     def _summed(self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
-        """All summands in one, and what the accumulator was before the loop."""
+        """Sum all summands, and the initial value of the accumulator."""
         sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
         scalar = ir.RankedTensorType.get([], ir.RankedTensorType(old.type).element_type)
         with ip, old.location:

@@ -1,5 +1,6 @@
 """`find-microbatch-loop`: names the loop over microbatches, its trip count, its indices and its state."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.counted import counters, trip_count, wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.kinds import operations_of
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.schedules.given import library_name
 
@@ -73,7 +75,7 @@ class FindMicrobatchLoop(Pass):
         reuse_recomputed_marks(loop)
         count_from_zero(loop)
         length = _length(loop)
-        schedule, text = self._schedule(loop, length)
+        schedule, text = self._schedule(loop, length, operations_of(module))
         marks = find_marks(loop)
         numbers = stages_of(marks, loop, schedule.stages)
         if numbers is None:
@@ -87,9 +89,9 @@ class FindMicrobatchLoop(Pass):
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = _find(main_of(module))
         drop_scalar_constraints(loop)
-        return self._schedule(loop, _length(loop))[1]
+        return self._schedule(loop, _length(loop), operations_of(module))[1]
 
-    def _schedule(self, loop: ir.Operation, length: int) -> tuple[schedules.Schedule, str]:
+    def _schedule(self, loop: ir.Operation, length: int, operations: Collection[str]) -> tuple[schedules.Schedule, str]:
         """The schedule of the loop and its text form."""
         text = self.schedule or loop_schedule(loop)
         try:
@@ -112,7 +114,7 @@ class FindMicrobatchLoop(Pass):
                 text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
-        check_runnable(schedule, loop)
+        check_runnable(schedule, loop, operations)
         if schedule.microbatches != length:
             raise PassError(
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location

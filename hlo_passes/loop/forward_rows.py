@@ -1,27 +1,68 @@
-"""Rewrites reads of rows: a read of a value that is known in pieces reads the source of the rows instead."""
+"""`forward-rows`: reads of rows read what was written there, and each piece of a sum of stacks is a sum of its own."""
+
+from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxlib.mlir import ir
 
+from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.pieces import Evaluator
-from jaxpp.hlo_passes.loop.transfer import cut_dimension, gathered_rows, slice_bounds
+from jaxpp.hlo_passes.loop.row_accumulators import split_row_accumulators
+from jaxpp.hlo_passes.loop.transfer import cut_dimension, gathered_rows
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import constant
+from jaxpp.ir import boundary
+from jaxpp.ir.build import constant, erase_dead
 from jaxpp.ir.constant_arrays import Constants
-from jaxpp.ir.functions import operations
-from jaxpp.ir.rows import shape_of, slice_of
+from jaxpp.ir.functions import body_of, loop_body, main_of, operations
+from jaxpp.ir.rows import shape_of, slice_bounds, slice_of
 from jaxpp.ir.values import defining_op
 
 _UPDATE = "stablehlo.dynamic_update_slice"
 
 
-def forward_rows(block: ir.Block) -> None:
-    """Rewrite the operations of `block`.
+@dataclass(frozen=True)
+class ForwardRows(Pass):
+    """Forwards rows from where they are written, padded or gathered to where they are read, without a stack between.
 
-    - Integers that are known are constants, and slices at them have constant bounds.
-    - A slice of a value that is known in pieces (rows that were written, gathered, padded) is made of these.
-    - A stack of which every row was written is a concatenation, where anything reads it whole; so is one whose pieces
-      are gathered in another order.
+    What a loop over layers stacks for its gradient, and takes from a stack, is known in pieces (`pieces.py`). Made of
+    these, each stage has the rows that it needs and no more:
+
+    - integers that count are constants; so are the bounds of slices taken at them;
+    - a slice of a value that is known in pieces is made of these: a row that was written to a stack is the value that
+      was written, a row that a gather with constant indices takes (`w[[0, 2, 1, 3]]`, layers that are stored in the
+      order of the meshes) is a slice of `w` itself. Operations in between are applied to the rows, if they treat all
+      rows alike: a cast, a reshape, arithmetic, a barrier of `jax.checkpoint` around parameters;
+    - a stack of which every row was written is a concatenation, if anything still uses it; so is one whose pieces are
+      gathered in another order;
+    - a sum over the microbatches of values in pieces (the gradient of stacked parameters) is one sum for each piece,
+      which are put together after the loop.
+
+    That holds for layers that are written one after the other too: the gradient of rows `w[0]`, `w[1]`... is padded
+    with zeros, or written over zeros (in a loop that reads `w[i]`), that of `w[rows]` is added to zeros at these.
+
+    Preconditions: `unroll-layers` ran.
+
+    ```mlir
+    %w_1 = stablehlo.dynamic_slice %w, %c1, ...          ==>   %w_1 = stablehlo.slice %w [1:2, 0:8, 0:8]
+    %s = stablehlo.dynamic_update_slice %s0, %y, %c1           // what was read of %s uses %y
+    %y_1 = stablehlo.dynamic_slice %s, %c1, ...
+    ```
     """
+
+    name: ClassVar[str] = "forward-rows"
+
+    def run(self, module: ir.Module) -> None:
+        """Forward the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
+        block = body_of(main_of(module))
+        for loop in operations(block):
+            if loop.name == "stablehlo.while" and any(map(boundary.is_mark, operations(loop_body(loop)))):
+                _forward(loop_body(loop))
+                erase_dead(split_row_accumulators(loop).regions[1].blocks[0])
+        _forward(block)
+        erase_dead(block)
+
+
+def _forward(block: ir.Block) -> None:
     forward = _Forward()
     for op in operations(block):
         forward.visit(op)
@@ -29,7 +70,7 @@ def forward_rows(block: ir.Block) -> None:
 
 
 class _Forward:
-    """Rewrites one operation after the other."""
+    """Forwards the rows of one block: rewrites one operation after the other."""
 
     def __init__(self) -> None:
         self._evaluator = Evaluator()
@@ -91,7 +132,7 @@ class _Forward:
 
 
 def _base(value: ir.Value) -> ir.Value:
-    """The value over which rows were written to make `value`."""
+    """Return the value over which rows were written to make `value`."""
     op = defining_op(value)
     while op is not None and op.name in (_UPDATE, "sdy.sharding_constraint"):
         value = op.operands[0]
@@ -100,7 +141,7 @@ def _base(value: ir.Value) -> ir.Value:
 
 
 def _undo_broadcast(op: ir.Operation) -> None:
-    """Replace a value that gained a dimension of size 1 (to be a row) and lost it again by the value itself."""
+    """Replace a value that gained a dimension of size 1 (as a row does) and lost it again by the value itself."""
     made = defining_op(op.operands[0])
     if made is None or made.name not in ("stablehlo.broadcast_in_dim", "stablehlo.reshape"):
         return

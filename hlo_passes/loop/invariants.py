@@ -7,8 +7,6 @@ from jaxpp.ir.functions import has_side_effect, operands_with_captures, operatio
 from jaxpp.ir.ops import MOST_RECOMPUTED, float_width, is_cheap, traits
 from jaxpp.ir.values import byte_size, defining_op, viewed
 
-_BARRIER = "stablehlo.optimization_barrier"
-
 
 class Invariants:
     """The loop-invariant operations of `body`, by their number in it.
@@ -53,7 +51,7 @@ class Invariants:
         number = len(self._operands)
         values = [self.behind_barriers.get(value, value) for value in operands_with_captures(op)]
         fixed = [self._is_fixed(value) for value in values]
-        if op.name == _BARRIER and not boundary.is_mark(op):
+        if boundary.is_barrier(op):
             for result, value, is_fixed in zip(op.results, op.operands, map(self._is_fixed, op.operands), strict=True):
                 if is_fixed:
                     self.behind_barriers[result] = self.behind_barriers.get(value, value)
@@ -61,7 +59,7 @@ class Invariants:
         self._number.update((result, number) for result in op.results)
         self._invariant.append(
             all(fixed)
-            and op.name != _BARRIER
+            and op.name != "stablehlo.optimization_barrier"
             and self._sent.isdisjoint(op.results)
             and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)
             and not _casts_to_8_bits(op)

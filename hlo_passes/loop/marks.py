@@ -9,7 +9,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import nested, operands_with_captures, operations
+from jaxpp.ir.functions import loop_body, nested, operands_with_captures, operations
 from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
@@ -17,7 +17,7 @@ Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 def check_marks(main: ir.Operation, loop: ir.Operation) -> None:
     """Raise PassError for a mark that stands anywhere but directly in the body of `loop`."""
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     for op in nested(main):
         if at.BOUNDARY not in op.attributes:
             continue
@@ -45,7 +45,7 @@ def _construct(op: ir.Operation) -> str:
 
 def find_marks(loop: ir.Operation) -> Marks:
     """The marks of the loop's body in program order. Raises PassError for one of an unknown form."""
-    return [(op, boundary.read(op)) for op in operations(loop.regions[1].blocks[0]) if boundary.is_mark(op)]
+    return [(op, boundary.read(op)) for op in operations(loop_body(loop)) if boundary.is_mark(op)]
 
 
 def marked_stages(marks: Marks) -> list[int]:
@@ -76,7 +76,7 @@ def stages_of(marks: Marks, loop: ir.Operation, count: int) -> list[int] | None:
 
 def _marks_before(loop: ir.Operation) -> list[int] | None:
     """How many forward marks each forward mark has before it; None if one comes after a backward mark."""
-    ops = operations(loop.regions[1].blocks[0])
+    ops = operations(loop_body(loop))
     known: dict[ir.Value, int] = {}
     found: list[int] = []
     for op in ops[:-1]:

@@ -68,7 +68,7 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
         pairs = zip(numbers.lhs_contracting_dimensions, numbers.rhs_contracting_dimensions, strict=True)
         choices: list[dict[int, int]] = [{0: left, 1: right} for left, right in pairs]
     elif op.name == REDUCE and _is_sum(op):
-        choices = [{0: dimension} for dimension in ir.DenseI64ArrayAttr(op.attributes["dimensions"])]
+        choices = [{0: dimension} for dimension in at.integers(op, "dimensions")]
     elif op.name == SCATTER and _adds(op) and len(op.operands) == 3 and is_zero(op.operands[0]):
         choices = _rows_of_scatter(op)
     else:
@@ -186,10 +186,10 @@ class Stacker:
         elif op.name == "stablehlo.slice":
             bounds = (("start_indices", 0), ("limit_indices", self.mesh.count(self.axes)), ("strides", 1))
             for name, first in bounds:
-                changed[name] = at.i64s([first, *ir.DenseI64ArrayAttr(op.attributes[name])])
+                changed[name] = at.i64s([first, *at.integers(op, name)])
         elif op.name == "stablehlo.pad":
             for name in ("edge_padding_low", "edge_padding_high", "interior_padding"):
-                changed[name] = at.i64s([0, *ir.DenseI64ArrayAttr(op.attributes[name])])
+                changed[name] = at.i64s([0, *at.integers(op, name)])
         elif op.name in ("stablehlo.multiply", "stablehlo.divide"):
             number = next(n for n, value in enumerate(op.operands) if value not in self._values)
             operands[number] = self._repeated(operands[number], ip)

@@ -1,4 +1,4 @@
-"""Values that are known in pieces: which rows of which other values they consist of, along one dimension."""
+"""Values in pieces: along one dimension, a value consists of rows of other values."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from jaxpp.ir.values import defining_op, is_zero
 
 
 class Piece(NamedTuple):
-    """`size` rows of a value, from `start` on, and what they are."""
+    """Says that `size` rows of a value, from `start` on, are these `rows` of another value."""
 
     start: int
     size: int
     rows: Rows
 
     def part(self, start: int, size: int) -> "Piece | None":
-        """The rows of this piece among `size` rows from `start` on; None where that would cut a row of the source."""
+        """Return the part of this piece among `size` rows from `start` on; None if that cuts a row of the source."""
         low, high = max(start, self.start), min(start + size, self.start + self.size)
         first, count = (low - self.start) * self.rows.size, (high - low) * self.rows.size
         if first % self.size or count % self.size:
@@ -40,13 +40,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Pieces:
-    """A value along `dimension`: these pieces, in their order, without gaps."""
+    """Says of which pieces a value consists along `dimension`, in order, without gaps."""
 
     dimension: int
     pieces: Sequence[Piece]
 
     def part(self, start: int, size: int) -> list[Piece] | None:
-        """The pieces of `size` rows from `start` on; None where that would cut a row of a source."""
+        """Return the pieces of `size` rows from `start` on; None if that would cut a row of a source."""
         found: list[Piece] = []
         for each in self.pieces:
             if each.start >= start + size:
@@ -61,7 +61,7 @@ class Pieces:
         return found
 
     def joined(self, start: int, size: int) -> list[Piece] | None:
-        """The same, in the fewest pieces: what follows in the same source is one."""
+        """Return the pieces of `part`, merged where they follow one another in the same source."""
         found: list[Piece] = []
         for piece in self.part(start, size) or ():
             merged = _merged(found[-1], piece) if found else None
@@ -70,7 +70,7 @@ class Pieces:
 
 
 def _merged(one: Piece, other: Piece) -> Piece | None:
-    """The two pieces as one, if they follow one another in their source too."""
+    """Merge two pieces, if they follow one another in their source too; else None."""
     (source, dimension, first, count), (following, also, then, more) = one.rows, other.rows
     if source != following or dimension != also or count * other.size != more * one.size:
         return None
@@ -85,14 +85,14 @@ _Key = tuple[ir.Value, int]
 
 
 class Evaluator:
-    """Evaluates values into pieces, on demand, and makes the rows that are asked for.
+    """Finds the pieces of values, on demand, and makes the rows that are asked for.
 
-    What operations say of their results stands in `transfer`. New operations stand right before the operation of which
-    they compute a part, or all before `anchor`. The old ones stay: whoever asks erases those that nobody uses any more.
+    `transfer` has the transfer function of each operation. A new operation stands right before the operation of which
+    it computes a part, or before `anchor`. Old operations stay: the caller erases those without uses.
 
     Args:
-        given: pieces of some values, whatever makes these.
-        anchor: where new operations stand, if it is one place.
+        given: the pieces of some values, whose defining operations are then not asked.
+        anchor: the operation before which all new ones stand; None: each before the one of which it is a part.
     """
 
     def __init__(self, given: Mapping[ir.Value, Pieces] | None = None, anchor: ir.Operation | None = None) -> None:
@@ -106,7 +106,7 @@ class Evaluator:
         self._whole: dict[tuple[ir.Value, int, tuple[ir.Value, ...]], ir.Value] = {}
 
     def pieces(self, value: ir.Value, dimension: int = 0) -> Pieces | None:
-        """The pieces of `value` along `dimension`; None where nothing is known of it but itself."""
+        """Return the pieces of `value` along `dimension`; None if nothing is known of them."""
         work = [(value, dimension)]
         while work:
             key = work[-1]
@@ -126,7 +126,7 @@ class Evaluator:
         return self._known[value, dimension]
 
     def _map(self, key: _Key, mapped: Mapped) -> Pieces | None:
-        """The pieces of a value that is computed row by row: one begins wherever a piece of an operand does."""
+        """Return the pieces of a value that is computed row by row: one begins wherever one of an operand begins."""
         found = [pieces for each in mapped.operands if each and (pieces := self._known[each]) is not None]
         if not found:
             return None
@@ -139,7 +139,7 @@ class Evaluator:
         return Pieces(dimension, [Piece(*each) for each in zip(starts, sizes, rows, strict=True)])
 
     def _move(self, key: _Key, moved: Moved) -> Pieces | None:
-        """The pieces of a value that consists of rows of its operands: the operands' pieces."""
+        """Return the pieces of a value that consists of rows of its operands: those of the operands."""
         known = [self._known.get((rows.source, rows.dimension)) for _, rows in moved.parts]
         if not moved.is_new and not any(each is not None for each in known):
             return None
@@ -150,13 +150,13 @@ class Evaluator:
         return Pieces(key[1], found)
 
     def _moved(self, piece: Piece, known: Pieces | None, value: ir.Value) -> Iterator[Piece]:
-        """The pieces of which one piece of `value` consists: put together where several are parts of one row."""
+        """Yield the pieces of which one piece of `value` consists; those that are parts of one row are concatenated."""
         inner = None if known is None else known.part(piece.rows.first, piece.rows.size)
         if inner is None:
             yield piece
             return
         if (piece.start, piece.size) == piece.rows[2:]:
-            yield from inner  # the rows of a stack that a write leaves as they are: many, and often
+            yield from inner  # most rows of a stack, which a write leaves as they are: no need to look at each
             return
         group, start, (size, count) = list[Piece](), 0, (piece.size, piece.rows.size)
         for each in inner:
@@ -173,7 +173,7 @@ class Evaluator:
                 group, start = [], end
 
     def rows(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> Rows:
-        """`size` rows of `value` from `start` on, in one; what has to be put together for that stands `before`."""
+        """Return `size` rows of `value` from `start` on, as rows of one value, perhaps concatenated at `before`."""
         known = self.pieces(value, dimension)
         found = None if known is None else known.joined(start, size)
         if found is None:
@@ -182,12 +182,12 @@ class Evaluator:
         return found[0].rows if len(found) == 1 else self._joined(found, dimension, value.type, before)
 
     def _resolved(self, pieces: Sequence[Piece]) -> list[Piece]:
-        """The pieces; those that are parts of a computed value are computed by themselves."""
+        """Return the pieces; a part of a computed value is computed by itself."""
         self._compute([part for piece in pieces if (part := self._unknown(piece.rows))])
         return [Piece(start, size, self._parts.get(rows, rows)) for start, size, rows in pieces]
 
     def make(self, value: ir.Value, start: int, size: int, before: ir.Operation, dimension: int = 0) -> ir.Value:
-        """`size` rows of `value` from `start` on, as a value."""
+        """Make `size` rows of `value` from `start` on, as a value."""
         rows = self.rows(value, start, size, before, dimension)
         return _made(rows, with_size(value.type, dimension, size), ir.InsertionPoint(self.anchor or before))
 
@@ -198,14 +198,14 @@ class Evaluator:
         return Rows(concatenation(made, dimension, ip), dimension, 0, size)
 
     def _unknown(self, rows: Rows) -> Rows | None:
-        """These rows, if they are a part of a computed value that nobody has asked for yet."""
+        """Return the rows, if they are a part of a computed value and not computed yet; else None."""
         source, dimension, _, size = rows
         if rows in self._parts or (source, dimension) not in self._mapped or size == shape_of(source)[dimension]:
             return None
         return rows
 
     def _compute(self, parts: Sequence[Rows]) -> None:
-        """Compute parts of values, and of all that they are computed of, without recursion: chains may be long."""
+        """Compute parts of values, after the parts of their operands; without recursion, as chains may be long."""
         work = list(parts)
         while work:
             key = work[-1]
@@ -222,7 +222,7 @@ class Evaluator:
                 self._parts[key] = self._computed(key)
 
     def _computed(self, part: Rows) -> Rows:
-        """Rows of a computed value, from those of its operands."""
+        """Compute rows of a value from the same rows of its operands."""
         value, dimension, first, size = part
         op, mapped = defining_op(value), self._mapped[value, dimension]
         assert op is not None
@@ -270,7 +270,7 @@ class Evaluator:
 
 
 def _fills(rows: Rows, operand: ir.Value) -> bool:
-    """Whether all rows of `operand`, to which these belong, are equal, so that it may have any number of them."""
+    """Return whether `operand`, to which the rows belong, is uniform, so that it may have any number of rows."""
     return not shape_of(rows.source) or (rows.source == operand and is_uniform(operand, rows.dimension))
 
 
@@ -280,7 +280,7 @@ def _row_shape(value: ir.Value, dimension: int) -> list[int]:
 
 
 def _made(rows: Rows, type_: ir.RankedTensorType, ip: ir.InsertionPoint) -> ir.Value:
-    """The rows as a value of `type_`."""
+    """Make the rows a value of `type_`."""
     source, dimension, first, size = rows
     if source.type == type_:
         return source

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.canonicalize import split_barrier
 from jaxpp.hlo_passes.loop.marks import find_marks
 from jaxpp.ir import boundary
-from jaxpp.ir.build import replace
-from jaxpp.ir.functions import operands_with_captures
+from jaxpp.ir.build import replace, split_barrier
+from jaxpp.ir.functions import loop_body, operands_with_captures
 from jaxpp.ir.values import defining_op
 
 
@@ -22,14 +21,14 @@ def reuse_recomputed_marks(loop: ir.Operation) -> None:
     forward = [(op, mark) for op, mark in find_marks(loop) if mark.phase == "forward"]
     if len({mark.stage for _, mark in forward}) == len(forward):
         return
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     same = _Same(body, {})
-    # Marks that may be the same: of one number, and made of the same marks. So each has few to be compared with.
+    # Marks that may be equal have one number and depend on the same marks, so that each is compared with few others.
     firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
     barriers: dict[ir.Value, None] = {}
     for op, mark in forward:
-        # A layer that is traced once and called several times leaves the same number on several stages: what a mark is
-        # made of tells whether this is another call, or the same one again.
+        # A layer that is traced once and called several times has marks of one number in several stages. The marks on
+        # which a mark depends tell whether it is another call's, or the same one's again.
         made_of, on_the_way = _before(op, body, same.marks)
         candidates = firsts.setdefault((mark.stage, mark.name, made_of), [])
         first = next((first for first in candidates if same.operands(op, first)), None)
@@ -45,9 +44,9 @@ def reuse_recomputed_marks(loop: ir.Operation) -> None:
 
 @dataclass(frozen=True)
 class _Same:
-    """Whether two values of a loop body are the same computation, barriers aside.
+    """Tells whether two values of a loop body are the same computation, barriers aside.
 
-    `marks` numbers the results of the marks seen so far, of those that are the same only the first one's.
+    `marks` numbers the results of the marks seen so far; of equal marks it has the first one's.
     """
 
     body: ir.Block
@@ -80,9 +79,9 @@ class _Same:
         return True
 
     def _alike(self, op: ir.Operation, its_op: ir.Operation) -> bool:
-        """Whether one loop or conditional gets everything that the other gets, constants aside.
+        """Return whether one loop or conditional gets all values that the other gets, constants aside.
 
-        The same scan has other operands and results where its gradient is wanted.
+        A scan has more operands and results if its gradient is wanted, so that the two need not be equal.
         """
         values, its_values = (
             [value for value in operands_with_captures(each) if not self._is_constant(value)] for each in (op, its_op)
@@ -98,13 +97,13 @@ class _Same:
         return op if op is not None and op.block == self.body else None
 
     def _through_barriers(self, value: ir.Value) -> ir.Value:
-        while (op := self._producer(value)) is not None and _is_barrier(op):
+        while (op := self._producer(value)) is not None and boundary.is_barrier(op):
             value = op.operands[_number(value)]
         return value
 
 
 def _before(mark: ir.Operation, body: ir.Block, marks: Mapping[ir.Value, int]) -> tuple[frozenset[int], list[ir.Value]]:
-    """The numbers of the marks that a mark is made of, and a result of each barrier of several values before it."""
+    """Return the numbers of the marks on which a mark depends, and one result of each larger barrier before it."""
     numbers: set[int] = set()
     barriers: list[ir.Value] = []
     work, seen = list(mark.operands), set[ir.Value]()
@@ -116,17 +115,13 @@ def _before(mark: ir.Operation, body: ir.Block, marks: Mapping[ir.Value, int]) -
         seen.add(value)
         if value in marks:
             numbers.add(marks[value])
-        elif _is_barrier(op):
+        elif boundary.is_barrier(op):
             work.append(op.operands[_number(value)])
             if len(op.operands) > 1:
                 barriers.append(op.results[0])
         else:
             work.extend(operands_with_captures(op))
     return frozenset(numbers), barriers
-
-
-def _is_barrier(op: ir.Operation) -> bool:
-    return op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op)
 
 
 def _number(value: ir.Value) -> int:

@@ -1,4 +1,4 @@
-"""Sums of stacks over the microbatches: one sum for each piece, so that the stage that makes the piece has it."""
+"""A sum of stacks over the microbatches becomes one sum for each piece, which the stage that makes the piece holds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,21 +8,21 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
-from jaxpp.ir.functions import terminator
+from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, shape_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
 
 
 @dataclass(frozen=True)
 class _Sum:
-    """What `add` adds to a value that the loop carries: a stack of `rows` along `dimension`."""
+    """Describes a sum that the loop carries: `add` adds a stack of `rows` along `dimension` to it."""
 
     add: ir.Operation
     dimension: int
     rows: Sequence[ir.Value]
 
     def initial(self, start: ir.Value, ip: ir.InsertionPoint) -> list[ir.Value]:
-        """The initial value of the sum of these rows, if the sum of the whole stack starts from `start`."""
+        """Return the initial values of the sums of the rows, if the sum of the whole stack starts from `start`."""
         found, first = list[ir.Value](), 0
         for row in self.rows:
             size = shape_of(row)[self.dimension]
@@ -34,11 +34,11 @@ class _Sum:
 
 
 def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
-    """Rebuild `loop` with a sum for each piece of the stacks that it adds up, and put these together after it.
+    """Rebuild `loop` with a sum for each piece of the stacks that it sums, and concatenate these after it.
 
-    Returns the new loop, or `loop` if it adds up no such stack. The sums of whole stacks stay in it, for nobody.
+    Returns the new loop, or `loop` if it sums no stack. The additions of whole stacks stay in it, without uses.
     """
-    evaluator, body = Evaluator(), loop.regions[1].blocks[0]
+    evaluator, body = Evaluator(), loop_body(loop)
     sums = {n: found for n in range(len(loop.operands)) if (found := _sum(loop, n, evaluator)) is not None}
     if not sums:
         return loop
@@ -46,7 +46,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
     end, ip = terminator(body), ir.InsertionPoint(loop)
     operands, yielded = ([op.operands[position] for position in kept] for op in (loop, end))
     for position, found in sums.items():
-        body.arguments[position].replace_all_uses_with(loop.operands[position])  # the sum of whole stacks is dead then
+        body.arguments[position].replace_all_uses_with(loop.operands[position])  # the addition is dead then
         for start, row in zip(found.initial(loop.operands[position], ip), found.rows, strict=True):
             totals = [region.blocks[0].add_argument(start.type, loop.location) for region in loop.regions]
             operands.append(start)
@@ -54,7 +54,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
     remake(end, yielded)
     end.erase()
     new = remake(loop, operands, [operand.type for operand in operands])
-    if at.SHARDING in new.attributes:  # of the old results
+    if at.SHARDING in new.attributes:  # the shardings of the old results
         del new.attributes[at.SHARDING]
     for block in (region.blocks[0] for region in new.regions):
         for position in sorted(sums, reverse=True):
@@ -70,7 +70,7 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
 
 
 def _sum(loop: ir.Operation, position: int, evaluator: Evaluator) -> _Sum | None:
-    body = loop.regions[1].blocks[0]
+    body = loop_body(loop)
     argument, add = body.arguments[position], defining_op(terminator(body).operands[position])
     while add is not None and add.name == "sdy.sharding_constraint":
         add = defining_op(add.operands[0])

@@ -1,17 +1,19 @@
 """Refuses, by name, what a schedule may ask for and programs can't do yet."""
 
-from typing import Final
+from collections.abc import Collection
 
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.kinds import FORMS, form_of
 
-_COMPUTED: Final = ("forward", "backward", "input_grad", "weight_grad", "recompute", "offload", "reload")
 
+def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
+    """Raise PassError for what no pass can cut a loop into.
 
-def check_runnable(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for what no pass can cut a loop into."""
+    operations: the kinds that are bound to functions of the user's.
+    """
     if schedule.slices > 1:
         raise PassError(
             f"the schedule {schedule.name} cuts each microbatch into {schedule.slices} slices of its sequence",
@@ -24,19 +26,32 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation) -> None:
             location=loop.location,
             hint="put each stage on one mesh, or a copy of it on each of several",
         )
+    _check_kinds(schedule, loop, operations)
     _check_copies(schedule, loop)
+
+
+def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
+    """Raise PassError for a task that nothing says how to run, and for a function that no task calls."""
     for mesh, order in enumerate(schedule.orders):
-        task = next((task for task in order if task.kind not in _COMPUTED), None)
+        task = next((task for task in order if task.kind not in FORMS and task.kind not in operations), None)
         if task:
             raise PassError(
-                f"the schedule {schedule.name} has a task that does not run yet: {task.words} on mesh {mesh}",
+                f"the schedule {schedule.name} has a task that is bound to no function: {task.words} on mesh {mesh}",
                 location=loop.location,
-                hint="tasks of your own kinds are for the simulator: give the schedule without them",
+                hint=f"give one to mpmd_jit_with_loop: operations={{{task.kind!r}: function}}",
+            )
+    kinds = {task.kind for task in schedule}
+    for name in operations:
+        if name not in kinds:
+            raise PassError(
+                f"there is a function for {name!r}, the schedule {schedule.name} has no such task",
+                location=loop.location,
+                hint=f"it has: {', '.join(sorted(kinds))}; schedules.insert puts tasks into a schedule",
             )
 
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for residuals that stay in the memory of the host, and for copies that are part of a task."""
+    """Raise PassError for residuals that stay in the memory of the host, and for a part of a cell that can't be one."""
     back = {(task.stage, task.microbatch) for task in schedule if task.kind == "reload"}
     for task in schedule:
         if task.kind == "offload" and (task.stage, task.microbatch) not in back:
@@ -46,9 +61,9 @@ def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
                 hint="the backward reads what was offloaded: bring it back before",
             )
     for task in (task for cell in schedule.fused for task in cell):
-        if task.kind in ("offload", "reload"):
+        if form_of(task.kind).is_copy or task.kind not in FORMS:
             raise PassError(
                 f"the schedule {schedule.name} fuses {task.words} with another task",
                 location=loop.location,
-                hint="copies run beside the tasks of their mesh: give each a cell of its own",
+                hint="only what is compiled is fused, and this is not: give it a cell of its own",
             )

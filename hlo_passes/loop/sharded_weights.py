@@ -22,7 +22,7 @@ class Gather:
     views: list[ir.Value]
 
     def extra_bytes(self, mesh: MeshAxes) -> int:
-        """Bytes per device that the gathered value takes, and that the loop keeps besides the shards."""
+        """The bytes per device of the gathered value, which the loop keeps besides the shards."""
         return mesh.bytes_per_device(self.value.type, without(mesh.read(self.value), self.axes))
 
 
@@ -62,7 +62,7 @@ def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> None:
 
 
 def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
-    """The axes that the result of a product has on the dimensions of its operand other than `number`."""
+    """Return the axes of a product's result along the dimensions of its operands other than `number`."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     batch = len(numbers.lhs_batching_dimensions)
     left = ir.RankedTensorType(op.operands[0].type).rank - len(numbers.lhs_contracting_dimensions)
@@ -71,7 +71,7 @@ def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
 
 
 def _root(value: ir.Value, body: ir.Block) -> tuple[ir.Value, list[ir.Value]]:
-    """What `value` is a view of in `body`, and the views on the way."""
+    """Return the value of which `value` is a view in `body`, and the views between them."""
     views: list[ir.Value] = []
     while (op := defining_op(value)) is not None and traits(op).view and op.block == body:
         views.append(value)

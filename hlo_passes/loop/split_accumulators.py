@@ -7,10 +7,11 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.build import combine
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import linear_in, traits
-from jaxpp.ir.tasks import StageTask, latest_task, set_task, task_of_value
+from jaxpp.ir.tasks import StageTask, set_task, task_of_value
 from jaxpp.ir.values import defining_op
 
 
@@ -49,19 +50,19 @@ class SplitAccumulators(Pass):
                 total.rewrite(loop.body, groups)
 
 
-# Operations that a value is sent through, innermost first, each with the number of the operand that it is.
+# Operations that are applied to a value one after the other, each with the number of the operand that the value is.
 Through = tuple[tuple[ir.Operation, int], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """One summand of an accumulator: `value`, sent through some operations."""
+    """One summand of an accumulator: `value` after the operations `through`, each of which takes the one before it."""
 
     value: ir.Value
     through: Through
 
     def copied(self, ip: ir.InsertionPoint) -> ir.Value:
-        """What it is, made at `ip`, by the task that makes `value`."""
+        """Apply copies of the operations to `value`, at `ip`, in the task that makes it; returns their result."""
         value, task = self.value, task_of_value(self.value)
         for op, number in self.through:
             copy = op.clone(ip).operation
@@ -73,9 +74,9 @@ class _Term:
 
 @dataclass(frozen=True, eq=False)
 class _Total:
-    """A carried value whose next iteration is it and several terms, by one operation (`operator`).
+    """A carried value to which the body adds several terms, by one operation: `operator`, an addition or a maximum.
 
-    `ops` are the operations that combine them now, each before those that it uses.
+    `ops` are the operations that combine them now, users before producers.
     """
 
     position: int
@@ -86,30 +87,21 @@ class _Total:
     def rewrite(self, body: ir.Block, groups: Sequence[Sequence[_Term]]) -> None:
         """Combine the accumulator with one group of terms after the other, in this order."""
         end = terminator(body)
-        ip = ir.InsertionPoint(end)
+        ip, location = ir.InsertionPoint(end), self.ops[0].location
         value: ir.Value = body.arguments[self.position]
         for group in groups:
-            value = self._combine([value, self._combine([term.copied(ip) for term in group], ip)], ip)
+            summand = combine(self.operator, [term.copied(ip) for term in group], ip, location)
+            value = combine(self.operator, [value, summand], ip, location)
         end.operands[self.position] = value
         for op in self.ops:
             op.erase()
 
-    def _combine(self, values: Sequence[ir.Value], ip: ir.InsertionPoint) -> ir.Value:
-        value, *others = values
-        for other in others:
-            made = ir.Operation.create(
-                self.operator, results=[value.type], operands=[value, other], ip=ip, loc=self.ops[0].location
-            )
-            set_task(made, latest_task([value, other]))
-            value = made.results[0]
-        return value
-
 
 def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:
-    """The terms of each stage, ordered by when a stage has the last of its terms; empty when one task makes them all.
+    """Group the terms by stage, in the order in which stages have their last term; empty if one task makes all terms.
 
-    A stage adds what its forward makes together with what its backward makes: the accumulator is in one task of a stage
-    at most. What every task can have is added last.
+    A stage adds the terms of its forward and its backward together: one task of a stage updates the accumulator. Terms
+    that every task has are added last.
     """
     latest: dict[int, StageTask] = {}
     groups: dict[int, list[_Term]] = {}
@@ -129,7 +121,7 @@ def _by_stage(terms: Sequence[_Term]) -> list[list[_Term]]:
 
 
 def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
-    """The sum or maximum that the loop carries at `position`, if it has two terms or more besides the accumulator."""
+    """Return the sum or maximum that the loop carries at `position`, if it has two terms besides the accumulator."""
     value = terminator(loop.body).operands[position]
     op = defining_op(value)
     if op is None or op.name not in ("stablehlo.add", "stablehlo.maximum"):
@@ -138,7 +130,7 @@ def _total(loop: MicrobatchLoop, position: int) -> _Total | None:
     _collect(value, loop.body, total)
     accumulator = loop.body.arguments[position]
     own = [term for term in total.terms if term.value == accumulator]
-    # An accumulator that something else reads too would have to come from the task that adds to it last.
+    # If something else read the accumulator, it would have to be the value that the last task makes.
     if len(total.terms) < 3 or len(own) != 1 or own[0].through or len(list(accumulator.uses)) != 1:
         return None
     total.terms.remove(own[0])
@@ -159,7 +151,7 @@ def _collect(value: ir.Value, body: ir.Block, total: _Total) -> None:
 
 
 def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Operation], Through]:
-    """The operations from `term` down to a sum that nothing else uses, and those that its terms must pass; or none."""
+    """Return the operations from `term` to a sum that nothing else uses, and those to apply to its terms; or none."""
     value, through, ops = term.value, term.through, list[ir.Operation]()
     while (op := defining_op(value)) is not None and op.block == body and len(list(value.uses)) == 1:
         ops.append(op)
@@ -173,7 +165,7 @@ def _next_sum(term: _Term, body: ir.Block, operator: str) -> tuple[list[ir.Opera
 
 
 def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
-    """The operand of `op` for which `op` of a sum is the sum of `op` of its terms, if there is one."""
+    """Return the number of the operand in which `op` distributes over `operator`; None if there is none."""
     if operator != "stablehlo.add" and not traits(op).view:
         return None
     for group in linear_in(op):
@@ -184,7 +176,7 @@ def _distributes(op: ir.Operation, operator: str, body: ir.Block) -> int | None:
 
 
 def _is_invariant(value: ir.Value, body: ir.Block) -> bool:
-    """Whether a factor is a constant, or comes from outside of the loop."""
+    """Return whether a factor is a constant, or comes from outside of the loop."""
     op = defining_op(value)
     while op is not None and op.block == body and traits(op).view:
         value = op.operands[0]

@@ -8,8 +8,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import constant
+from jaxpp.ir.build import constant, remake, shardings
 from jaxpp.ir.functions import (
     body_of,
     has_side_effect,
@@ -90,7 +91,7 @@ def _split(op: ir.Operation) -> None:
 
 
 def _is_light(op: ir.Operation) -> bool:
-    return traits(op).light or (op.name == "stablehlo.optimization_barrier" and not boundary.is_mark(op))
+    return traits(op).light or boundary.is_barrier(op)
 
 
 def _hoist(op: ir.Operation, block: ir.Block) -> None:
@@ -117,7 +118,7 @@ def _select(op: ir.Operation, numbers: Sequence[int], returned: Sequence[Sequenc
 
 
 def _condition(op: ir.Operation) -> ir.Value:
-    """What is true when the second branch of a `case` is taken (whatever is not number 0), or the first of an `if`."""
+    """Return a flag: true if a `case` takes its second branch (for any index but 0), or an `if` its first."""
     index = op.operands[0]
     if op.name == "stablehlo.if":
         return index
@@ -133,7 +134,7 @@ def _condition(op: ir.Operation) -> ir.Value:
 
 
 def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Operation]:
-    """The operations of a branch that some values depend on."""
+    """Return the operations of a branch on which some values depend."""
     found: set[ir.Operation] = set()
     work = list(values)
     while work:
@@ -147,7 +148,7 @@ def _slice(values: Iterable[ir.Value], inside: set[ir.Operation]) -> set[ir.Oper
 def _parts(
     blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], numbers: Sequence[int]
 ) -> list[list[int]]:
-    """The results in groups: two that need the same expensive operation are in one."""
+    """Group the results: two that need the same expensive operation are in one group."""
     part_of: dict[ir.Operation, int] = {}
     parts: dict[int, list[int]] = {}
     inside = [set(operations(block)[:-1]) for block in blocks]
@@ -166,15 +167,9 @@ def _parts(
 def _keep(
     op: ir.Operation, blocks: Sequence[ir.Block], returned: Sequence[Sequence[ir.Value]], part: Sequence[int]
 ) -> None:
-    """A conditional of its own for some of the results."""
-    new = ir.Operation.create(
-        op.name,
-        results=[op.results[i].type for i in part],
-        operands=[op.operands[0]],
-        regions=len(blocks),
-        ip=ir.InsertionPoint(op),
-        loc=op.location,
-    )
+    """Make a conditional of its own for some of the results."""
+    known = shardings([at.value_sharding(op.results[i]) for i in part])
+    new = remake(op, types=[op.results[i].type for i in part], changed=known, empty=True)
     for region, block, values in zip(new.regions, blocks, returned, strict=True):
         wanted = [values[i] for i in part]
         ops = operations(block)[:-1]

@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.loop.pieces import Evaluator, Piece, Pieces
 from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
 from jaxpp.hlo_passes.loop.transfer import Rows, is_by_rows, mapped
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import erase_dead
+from jaxpp.ir.build import combine, erase_dead
 from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import is_elementwise
@@ -40,7 +40,7 @@ class SplitStacks(Pass):
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
     meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
 
-    Preconditions: `find-microbatch-loop` ran, and `unroll-layers`, which makes the rows.
+    Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
 
     ```mlir
     @main(%w: tensor<4x8x8xf32>, ...)                ==>   @main(%w: tensor<4x8x8xf32> {jaxpp.blocks = [0, 1]}, ...)
@@ -205,11 +205,7 @@ class _Split:
             return False
         ip, result = ir.InsertionPoint(op), op.results[0]
         parts = [clone_as(op, [block, first], result.type, ip) for block in self._blocks(value, self._homes[value], op)]
-        total = parts[0]
-        for part in parts[1:]:
-            made = ir.Operation.create(inner[0], results=[result.type], operands=[total, part], ip=ip, loc=op.location)
-            total = made.results[0]
-        result.replace_all_uses_with(total)
+        result.replace_all_uses_with(combine(inner[0], parts, ip, op.location))
         return True
 
     def _put_together(self, op: ir.Operation) -> None:

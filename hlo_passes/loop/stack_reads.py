@@ -6,18 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.transfer import is_by_rows, slice_bounds
+from jaxpp.hlo_passes.loop.transfer import is_by_rows
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
-from jaxpp.ir.rows import shape_of
+from jaxpp.ir.rows import shape_of, slice_bounds
 from jaxpp.ir.tasks import marked_task, read_tasks, task_of_value
 from jaxpp.ir.values import byte_size, defining_op
-
-_BARRIER = "stablehlo.optimization_barrier"
-
 
 Homes = tuple[int, ...]
 """The mesh of each block, in the order of the blocks."""
@@ -140,7 +137,7 @@ class StackReads:
         """What `op`, before the loop or in it, computes row by row from its operand of this number."""
         if op.block == self._main:  # after the loop an argument may be used in any way
             return op.results[0] if is_by_rows(op) and op.is_before_in_block(self._loop.op) else None
-        if op.block == self._loop.body and op.name == _BARRIER and not boundary.is_mark(op):
+        if op.block == self._loop.body and boundary.is_barrier(op):
             return op.results[number]
         is_known = op.block == self._loop.body and is_by_rows(op) and self._is_invariant(op)
         return op.results[0] if is_known else None

@@ -1,4 +1,4 @@
-"""The transfer function of each operation: from which rows of its operands the rows of its result come."""
+"""The transfer function of each operation: of which rows of its operands the rows of its result consist."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.constant_arrays import constant_array, is_all_true
-from jaxpp.ir.counted import constant_integer, handed_on
+from jaxpp.ir.counted import handed_on
 from jaxpp.ir.ops import is_elementwise
-from jaxpp.ir.rows import concatenation, reshaped, rows_of, shape_of
+from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, shape_of, slice_bounds
 from jaxpp.ir.values import defining_op, is_zero
 
 _CONSTRAINT = "sdy.sharding_constraint"
@@ -32,9 +33,9 @@ Along = tuple[ir.Value, int]
 
 @dataclass(frozen=True)
 class Moved:
-    """A value that consists of rows of other values: (how many rows, which rows), one after the other.
+    """Says that a value consists of rows of other values: (how many rows, which rows), one after the other.
 
-    `is_new` says whether this is worth knowing even if nothing is known of those other values.
+    `is_new` says whether this is of use even if nothing is known of those other values.
     """
 
     parts: Sequence[tuple[int, Rows]]
@@ -42,15 +43,15 @@ class Moved:
 
     @property
     def operands(self) -> list[Along | None]:
-        """The values whose rows they are."""
+        """The values to which the rows belong, each with a dimension; None for a scalar."""
         return [(rows.source, rows.dimension) if shape_of(rows.source) else None for _, rows in self.parts]
 
 
 @dataclass(frozen=True)
 class Mapped:
-    """A value each of whose rows is computed from the same row of the operands; None for those that count as a whole.
+    """Says that each row of a value is computed from the same row of its operands; None: from all of an operand.
 
-    `keeps_shape` says whether the operation means the same in any other shape.
+    `keeps_shape` says whether the operation is valid in any other shape too.
     """
 
     operands: Sequence[Along | None]
@@ -58,10 +59,10 @@ class Mapped:
 
 
 def transfer(value: ir.Value, dimension: int) -> Moved | Mapped | None:
-    """What the operation that makes `value` says of its rows along `dimension`; None where it says nothing.
+    """Return what the operation that makes `value` says of its rows along `dimension`; None if it says nothing.
 
-    Gathers and scatters are first written with simpler operations, right before them; if nothing follows from these,
-    they stay unused.
+    For a gather or scatter, simpler operations with the same result are made right before it. They stay unused if
+    nothing follows from them.
     """
     op = defining_op(value)
     if op is None:
@@ -75,7 +76,7 @@ def transfer(value: ir.Value, dimension: int) -> Moved | Mapped | None:
 
 
 def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
-    """How `op` computes each row of its one result from the same row of its operands; None if it does not."""
+    """Return how `op` computes each row of its one result from the same row of its operands; None if it does not."""
     if len(op.results) != 1 or not isinstance(op.results[0].type, ir.RankedTensorType):
         return None
     if dimension >= len(shape_of(op.results[0])):
@@ -92,7 +93,7 @@ def mapped(op: ir.Operation, dimension: int = 0) -> Mapped | None:
 
 
 def is_by_rows(op: ir.Operation) -> bool:
-    """Whether equal blocks of rows of the first operand of `op` become equal blocks of its result, and nothing else."""
+    """Return whether `op` computes each of several equal blocks of rows from the same block of its first operand."""
     if op.name == "stablehlo.reshape":
         return bool(shape_of(op.operands[0]) and shape_of(op.results[0]))
     return mapped(op) is not None and (len(op.operands) == 1 or is_elementwise(op))
@@ -115,33 +116,9 @@ def _slice(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def cut_dimension(bounds: Sequence[tuple[int, int]], shape: Sequence[int]) -> int | None:
-    """The only dimension along which these bounds leave something out; None where there is none, -1 for several."""
+    """Return the dimension along which the bounds leave something out; None if there is none, -1 for several."""
     cut = [d for d, ((_, size), whole) in enumerate(zip(bounds, shape, strict=True)) if size < whole]
     return -1 if len(cut) > 1 else next(iter(cut), None)
-
-
-def slice_bounds(op: ir.Operation) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension of what a slice takes, or a dynamic slice at constants.
-
-    None for other operations, other starts, and strides other than 1.
-    """
-    if op.name == "stablehlo.dynamic_slice":
-        return _clamped(op.operands[0], list(op.operands)[1:], list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"])))
-    if op.name != "stablehlo.slice" or not set(ir.DenseI64ArrayAttr(op.attributes["strides"])) <= {1}:
-        return None
-    starts, limits = (ir.DenseI64ArrayAttr(op.attributes[name]) for name in ("start_indices", "limit_indices"))
-    return [(start, limit - start) for start, limit in zip(starts, limits, strict=True)]
-
-
-def _clamped(whole: ir.Value, starts: Sequence[ir.Value], sizes: Sequence[int]) -> list[tuple[int, int]] | None:
-    """(start, size) along each dimension, inside of the shape as StableHLO clamps it; None for an unknown start."""
-    found: list[tuple[int, int]] = []
-    for start, size, most in zip(starts, sizes, shape_of(whole), strict=True):
-        known = constant_integer(start) if size < most else 0
-        if known is None:
-            return None
-        found.append((min(max(known, 0), most - size), size))
-    return found
 
 
 def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
@@ -151,10 +128,9 @@ def _concatenate(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | N
 
 
 def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """The rows of a value that is padded along this dimension only, and only on the outside."""
+    """Handle a value that is padded along this dimension only, and only on the outside."""
     low, high, interior = (
-        list(ir.DenseI64ArrayAttr(op.attributes[name]))
-        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        at.integers(op, name) for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
     others = [edge for d, edges in enumerate(zip(low, high, strict=True)) for edge in edges if d != dimension]
     if any(others) or any(interior) or min(low[dimension], high[dimension]) < 0:
@@ -166,13 +142,13 @@ def _pad(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Of a value over which rows are written, one after the other, that have its size along all other dimensions."""
+    """Follow a chain of writes of rows, which have the size of the whole value along all other dimensions."""
     shape, parts = shape_of(value), dict[int, Rows]()
-    free = [(0, shape[dimension])]  # what no later write has overwritten
+    free = [(0, shape[dimension])]  # the rows that no later write overwrites
     made: ir.Operation | None = op
     while made is not None and made.name == op.name:
         whole, update, *starts = made.operands
-        sizes, bounds = shape_of(update), _clamped(whole, starts, shape_of(update))
+        sizes, bounds = shape_of(update), clamped_bounds(whole, starts, shape_of(update))
         if bounds is None or sizes[:dimension] + sizes[dimension + 1 :] != shape[:dimension] + shape[dimension + 1 :]:
             break
         first, size = bounds[dimension]
@@ -190,7 +166,7 @@ def _update(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _reshape(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Elements are in row-major order, so rows along the first dimension stay together in the new shape."""
+    """Handle the first dimension: elements are in row-major order, so its rows stay together in the new shape."""
     before = shape_of(op.operands[0])
     if dimension or not before or not before[0]:
         return None
@@ -202,13 +178,13 @@ def _select(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def _barrier(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """A barrier of `jax.checkpoint` hands on a value from outside of the loop, which need not be kept."""
+    """Look through a barrier of `jax.checkpoint` around a value from outside of the loop, which is in memory anyway."""
     before = op.operands[ir.OpResult(value).result_number]
     return None if boundary.is_mark(op) or not _is_from_outside(before, op.block) else _same(before, dimension)
 
 
 def _is_from_outside(value: ir.Value, block: ir.Block) -> bool:
-    """Whether `value` comes from outside of `block`, perhaps through operations that have no other such operand."""
+    """Return whether `value` comes from outside of `block`, perhaps through operations on it alone."""
     op = defining_op(value)
     while op is not None and op.block == block:
         if len(op.operands) != 1 and op.name != "stablehlo.gather":
@@ -219,7 +195,7 @@ def _is_from_outside(value: ir.Value, block: ir.Block) -> bool:
 
 
 def _reverse(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    if list(ir.DenseI64ArrayAttr(op.attributes["dimensions"])) != [dimension]:
+    if at.integers(op, "dimensions") != [dimension]:
         return None
     size = shape_of(value)[dimension]
     return Moved([(1, Rows(op.operands[0], dimension, size - 1 - k, 1)) for k in range(size)], is_new=False)
@@ -242,10 +218,10 @@ def _gather(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
 
 
 def gathered_rows(op: ir.Operation) -> list[int] | None:
-    """The rows of the first operand of a gather that it takes whole, in order; None for another gather."""
+    """Return the rows of its first operand that a gather takes, in order; None if it doesn't take whole rows."""
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     shape = shape_of(op.operands[0])
-    whole = [1, *shape[1:]] == list(ir.DenseI64ArrayAttr(op.attributes["slice_sizes"]))
+    whole = [1, *shape[1:]] == at.integers(op, "slice_sizes")
     if not whole or numbers.operand_batching_dims or numbers.start_indices_batching_dims:
         return None
     if numbers.start_index_map != [0] or numbers.collapsed_slice_dims != [0]:
@@ -255,7 +231,7 @@ def gathered_rows(op: ir.Operation) -> list[int] | None:
 
 
 def _scatter(op: ir.Operation, value: ir.Value, dimension: int) -> Moved | None:
-    """Rows that are added to zeros at constant indices: a sum of stacks, each of which has any row once."""
+    """Rewrite rows that are added to zeros at constant indices as a sum of stacks, each of which has any row once."""
     rows = None if dimension else scattered_rows(op)
     if not rows:
         return None
@@ -286,7 +262,7 @@ def _sum(one: ir.Value, other: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
 
 
 def scattered_rows(op: ir.Operation) -> list[int] | None:
-    """For each row that a scatter adds to zeros, the row that it becomes a part of; None for another scatter."""
+    """Return the index of each row that a scatter adds to zeros; None for any other scatter."""
     if len(op.operands) != 3 or not is_zero(op.operands[0]):
         return None
     inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
@@ -303,7 +279,7 @@ def scattered_rows(op: ir.Operation) -> list[int] | None:
 
 
 def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int]) -> list[int] | None:
-    """The indices, in the order in which their rows stand in `value`."""
+    """Return the indices, in the order in which their rows stand in `value`; None if they are not constant."""
     shape = shape_of(indices)
     if vector == len(shape) - 1 and shape[vector] == 1:
         shape.pop()
@@ -316,7 +292,7 @@ def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int])
 
 
 def _runs(rows: dict[int, int]) -> list[tuple[int, int, int]]:
-    """(place, first, size) of the rows that follow one another, and stand in places that do."""
+    """Group rows into runs (place, first, size): consecutive rows in consecutive places."""
     runs: list[tuple[int, int, int]] = []
     for place, row in rows.items():
         start, first, size = runs[-1] if runs else (0, 0, 0)
@@ -328,7 +304,7 @@ def _runs(rows: dict[int, int]) -> list[tuple[int, int, int]]:
 
 
 def _broadcast(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    dimensions = list(ir.DenseI64ArrayAttr(op.attributes["broadcast_dimensions"]))
+    dimensions = at.integers(op, "broadcast_dimensions")
     if dimension not in dimensions:
         return None
     number = dimensions.index(dimension)
@@ -336,19 +312,19 @@ def _broadcast(op: ir.Operation, dimension: int) -> list[int | None] | None:
 
 
 def _transpose(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    return [ir.DenseI64ArrayAttr(op.attributes["permutation"])[dimension]]
+    return [at.integers(op, "permutation")[dimension]]
 
 
 def _reduce(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    """A reduction within each row."""
+    """Handle a reduction within each row."""
     if len(op.operands) != 2:
         return None
-    reduced = set(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
+    reduced = set(at.integers(op, "dimensions"))
     return [[d for d in range(len(shape_of(op.operands[0]))) if d not in reduced][dimension], None]
 
 
 def _product(op: ir.Operation, dimension: int) -> list[int | None] | None:
-    """A product of matrices for each row: the dimension is one of the batch on both sides."""
+    """Handle a product of matrices for each row: the dimension is a batch dimension of both operands."""
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
     left, right = list(numbers.lhs_batching_dimensions), list(numbers.rhs_batching_dimensions)
     return [left[dimension], right[dimension]] if dimension < len(left) else None

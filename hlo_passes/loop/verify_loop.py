@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import callee, main_of, nested, operands_with_captures
+from jaxpp.ir.functions import callee, loop_body, main_of, nested, operands_with_captures, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import broken
 from jaxpp.ir.tasks import StageTask, read_tasks
@@ -19,6 +19,7 @@ class VerifyLoop(Pass):
     """Checks that a module keeps the promises of phase 2 (docs/ir.md), and changes nothing.
 
     - `@main` calls no function, and one loop counts microbatches in its canonical form.
+    - No loop carries a value that its body hands on unchanged.
     - The stage marks stand directly in its body, and are of stages that there are.
     - Each operation of the body has its task. One without uses only what every task has: loop invariants, counts of
       microbatches, and operations without a task. No value flows to an earlier task.
@@ -43,6 +44,8 @@ class VerifyLoop(Pass):
                 raise broken(2, "a second loop over microbatches", op)
             if boundary.is_mark(op):
                 _check_mark(loop, op)
+            if op.name == "stablehlo.while":
+                _check_carried(op)
         _check_tasks(loop)
 
 
@@ -52,6 +55,13 @@ def _check_mark(loop: MicrobatchLoop, op: ir.Operation) -> None:
     stage = boundary.read(op).stage
     if stage >= loop.stages:
         raise broken(2, f"a mark of stage {stage}, expected 0 to {loop.stages - 1}", op)
+
+
+def _check_carried(loop: ir.Operation) -> None:
+    body = loop_body(loop)
+    for position, (argument, value) in enumerate(zip(body.arguments, terminator(body).operands, strict=True)):
+        if value == argument:
+            raise broken(2, f"a loop hands on its value {position} unchanged", loop)
 
 
 def _check_tasks(loop: MicrobatchLoop) -> None:

@@ -5,22 +5,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, Value, each_of
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 
-# Bytes: what is linked by larger values than this does not move for the sake of smaller ones.
+# In bytes. Operations that larger values connect do not move apart to save smaller ones.
 _LARGE = 1 << 7
 
-# A move to a mesh takes nodes from at most so many steps around the values that are sent to it or from there.
+# A move to a mesh considers the nodes within so many steps of the values that are sent to the mesh or from it.
 _STEPS = 8
 
-# Larger problems are left as they are: the time of a cut grows faster than its size.
+# Larger problems stay unsolved: the time of a cut grows faster than its size.
 _MOST_NODES = 1 << 12
 
 
 def send_fewer_bytes(nodes: Sequence[Node]) -> None:
     """Change the meshes of `nodes`, all that can move, so that fewer bytes are sent.
 
-    A value is sent once to every mesh that needs it and doesn't have it. Nodes that large values link move together, if
-    any of these is sent. Only large values count there: to save a scalar, the states of an optimizer would all gather
-    on the mesh of its norm. Then, with these in their places, the nodes move that no large value ties to a mesh.
+    A value is sent once to every mesh that needs it and doesn't have it. First, each group of nodes that large values
+    connect is moved, if one of these values is sent; only large values count, or the optimizer's states would gather on
+    the mesh of their norm, to save a scalar. Then the nodes are moved that no large value ties to a mesh.
     """
     untied: list[Node] = []
     for component, is_tied, is_sent in list(_components(nodes)):
@@ -34,7 +34,7 @@ def send_fewer_bytes(nodes: Sequence[Node]) -> None:
 
 
 def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]]:
-    """The nodes that large values link; whether one of these ties them to a mesh, and whether one is sent."""
+    """Yield each group of nodes that large values connect; whether one ties it to a mesh, whether one is sent."""
     seen: set[Node | Value] = set()
     for start in nodes:
         if start in seen:
@@ -56,7 +56,7 @@ def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]
 
 
 def bytes_sent(value: Value) -> int:
-    """How many bytes are sent of `value`."""
+    """Return how many bytes are sent of `value`, over all meshes."""
     return 0 if value.node.free else value.size * (_needed(value) & ~value.node.meshes).bit_count()
 
 
@@ -68,7 +68,7 @@ def _needed(value: Value) -> Meshes:
 
 
 def _complete(node: Node) -> None:
-    """Let a node on several meshes be on all that need it, or on one: there is no other form for it."""
+    """Place a node that is on several meshes on all that need it, or on one: the IR can express nothing else."""
     needed: Meshes = 0
     if node.meshes & (node.meshes - 1):
         for value in node.results:
@@ -113,13 +113,13 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
 
 
 def _values_of(nodes: Iterable[Node], smallest: int) -> list[Value]:
-    """What `nodes` use and define of at least `smallest` bytes."""
+    """Return the values of at least `smallest` bytes that `nodes` use or define."""
     values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
     return [value for value in values if value.size >= smallest and not value.node.free]
 
 
 def _near(values: Iterable[Value], mesh: Meshes, group: set[Node]) -> list[Node]:
-    """Those of `group` that are few steps from a value that is sent to or from `mesh`; the others would stay."""
+    """Return the nodes of `group` that are few steps from a value that is sent to `mesh` or from it."""
     border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
     found: dict[Node, None] = {}
     for _ in range(_STEPS):
@@ -127,15 +127,16 @@ def _near(values: Iterable[Value], mesh: Meshes, group: set[Node]) -> list[Node]
         nodes = [node for node in nodes if node in group and node not in found]
         found.update(dict.fromkeys(nodes))
         border = [value for node in nodes for value in (*node.operands, *node.results)]
-    # What is on this mesh alone has nowhere else to go.
+    # A node that is on this mesh alone does not move.
     return [node for node in found if node.meshes != mesh]
 
 
 class _Expansion:
-    """One move to `mesh`, as a graph to be cut.
+    """A move to `mesh`, as a minimum cut.
 
-    A vertex is a choice, which the cut takes (the side of vertex 1) or refuses (of vertex 0): that a node is added to
-    `mesh`, or that it is dropped from its other meshes. Where a node may only be on one mesh both are one choice.
+    Each vertex of the graph is a choice: to add a node to `mesh`, or to drop it from its other meshes. The cut takes
+    the choices on the side of vertex 1, and refuses those on the side of vertex 0. For a node that may be on one mesh
+    only, both are one choice.
     """
 
     def __init__(self, nodes: Sequence[Node], values: Sequence[Value], mesh: Meshes) -> None:
@@ -161,7 +162,7 @@ class _Expansion:
             node.meshes = others if self._added[node] in refused else others | self._mesh
 
     def _add_value(self, value: Value) -> None:
-        """On each mesh it costs something if a consumer of `value` is there, and what defines it is not."""
+        """Add the cost of `value`: its size for each mesh that has one of its consumers but not its producer."""
         moving = [node for node in value.consumers if node in self._added]
         staying = value.sinks
         for node in value.consumers:
@@ -182,16 +183,16 @@ class _Expansion:
             self._edges.append((producer, consumer, value.size) if there else (consumer, producer, value.size))
 
     def _choice_for(self, node: Node, mesh: Meshes) -> int:
-        """The choice, or 0 or 1, that decides whether `node` is on `mesh` after the move.
+        """Return the vertex that decides whether `node` is on `mesh` after the move: a choice, 0 or 1.
 
-        It is there if the choice is taken, on a mesh that is not the one of the move if the choice is refused.
+        On the mesh of the move, the node is there if the choice is taken; on another mesh, if it is refused.
         """
         if mesh == self._mesh:
             return self._added.get(node, int(node.meshes & mesh != 0))
         return self._dropped.get(node, 0) if node.meshes & mesh else 1
 
     def _any(self, choices: set[int], taken: int) -> int:
-        """A choice that is taken if any of `choices` is; with `taken` = 0, that is refused if any of them is."""
+        """Return a vertex that is taken if any of `choices` is, or, if `taken` is 0, refused if any of them is."""
         if len(choices) == 1:
             return choices.pop()
         key = taken, frozenset(choices)

@@ -55,12 +55,11 @@ class FuseTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Fuse the calls of `@main`. Raises PassError for calls that can't be one."""
-        check_unrolled(module)
-        main = main_of(module)
-        ops = operations(body_of(main))
+        steps = check_unrolled(module)
+        ops = [op for op, _, _ in steps]
         by_number: dict[int, list[int]] = {}
-        for position, op in enumerate(ops):
-            number = at.integer(op, at.FUSED) if op.name == "func.call" else None
+        for position, (op, function, _) in enumerate(steps):
+            number = at.integer(op, at.FUSED) if function is not None else None
             if number is not None:
                 by_number.setdefault(number, []).append(position)
         if not by_number:
@@ -74,7 +73,7 @@ class FuseTasks(Pass):
             fused.setdefault(group.signature, _Fused(group.signature)).add(group)
         for each in fused.values():
             each.make(module, by_name)
-        _drop_uncalled(main, by_name)
+        _drop_uncalled(main_of(module), by_name)
 
 
 def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:
@@ -90,7 +89,7 @@ def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operatio
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _FusedCalls:
     """Calls that become one.
 
     Attributes:
@@ -107,7 +106,7 @@ class _Group:
     used: set[tuple[int, int]]
 
 
-def _read(calls: list[ir.Operation]) -> _Group:
+def _read(calls: list[ir.Operation]) -> _FusedCalls:
     inside: dict[ir.Value, tuple[int, int]] = {}
     shared: dict[ir.Value, int] = {}
     arguments: list[tuple[int, int]] = []
@@ -127,7 +126,7 @@ def _read(calls: list[ir.Operation]) -> _Group:
         signature.append((callee(op), tuple(sources)))
         inside.update((result, (number, n)) for n, result in enumerate(op.results))
     used = {place for value, place in inside.items() if any(use.owner.operation not in calls for use in value.uses)}
-    return _Group(calls, tuple(signature), arguments, used)
+    return _FusedCalls(calls, tuple(signature), arguments, used)
 
 
 def _is_shared(value: ir.Value) -> bool:
@@ -141,10 +140,10 @@ class _Fused:
     """One new function, for all groups of one signature."""
 
     signature: Signature
-    groups: list[_Group] = field(default_factory=list[_Group])
+    groups: list[_FusedCalls] = field(default_factory=list[_FusedCalls])
     used: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
 
-    def add(self, group: _Group) -> None:
+    def add(self, group: _FusedCalls) -> None:
         """Serve `group` too."""
         self.groups.append(group)
         self.used.update(dict.fromkeys(sorted(group.used)))
@@ -208,7 +207,7 @@ def _tasks(
 
 
 def _replace(
-    group: _Group,
+    group: _FusedCalls,
     name: str,
     results: Sequence[tuple[int, int]],
     types: Sequence[ir.Type],

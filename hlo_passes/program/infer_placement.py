@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
-from jaxpp.hlo_passes.program.placement_graph import Graph, Meshes, Node, Value, numbers
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGraph, Value, numbers
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, main_of, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
@@ -52,8 +52,7 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
-        check_unrolled(module)
-        graph = Graph(main_of(module))
+        graph = PlacementGraph(main_of(module), check_unrolled(module))
         _Regroup(module, graph, place(graph)).run()
 
 
@@ -62,7 +61,7 @@ Key = tuple[str, Meshes, int]
 
 
 @dataclass
-class _Group:
+class _OutlinedGroup:
     """The operations of one new function, its results, and the uses that these replace: (op, operand, result)."""
 
     nodes: dict[Node, None] = field(default_factory=dict[Node, None])
@@ -84,12 +83,12 @@ class _Group:
 class _Regroup:
     """Turns the placed operations into functions and calls."""
 
-    def __init__(self, module: ir.Module, graph: Graph, result_meshes: Mapping[int, Meshes]) -> None:
+    def __init__(self, module: ir.Module, graph: PlacementGraph, result_meshes: Mapping[int, Meshes]) -> None:
         self._module = module
         self._graph = graph
         self._result_meshes = result_meshes
         self._return = terminator(body_of(graph.main))
-        self._groups: dict[Key, _Group] = {}
+        self._groups: dict[Key, _OutlinedGroup] = {}
         self._key: dict[Node, Key] = {}
         self._sources: dict[Node, dict[Value, None]] = {}
         for node in graph.ops:
@@ -117,9 +116,9 @@ class _Regroup:
             if node.op is not None and not any(map(is_used, node.op.results)):
                 node.op.erase()
 
-    def _group(self, key: Key) -> _Group:
+    def _group(self, key: Key) -> _OutlinedGroup:
         if key not in self._groups:
-            self._groups[key] = _Group()
+            self._groups[key] = _OutlinedGroup()
         return self._groups[key]
 
     def _needed_by_tasks(self) -> set[Node]:

@@ -1,10 +1,10 @@
 """On which meshes the operations outside of the microbatch loop run, and the arguments and results of `@main` live."""
 
 from jaxpp.hlo_passes.program.fewest_bytes import send_fewer_bytes
-from jaxpp.hlo_passes.program.placement_graph import Graph, Meshes, Node, Value, is_one
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGraph, Value, is_one
 
 
-def place(graph: Graph) -> dict[int, Meshes]:
+def place(graph: PlacementGraph) -> dict[int, Meshes]:
     """Decide where each operation and each argument of `graph` is. Returns the meshes of the results, but of stacks.
 
     An operation goes where its operands are; with operands on several meshes, where the fewest bytes move. What
@@ -50,7 +50,7 @@ def _follow_operands(node: Node, sources: dict[Node, dict[Value, None]]) -> None
         node.meshes, node.fixed = max(bytes_on, key=bytes_on.__getitem__), True
 
 
-def _place_arguments(graph: Graph) -> None:
+def _place_arguments(graph: PlacementGraph) -> None:
     """Put the arguments that are on no mesh, or on several, wherever they are used; from one mesh a value is sent."""
     graph.find_demand()
     for argument in graph.arguments:
@@ -60,7 +60,7 @@ def _place_arguments(graph: Graph) -> None:
             node.fixed = is_one(node.meshes)
 
 
-def _improve(graph: Graph) -> None:
+def _improve(graph: PlacementGraph) -> None:
     """Move nodes to other meshes, where the rules that placed them don't look far enough ahead."""
     for argument in graph.arguments:
         if not argument.node.movable:
@@ -78,7 +78,7 @@ def _improve(graph: Graph) -> None:
     _place_arguments(graph)
 
 
-def _place_results(graph: Graph) -> dict[int, Meshes]:
+def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
     """Place each result where it is computed, or with the argument that it becomes in the next step."""
     found: dict[int, Meshes] = {}
     for number, value in graph.returned.items():

@@ -1,22 +1,15 @@
-"""Arguments and results of `@main` that `split-stacks` cut into blocks, and which mesh has which block."""
+"""The arguments and results of `@main` that are stacks in blocks (`jaxpp.blocks`), and the mesh of each block."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, terminator
+from jaxpp.ir.rows import shape_of, slice_bounds
 from jaxpp.ir.values import defining_op
-
-
-class Block(NamedTuple):
-    """One block of a stack: its number, and its mesh."""
-
-    number: int
-    mesh: int
 
 
 @dataclass(frozen=True)
@@ -33,28 +26,27 @@ class Join:
 
 @dataclass(frozen=True)
 class Stacks:
-    """The stacks of one `@main`.
+    """What `@main` says of its stacks.
 
     Attributes:
-        slices: the operations that take a block out of an argument, and which.
+        slices: for each operation that takes a block out of an argument the number of the block.
         arguments: the arguments that are stacks, with the meshes of their blocks.
-        results: the results that are stacks.
+        results: the results that are stacks, by number.
     """
 
-    slices: Mapping[ir.Operation, Block]
+    slices: Mapping[ir.Operation, int]
     arguments: Mapping[ir.Value, list[int]]
     results: Mapping[int, Join]
 
     @staticmethod
     def of(main: ir.Operation) -> "Stacks":
         """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks."""
-        slices, arguments, results = dict[ir.Operation, Block](), dict[ir.Value, list[int]](), dict[int, Join]()
+        slices, arguments, results = dict[ir.Operation, int](), dict[ir.Value, list[int]](), dict[int, Join]()
         for argument, entry in zip(body_of(main).arguments, at.argument_attributes(main), strict=True):
             if at.BLOCKS in entry:
                 homes = arguments[argument] = _homes(entry, main)
-                for use in argument.uses:
-                    number = _number(use.owner.operation, argument, len(homes))
-                    slices[use.owner.operation] = Block(number, homes[number])
+                users = [use.owner.operation for use in argument.uses]
+                slices.update((op, _number(op, argument, len(homes))) for op in users)
         returned = terminator(body_of(main)).operands
         for number, entry in enumerate(at.result_attributes(main)):
             if at.BLOCKS in entry:
@@ -71,6 +63,10 @@ class Stacks:
         """The concatenations that results are."""
         return {join.op for join in self.results.values()}
 
+    def home_of(self, slice_: ir.Operation) -> int:
+        """The mesh of the block that an operation takes out of an argument."""
+        return self.arguments[slice_.operands[0]][self.slices[slice_]]
+
 
 def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:
     attribute = entry[at.BLOCKS]
@@ -81,14 +77,11 @@ def _homes(entry: Mapping[str, ir.Attribute], main: ir.Operation) -> list[int]:
 
 
 def _number(op: ir.Operation, argument: ir.Value, count: int) -> int:
-    """Which of `count` blocks of `argument` the operation takes."""
-    shape = list(ir.RankedTensorType(argument.type).shape)
-    rows = shape[0] // count
-    if op.name == "stablehlo.slice" and rows * count == shape[0]:
-        starts, limits = (
-            list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("start_indices", "limit_indices")
-        )
-        block = starts[0] // rows
-        if (starts[0], limits[0]) == (block * rows, (block + 1) * rows) and limits[1:] == shape[1:]:
-            return block
+    """Which of `count` blocks of `argument` an operation takes. Raises PassError if it takes anything else."""
+    rows, *others = shape_of(argument)
+    bounds = slice_bounds(op)
+    if bounds is not None:
+        (first, size), *rest = bounds
+        if size and size * count == rows and first % size == 0 and [each for _, each in rest] == others:
+            return first // size
     raise PassError(f"a stack of {count} blocks is used as a whole", location=op.location, hint="run split-stacks")

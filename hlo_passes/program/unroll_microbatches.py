@@ -15,14 +15,12 @@ from jaxpp.ir.build import constant
 from jaxpp.ir.counted import wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
+from jaxpp.ir.kinds import form_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.values import defining_op
 
 _HALVES = ("input_grad", "weight_grad")
-_COPIES = ("offload", "reload")
-_OPTIONAL = ("recompute", *_COPIES)
-"""Kinds of which a schedule may have a task for some microbatches only."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +71,20 @@ class UnrollMicrobatches(Pass):
 
 @dataclass(frozen=True)
 class _Template:
-    """One call of the loop body, with what it needs to be cloned for a microbatch."""
+    """One call of the loop body, with what it needs to be cloned for a microbatch.
+
+    Attributes:
+        varying: the numbers of the operands that differ from one microbatch to the next.
+        accumulators: those that the task updates, with the number of the result.
+    """
 
     callee: str
     operands: Sequence[ir.Value]
+    varying: Sequence[int]
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
     accumulators: Sequence[tuple[Accumulator, int]]
-    """those that the task updates, with the number of the result"""
 
 
 class _Unrolled:
@@ -91,7 +94,7 @@ class _Unrolled:
         self._loop = loop
         self._placement = schedule.placement
         self._skipped = schedule.skipped
-        self._planned = {(task.kind, task.stage, task.microbatch) for task in schedule if task.kind in _OPTIONAL}
+        self._planned = {(task.kind, task.stage, task.microbatch) for task in schedule if form_of(task.kind).optional}
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
         self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
@@ -110,10 +113,11 @@ class _Unrolled:
         for op in operations(loop.body):
             if op.name == "func.call":
                 key = kind_and_stage(by_name[callee(op)])
-                results = list(op.results)
+                operands, results = list(op.operands), list(op.results)
                 self._templates[key] = _Template(
                     callee(op),
-                    list(op.operands),
+                    operands,
+                    [number for number, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
                     at.i64(key[1]),
@@ -121,11 +125,15 @@ class _Unrolled:
                 )
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
 
+    def _varies(self, value: ir.Value) -> bool:
+        """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""
+        return value in self._position or defining_op(value) in self._inside
+
     def check(self, schedule: schedules.Schedule) -> None:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
         planned = Counter((task.kind, task.stage) for tasks in (schedule, schedule.skipped) for task in tasks)
         for kind, stage in self._templates:
-            if kind in _OPTIONAL:
+            if form_of(kind).optional:
                 continue
             times = planned[kind, stage] + (planned["backward", stage] if kind in _HALVES else 0)
             if times != self._loop.length:
@@ -165,7 +173,9 @@ class _Unrolled:
             at.MICROBATCH: self._numbers[task.microbatch],
             at.MESH: self._meshes[mesh],
         }
-        operands = [self._operand(value, mesh, task) for value in template.operands]
+        operands = list(template.operands)
+        for number in template.varying:
+            operands[number] = self._operand(operands[number], mesh, task)
         made = call(template.callee, template.results, operands, attributes, self._ip, template.location)
         results = self._done[key, task.microbatch] = list(made.results)
         for accumulator, number in template.accumulators:
@@ -190,7 +200,7 @@ class _Unrolled:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
         key, number = self._source[value]
-        while key[0] in _COPIES and (*key, microbatch) not in self._planned:  # the residuals stay where they are
+        while form_of(key[0]).is_copy and (*key, microbatch) not in self._planned:  # the residuals stay where they are
             key, number = self._source[self._templates[key].operands[number]]
         if (key, microbatch) not in self._done:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
@@ -200,14 +210,10 @@ class _Unrolled:
                     location=self._loop.op.location,
                     hint="only sums (Add), maxima (Max) and stacks (Concat) may lack what a microbatch adds",
                 )
-            same = task is not None and key == (task.kind, task.stage)
             raise PassError(
                 f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",
                 location=self._loop.op.location,
-                hint="a stage must run the microbatches in ascending order, since one hands a value on to the next; "
-                "only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"
-                if same
-                else "what one microbatch hands on to the next must be made and used by one stage",
+                hint=_hint(key, microbatch, task),
             )
         return self._done[key, microbatch][number]
 
@@ -232,6 +238,18 @@ class _Unrolled:
                 final = self._value(self._yielded[position], self._loop.length - 1, None)
                 result.replace_all_uses_with(final)
         self._loop.op.erase()
+
+
+def _hint(key: tuple[str, int], microbatch: int, task: schedules.Task | None) -> str:
+    """What to do about a `task` that needs a value of a later one, of the kind and stage `key`."""
+    if task is not None and task.microbatch == microbatch:
+        return f"put the {task.kind} behind it"
+    if task is not None and key == (task.kind, task.stage):
+        return (
+            "a stage must run the microbatches in ascending order, since one hands a value on to the next; "
+            "only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"
+        )
+    return "what one microbatch hands on to the next must be made and used by one stage"
 
 
 def _called(kind: str, stage: int, microbatch: int) -> str:

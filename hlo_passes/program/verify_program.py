@@ -1,5 +1,6 @@
 """`verify-program`: the program can't deadlock, loses nothing, and needs this much memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -22,9 +23,13 @@ class VerifyProgram(Pass):
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
-    It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes (of whole values, arguments
-    included), and `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward.
-    All of it is linear in the number of instructions.
+    It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
+    the arguments, without the temporaries of tasks), and `jaxpp.peak_activations`, the largest number of microbatches
+    whose residuals wait for a backward. All of it is linear in the number of instructions.
+
+    Options:
+        memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
+            separated by blanks. A program that needs more is refused. If empty, there is no limit.
 
     Preconditions: `plan-buffers` ran.
 
@@ -36,6 +41,11 @@ class VerifyProgram(Pass):
     """
 
     name: ClassVar[str] = "verify-program"
+    memory_limit: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(word.isdecimal() for word in self.memory_limit.split()):
+            raise ValueError(f"memory_limit is '{self.memory_limit}', expected bytes: a number, or one for each mesh")
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises ProgramError with the guilty instruction."""
@@ -48,9 +58,28 @@ class VerifyProgram(Pass):
                 raise ProgramError(
                     f"a value is never freed: {value.type}", location=where.location, hint="run plan-buffers"
                 )
-        for mesh, function in enumerate(mesh_functions(module)):
-            peak = peak_of(reader.program, mesh)
+        peaks = [peak_of(reader.program, mesh) for mesh in range(reader.program.meshes)]
+        for peak, function in zip(peaks, mesh_functions(module), strict=True):
             function.attributes[at.PEAK_BYTES] = at.i64(peak.bytes)
             function.attributes[at.PEAK_ACTIVATIONS] = at.i64(peak.activations)
             if peak.host_bytes:
                 function.attributes[at.PEAK_HOST_BYTES] = at.i64(peak.host_bytes)
+        if self.memory_limit:
+            check_limits([peak.bytes for peak in peaks], [int(word) for word in self.memory_limit.split()])
+
+
+def check_limits(peaks: Sequence[int], limits: Sequence[int], *, least: bool = False) -> None:
+    """Raise ProgramError where a mesh needs more than its limit; `least`: where nothing that was tried needs less."""
+    if len(limits) not in (1, len(peaks)):
+        raise ProgramError(f"{len(limits)} memory limits for {len(peaks)} meshes, expected one, or one for each")
+    each = [*limits] * len(peaks) if len(limits) == 1 else limits
+    over, mesh = max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
+    if over > 0:
+        how = "needs at least" if least else "needs"
+        raise ProgramError(
+            f"mesh {mesh} {how} {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
+            hint=_HINT if least else f"compute more again (recompute='inputs'), offload residuals, or: {_HINT}",
+        )
+
+
+_HINT = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"

@@ -7,15 +7,15 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.split_forward import BACKWARDS
+from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, callee, create, functions, kind_and_stage, operations
+from jaxpp.ir.functions import body_of, call, create, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
-_READERS = ("recompute", *BACKWARDS)
 HOST = "pinned_host"
 
 
@@ -31,6 +31,10 @@ class OffloadResiduals(Pass):
 
     Microbatches that the schedule does not offload pass by (`unroll-microbatches`).
 
+    Options:
+        stages: stages that are offloaded although the schedule does not say so, separated by blanks: their tasks are
+            added to the schedule.
+
     Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
 
     ```mlir
@@ -42,31 +46,31 @@ class OffloadResiduals(Pass):
     """
 
     name: ClassVar[str] = "offload-residuals"
+    stages: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(word.isdecimal() for word in self.stages.split()):
+            raise ValueError(f"stages is '{self.stages}', expected numbers of stages")
 
     def run(self, module: ir.Module) -> None:
-        """Add the copies to the loop of `module`."""
+        """Add the copies to the loop of `module`. Raises PassError for a stage that can't be offloaded."""
         loop = MicrobatchLoop.of(module)
+        if self.stages:
+            loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.stages.split())))
         stages = loop.stages_with("offload")
         if not stages:
             return
         check_tasks(module, loop.body)
-        by_name = functions(module)
-        tasks = {kind_and_stage(by_name[callee(op)]): op for op in operations(loop.body) if op.name == "func.call"}
+        tasks = tasks_of(module, loop)
         for stage in sorted(stages):
-            readers = [tasks[kind, stage] for kind in _READERS if (kind, stage) in tasks]
-            if ("forward", stage) in tasks and readers:
-                _offload(module, loop, tasks["forward", stage], readers)
+            residuals = residuals_of(loop, tasks, stage)
+            if residuals:
+                _offload(module, residuals, tasks["forward", stage], readers_of(tasks, stage))
 
 
-def _offload(module: ir.Module, loop: MicrobatchLoop, forward: ir.Operation, readers: Sequence[ir.Operation]) -> None:
-    made = filter(loop.is_of_a_task, forward.operands)
-    residuals = [
-        value
-        for value in dict.fromkeys([*made, *forward.results])
-        if any(use.owner.operation in readers for use in value.uses)
-    ]
-    if not residuals:
-        return
+def _offload(
+    module: ir.Module, residuals: Sequence[ir.Value], forward: ir.Operation, readers: Sequence[ir.Operation]
+) -> None:
     first = next(op for op in operations(forward.block) if op in readers)
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
     held = _copy(module, "offload", residuals, forward, ir.InsertionPoint.after(forward))

@@ -39,7 +39,7 @@ class OutlineStages(Pass):
     def run(self, module: ir.Module) -> None:
         """Outline the tasks of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
-        body = _Body(loop)
+        body = _TaskGroups(loop)
         shardings = Shardings(module)
         outlined: list[Outlined] = []
         for task in sorted(body.groups):
@@ -49,7 +49,7 @@ class OutlineStages(Pass):
         _replace_body(loop, body.ops, outlined)
 
 
-class _Body:
+class _TaskGroups:
     """The operations of the loop's body, by number; their `jaxpp.task` and the stage marks are gone from the IR.
 
     Attributes:

@@ -1,12 +1,14 @@
 """`split-forward`: the residuals of a stage made again by a task of their own, where the schedule asks for it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.stages.kept_values import INPUTS, Forward, Keep, behind, parse_keep
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
@@ -31,22 +33,33 @@ BACKWARDS = ("backward", "input_grad", "weight_grad")
 
 Uses = Sequence[tuple[ir.Operation, int]]
 
+_INPUTS = Keep(inputs=True)
+
 
 @dataclass(frozen=True)
 class SplitForward(Pass):
     """Makes a second task of a forward, `@recompute_i`, for the stages whose schedule recomputes their residuals.
 
-    - The forward returns what other stages, later microbatches and the results of the loop need of it, and no more; a
-      forward of which nobody else needs anything, as the last stage's, goes.
-    - The recompute makes what the backward of its own stage reads: the residuals. It takes what the forward took, the
-      stage's input, the weights, the keys of random numbers, and does the same operations. XLA may fuse them otherwise,
-      and so round a residual otherwise in its last place. What the user put under `jax.checkpoint` is no residual, and
-      stays in the backward.
+    - The forward returns what other stages, later microbatches and the results of the loop need of it, what is kept,
+      and no more; a forward of which nobody else needs anything, as the last stage's, goes, and nothing is kept.
+    - The recompute makes what the backward of its own stage reads, the residuals, of what is kept and of what is there
+      anyway: the weights, the batch, the keys of random numbers. It does the forward's operations. XLA may fuse them
+      otherwise, and so round a residual otherwise in its last place. What the user put under `jax.checkpoint` is no
+      residual, and stays in the backward.
+    - What is kept are the stage's inputs, or the fewest bytes from which the residuals can be made in one of two ways.
+      `selective`: no product with weights is done again, nor a convolution or another costly operation; products of
+      activations are, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198). A number:
+      within that share of the forward's FLOPs, whatever is done again for them.
     - An operation that does something besides its results (`debug.print`, a callback with effects) runs once, in the
-      forward; residuals that depend on its results can't be made again, and are refused.
+      forward. Its results are kept; with `inputs`, residuals that depend on them are refused.
 
     For the microbatches that the schedule does not recompute `fuse-tasks` puts the two together again. A stage whose
-    forward and backward are one task keeps no residuals, and stays as it is.
+    forward and backward are one task keeps no residuals, and stays as it is. To a schedule that recomputes nothing of
+    the stages that `keep` names, or nothing at all, recomputes are added, one before each backward.
+
+    Options:
+        keep: what is kept: `inputs`, `selective`, or a number from 0 to 1; for single stages `0:selective 3:0.05`. If
+            empty, the inputs, of the stages that the schedule recomputes.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits.
 
@@ -58,88 +71,165 @@ class SplitForward(Pass):
     """
 
     name: ClassVar[str] = "split-forward"
+    keep: str = ""
+
+    def __post_init__(self) -> None:
+        parse_keep(self.keep)
 
     def run(self, module: ir.Module) -> None:
         """Split the forwards of `module`. Raises PassError for residuals that can't be made again."""
         loop = MicrobatchLoop.of(module)
+        keeps = parse_keep(self.keep)
+        if keeps:
+            loop = _with_recomputes(loop, keeps)
         stages = loop.stages_with("recompute")
         if not stages:
             return
         check_tasks(module, loop.body)
         by_name = functions(module)
-        forwards = {("forward", stage) for stage in stages}
+        forwards = {("forward", stage): keeps.get(stage, keeps.get(None, _INPUTS)) for stage in stages}
         for op in operations(loop.body):
-            if op.name == "func.call" and kind_and_stage(by_name[callee(op)]) in forwards:
-                _split(module, by_name, op)
+            keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
+            if keep is not None:
+                _SplitForward(module, loop, functions(module), op).split(keep)  # those of the splits before, too
 
 
-def _split(module: ir.Module, by_name: Mapping[str, ir.Operation], old: ir.Operation) -> None:
-    """Replace `old`, the call of a forward, by calls of what it hands on and of what makes its residuals."""
-    function = by_name[callee(old)]
-    block, stage = body_of(function), old.attributes[at.STAGE]
-    number = ir.IntegerAttr(stage).value
-    returned = list(terminator(block).operands)
-    inside = [_uses_of_backward(use_of, by_name, number) for use_of in old.results]
-    residuals = list(dict.fromkeys(returned[n] for n, (own, _) in enumerate(inside) if own))
-    if not residuals:
-        return
-    handed_on = list(dict.fromkeys(returned[n] for n, (_, others) in enumerate(inside) if others))
-    shardings = Shardings(module)
-    old_name = callee(old)
-    function.attributes["sym_name"] = ir.StringAttr.get(f"{old_name}_whole")
-    arguments: dict[ir.Value, ir.Value] = dict(zip(block.arguments, old.operands, strict=True))
-    made: dict[str, dict[ir.Value, ir.Value]] = {}
-    for kind, name, outputs in (
-        ("forward", old_name, handed_on),
-        ("recompute", f"recompute_{number}", residuals),
-    ):
-        ops = _behind(block, outputs, effects=kind == "forward")
-        if not ops and not outputs:  # the last stage's forward, where the loss is made in its backward
-            continue
-        if kind == "recompute":
-            _check_pure(ops, number)
-        attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
-        part = outline(module, name, ops, outputs, attributes, shardings)
-        operands = [arguments[value] for value in part.inputs]
-        types = [value.type for value in outputs]
-        new = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(old), old.location)
-        made[kind] = dict(zip(outputs, new.results, strict=True))
-    for n, (own, others) in enumerate(inside):
-        for uses, kind in ((own, "recompute"), (others, "forward")):
-            for op, position in uses:
-                op.operands[position] = made[kind][returned[n]]
-    old.erase()
-    function.erase()
-
-
-def _uses_of_backward(value: ir.Value, by_name: Mapping[str, ir.Operation], stage: int) -> tuple[Uses, Uses]:
-    """The uses (operation, number of the operand) of `value` by the backward of its own stage, and all others."""
-    own: list[tuple[ir.Operation, int]] = []
-    others: list[tuple[ir.Operation, int]] = []
-    for use in value.uses:
-        op = use.owner.operation
-        kind, of = kind_and_stage(by_name[callee(op)]) if op.name == "func.call" else ("", -1)
-        (own if kind in BACKWARDS and of == stage else others).append((op, use.operand_number))
-    return own, others
-
-
-def _behind(block: ir.Block, outputs: Collection[ir.Value], *, effects: bool) -> list[ir.Operation]:
-    """The operations that `outputs` depend on, in program order; with `effects` also those that act by themselves."""
-    ops = operations(block)[:-1]
-    needed = {op for value in outputs if (op := defining_op(value)) is not None}
-    for op in reversed(ops):
-        if op in needed or (effects and has_side_effect(op)):
-            needed.add(op)
-            needed.update(made for value in operands_with_captures(op) if (made := defining_op(value)) is not None)
-    return [op for op in ops if op in needed]
-
-
-def _check_pure(ops: Sequence[ir.Operation], stage: int) -> None:
-    op = next(filter(has_side_effect, ops), None)
-    if op is not None:
+def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
+    """The loop, with recomputes in its schedule for the stages that `keeps` names and that have none."""
+    named = {stage for stage in keeps if stage is not None}
+    if named and max(named) >= loop.stages:
         raise PassError(
-            f"the residuals of stage {stage} can't be made again: a {op.name} with side effects is among what they "
-            "depend on",
-            location=op.location,
-            hint="give the schedule without the recompute of this stage, or mark a stage end behind it",
+            f"keep names stage {max(named)}; the stages are 0 to {loop.stages - 1}", location=loop.op.location
         )
+    present = loop.stages_with("recompute")
+    if None in keeps and not present:
+        named |= _waiting_stages(loop.plan)
+    if named <= present:
+        return loop
+    return loop.rescheduled(lambda plan: schedules.recompute(plan, *sorted(named - present)))
+
+
+def _waiting_stages(schedule: schedules.Schedule) -> set[int]:
+    """The stages of which a forward waits for its backward: where each follows at once, a recompute gains nothing."""
+    found: set[int] = set()
+    for row in schedule.cells:
+        last: frozenset[tuple[int, int, int]] = frozenset()
+        for cell in row:
+            units = frozenset((task.stage, task.microbatch, task.slice) for task in cell)
+            found |= {
+                task.stage
+                for task in cell
+                if task.kind in BACKWARDS[:2] and (task.stage, task.microbatch, task.slice) not in last
+            }
+            last = units if any(task.kind == "forward" for task in cell) else frozenset()
+    return found
+
+
+@dataclass(frozen=True)
+class _SplitForward:
+    """The split of one forward.
+
+    Attributes:
+        module: that of the loop.
+        loop: the loop over microbatches.
+        by_name: the functions of the module.
+        old: the call of the forward.
+    """
+
+    module: ir.Module
+    loop: MicrobatchLoop
+    by_name: Mapping[str, ir.Operation]
+    old: ir.Operation
+
+    def split(self, keep: Keep) -> None:
+        """Replace the call by calls of what it hands on and keeps, and of what makes the residuals."""
+        name, function = callee(self.old), self.by_name[callee(self.old)]
+        block = body_of(function)
+        ops, returned = operations(block)[:-1], list(terminator(block).operands)
+        given: dict[ir.Value, ir.Value] = dict(zip(block.arguments, self.old.operands, strict=True))
+        uses = [(value, *self._uses(result)) for value, result in zip(returned, self.old.results, strict=True)]
+        residuals = list(dict.fromkeys(value for value, own, _ in uses if own and value not in given))
+        if not residuals:
+            return
+        handed_on = dict.fromkeys(value for value, _, others in uses if others)
+        if not handed_on and not any(map(has_side_effect, ops)):
+            keep = _INPUTS  # no forward is left that could keep anything
+        again = self._recomputed(keep, ops, residuals, given)
+        remade = {result for op in again for result in op.results}
+        read = [value for op in again for value in operands_with_captures(op)]
+        kept = [value for value in dict.fromkeys([*residuals, *read]) if value not in remade and value not in given]
+        function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
+        outputs = list(dict.fromkeys([*handed_on, *kept]))
+        given |= self._add("forward", name, behind(ops, outputs, effects=True), outputs, given)
+        outputs = [value for value in residuals if value in remade]
+        found = given | self._add("recompute", f"recompute_{self._stage}", again, outputs, given)
+        for value, own, others in uses:
+            for values, of_these in ((found, own), (given, others)):
+                for op, position in of_these:
+                    op.operands[position] = values[value]
+        self.old.erase()
+        function.erase()
+
+    @property
+    def _stage(self) -> int:
+        return kind_and_stage(self.by_name[callee(self.old)])[1]
+
+    def _uses(self, value: ir.Value) -> tuple[Uses, Uses]:
+        """The uses (operation, number of the operand) of `value` by the backward of its own stage, and all others."""
+        own: list[tuple[ir.Operation, int]] = []
+        others: list[tuple[ir.Operation, int]] = []
+        for use in value.uses:
+            op = use.owner.operation
+            (own if self._is_backward(op) else others).append((op, use.operand_number))
+        return own, others
+
+    def _is_backward(self, op: ir.Operation) -> bool:
+        kind, stage = kind_and_stage(self.by_name[callee(op)]) if op.name == "func.call" else ("", -1)
+        return kind in BACKWARDS and stage == self._stage
+
+    def _recomputed(
+        self,
+        keep: Keep,
+        ops: Sequence[ir.Operation],
+        residuals: Sequence[ir.Value],
+        given: Mapping[ir.Value, ir.Value],
+    ) -> list[ir.Operation]:
+        free = [argument for argument, value in given.items() if self._is_there(value)]
+        again = Forward(self.module, ops, residuals, free).recomputed(keep)
+        effect = next(filter(has_side_effect, again), None)
+        if effect is not None:
+            raise PassError(
+                f"the residuals of stage {self._stage} can't be made again: a {effect.name} with side effects is among "
+                "what they depend on",
+                location=effect.location,
+                hint=f"keep more than the stage's {INPUTS}, give the schedule without the recompute of this stage, or "
+                "mark a stage end behind it",
+            )
+        return again
+
+    def _is_there(self, value: ir.Value) -> bool:
+        """Whether the backward has `value` without its being kept: it is no microbatch's own, or is read there too."""
+        if any(self._is_backward(use.owner.operation) for use in value.uses):
+            return True
+        if defining_op(value) is None:
+            return value.owner != self.loop.body or ir.BlockArgument(value).arg_number in self.loop.indices
+        return not self.loop.is_of_a_task(value)
+
+    def _add(
+        self,
+        kind: str,
+        name: str,
+        ops: Sequence[ir.Operation],
+        outputs: Sequence[ir.Value],
+        given: Mapping[ir.Value, ir.Value],
+    ) -> dict[ir.Value, ir.Value]:
+        """Call a new function of `ops` in place of the old one; returns what its results stand for."""
+        if not ops and not outputs:
+            return {}
+        stage = self.old.attributes[at.STAGE]
+        attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
+        part = outline(self.module, name, ops, outputs, attributes, Shardings(self.module))
+        types = [value.type for value in outputs]
+        operands = [given[value] for value in part.inputs]
+        made = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(self.old), self.old.location)
+        return dict(zip(outputs, made.results, strict=True))

@@ -7,9 +7,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.dependences import Dependences
-from jaxpp.ir.build import constant, sharded, shardings
+from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.counted import counter_of_test, trips
-from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.shardings import MeshAxes
 
@@ -80,24 +80,21 @@ class _Writer:
         types = [value.type for value in operands]
         carried = [old.results[position] for position in positions]
         every = shardings([*map(self._sharding, carried), *map(self._stacked, kept)])
-        attributes = {name: old.attributes[name] for name in old.attributes} | every
-        self.op = ir.Operation.create(
-            old.name, types, operands, attributes, regions=2, ip=ir.InsertionPoint(old), loc=old.location
-        )
+        self.op = remake(old, operands, types, every, empty=True)
         for region in self.op.regions:
             ir.Block.create_at_start(region, types, [old.location] * len(types))
         self._copy_test()
-        arguments = (_body(old).arguments[position] for position in positions)
-        self._values.update(zip(arguments, _body(self.op).arguments, strict=False))
+        arguments = (loop_body(old).arguments[position] for position in positions)
+        self._values.update(zip(arguments, loop_body(self.op).arguments, strict=False))
 
     def clone(self) -> None:
         """Fill the body with the operations of this half."""
-        clone_into(_body(self.op), self._half.ops, self._values, self._half.same)
+        clone_into(loop_body(self.op), self._half.ops, self._values, self._half.same)
 
     def write_row(self, number: int, value: ir.Value, counter: Counter) -> ir.Value:
         """Write `value` of the old body to the stack of this number."""
-        stack = _body(self.op).arguments[len(self._half.positions) + number]
-        with ir.InsertionPoint(_body(self.op)), self._old.location:
+        stack = loop_body(self.op).arguments[len(self._half.positions) + number]
+        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
             row = sharded(stablehlo.reshape(_stack_type(value, 1), self._values[value]), self._stacked(value))
             written = stablehlo.dynamic_update_slice(stack, row, self._place(value, counter))
         return sharded(written, self._stacked(value))
@@ -105,18 +102,18 @@ class _Writer:
     def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter) -> None:
         """Read what stands for `value` of the old body from `stack`."""
         type_ = _stack_type(value, 1)
-        with ir.InsertionPoint(_body(self.op)), self._old.location:
+        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
             row = stablehlo.dynamic_slice(stack, self._place(value, counter), type_.shape)
             read = stablehlo.reshape(value.type, sharded(row, self._stacked(value)))
         self._values[value] = sharded(read, self._sharding(value))
 
     def close(self, stacks: Sequence[ir.Value]) -> None:
         """End the body."""
-        following = terminator(_body(self._old)).operands
+        following = terminator(loop_body(self._old)).operands
         values = [following[position] for position in self._half.positions]
         values = [self._half.same.get(value, value) for value in values]
         operands = [*(self._values.get(value, value) for value in values), *stacks]
-        stablehlo.return_(operands, ip=ir.InsertionPoint(_body(self.op)), loc=self._old.location)
+        stablehlo.return_(operands, ip=ir.InsertionPoint(loop_body(self.op)), loc=self._old.location)
 
     def replace_results(self) -> None:
         """Let the results of this loop stand for those of the old one."""
@@ -135,7 +132,7 @@ class _Writer:
     def _place(self, value: ir.Value, counter: Counter) -> list[ir.Value]:
         """Where the row of this trip begins in a stack of values like this: the number of the trip, and zeros."""
         position, start, step = counter
-        trip = self._values[_body(self._old).arguments[position]]
+        trip = self._values[loop_body(self._old).arguments[position]]
         if start:
             trip = stablehlo.subtract(trip, constant(trip.type, start))
         if step != 1:
@@ -154,10 +151,6 @@ class _Writer:
     def _stacked(self, value: ir.Value) -> ir.Attribute | None:
         """That of a stack of values like this."""
         return None if self._mesh is None else self._mesh.attribute([(), *self._mesh.read(value)])
-
-
-def _body(loop: ir.Operation) -> ir.Block:
-    return loop.regions[1].blocks[0]
 
 
 def _stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:

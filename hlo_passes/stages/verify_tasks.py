@@ -9,11 +9,10 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import functions, kind_and_stage, nested, operations, terminator
+from jaxpp.ir.kinds import FORMS, operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import broken, check_tasks
 from jaxpp.ir.values import defining_op
-
-_KINDS = ("forward", "backward", "input_grad", "weight_grad")
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class VerifyTasks(Pass):
 
     - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function, and the counting of
       microbatches, which uses no result of a call.
-    - Each function has a `jaxpp.kind` that is one of the four, a stage that there is, and one call. A stage with an
+    - Each function has a `jaxpp.kind` that a program can have, a stage that there is, and one call. A stage with an
       `input_grad` or a `weight_grad` has no `backward`.
     - No stage mark and no `jaxpp.task` is left.
 
@@ -41,9 +40,10 @@ class VerifyTasks(Pass):
         loop = MicrobatchLoop.of(module)
         check_tasks(module, loop.body)
         _check_body(loop)
+        known = {*FORMS, *operations_of(module)}
         tasks = {kind_and_stage(function): function for function in functions(module).values()}
         for (kind, stage), function in tasks.items():
-            if kind and (kind not in _KINDS or stage >= loop.stages):
+            if kind and (kind not in known or stage >= loop.stages):
                 raise broken(3, f"a function of kind {kind} of stage {stage}, which there is not", function)
             if kind in ("input_grad", "weight_grad") and ("backward", stage) in tasks:
                 raise broken(3, f"stage {stage} has a backward and its half, the {kind}", function)

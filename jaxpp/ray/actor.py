@@ -19,6 +19,7 @@ from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.operations import Operations
 from jaxpp.runtime.processes.transfer import Peers, Transport
 from jaxpp.runtime.processes.waiting import TransferError
 
@@ -63,6 +64,7 @@ class ProgramPart:
     names: Sequence[str]
     compiler_options: Mapping[str, Any] | None
     host_callbacks: Sequence[Any]
+    operations: Operations
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,7 @@ class Actor:
             mpmd_axis=part.mpmd_axis,
             compiler_options=part.compiler_options,
             host_callbacks=part.host_callbacks,
+            operations=part.operations,
         )
 
     def step(self, step: StepCall) -> None:

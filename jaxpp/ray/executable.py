@@ -194,6 +194,7 @@ def _part(
         names=lowered.in_names,
         compiler_options=options,
         host_callbacks=lowered.host_callbacks,
+        operations=lowered.operations,
     )
 
 

@@ -62,7 +62,7 @@ def compile_program(
     meshes_of: dict[str, list[int]] = {}
     for mesh in submeshes:
         for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
-            if not program.functions[name].is_copy:
+            if program.functions[name].is_compiled:
                 meshes_of.setdefault(name, []).append(mesh)
     options = compiler_options or {}
     executables: Executables = {}

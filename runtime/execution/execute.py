@@ -1,8 +1,10 @@
 """Runs a program: one thread issues the instructions of all submeshes of this process in one merged order."""
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,6 +16,7 @@ from jaxpp.runtime.execution.arguments import Door
 from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
+from jaxpp.runtime.execution.operations import Operations, check_operations
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.results import Results
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -34,6 +37,7 @@ class Executable:
     peers: the processes that run the program together: each of them makes an Executable and calls it once per step.
         None where this process runs all meshes. With peers a call returns when what they send has arrived.
     names: what to call the arguments in messages, as `state['w']`.
+    operations: the user's own functions that the program calls as tasks.
     compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
     Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
     """
@@ -48,9 +52,14 @@ class Executable:
         mpmd_axis: str = "mpmd",
         compiler_options: Mapping[str, Any] | None = None,
         host_callbacks: Sequence[Any] = (),
+        operations: Operations = MappingProxyType({}),
     ) -> None:
+        check_operations(program, operations)
         self.program, self.names = program, tuple(names)
+        self._operations = operations
         self._lock = threading.Lock()
+        self._runner: int | None = None
+        """The thread that runs a step at the moment."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._order = [each for each in merged_order(program) if each[0] in here]
@@ -61,7 +70,7 @@ class Executable:
             key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
             for key, each in self._executables.items()
         }
-        self._flat = flat = flatten(program, self._order, self._runs, shardings, self._links)
+        self._flat = flat = flatten(program, self._order, self._runs, shardings, self._links, operations=operations)
         doors = [
             Door(number, self._name(number), argument, shardings)
             for number, argument in program.arguments.items()
@@ -110,7 +119,8 @@ class Executable:
 
     @cached_property
     def _one_by_one(self) -> Flat:
-        return flatten(self.program, self._order, self._runs, self._shardings, self._links, batched=self._flat)
+        program, shardings, links = self.program, self._shardings, self._links
+        return flatten(program, self._order, self._runs, shardings, links, self._flat, self._operations)
 
     def _run(
         self,
@@ -119,7 +129,9 @@ class Executable:
         observe: Observe | None = None,
         on_start: Callable[[Sequence[Any]], None] | None = None,
     ) -> list[jax.Array]:
-        with self._lock:
+        if self._runner == threading.get_ident():
+            raise RuntimeError("a step was called by one of its own operations; it would wait for itself")
+        with self._lock, self._running():
             registers = self._enter(arguments)
             registers.extend([None] * (flat.count - len(registers)))
             invalid = InvalidValues.wanted(self.program)
@@ -134,6 +146,15 @@ class Executable:
                 if invalid is not None:
                     invalid.check(results)
                 return results
+
+    @contextlib.contextmanager
+    def _running(self) -> Generator[None]:
+        """Know the thread that runs a step."""
+        self._runner = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._runner = None
 
     def _dispatch(self, steps: Sequence[Step], registers: list[Any], observe: Observe | None) -> None:
         label: Label = ()

@@ -22,7 +22,7 @@ def load(module: ir.Module) -> Program:
         functions = dict(reader.program.functions)
         for name, (op, axes) in reader.sources.items():
             function = functions[name]
-            if function.is_copy:
+            if not function.is_compiled:
                 continue
             unit = reshard_unit(function, axes) if op is None else compile_unit(module, op, function, axes)
             functions[name] = dataclasses.replace(function, bytecode=unit)

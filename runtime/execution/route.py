@@ -24,7 +24,7 @@ TypeAt = Callable[[int, Sequence[int]], Any]
 """The `jax.ShapeDtypeStruct` of an array of this shape on the device at this position of a mesh."""
 
 
-class Piece(NamedTuple):
+class ShardPiece(NamedTuple):
     """What one device sends to one other.
 
     source: its position in the mesh that sends.
@@ -52,7 +52,7 @@ class Route:
     """
 
     def __init__(self, sources: Sequence[Bounds], targets: Sequence[Bounds], owners: Owners | None = None) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[ShardPiece] = []
         self.is_direct = list(sources) == list(targets)
         self._sources = sources
         alone: Owners = range(-len(sources), 0), range(len(targets))  # each device as if in a process of its own
@@ -85,7 +85,7 @@ class Route:
             source = target if self.is_direct else self._choose(holders[held], target)
             cut = tuple((start - low, end - low) for (start, end), (low, _) in zip(part, held, strict=True))
             shape = tuple(end - start for start, end in part)
-            self.pieces.append(Piece(source, target, None if part == held else cut, shape))
+            self.pieces.append(ShardPiece(source, target, None if part == held else cut, shape))
         along = [{part[dimension] for part, _ in found} for dimension in range(len(wanted))]
         self._grids[target] = list(range(first, len(self.pieces))), tuple(map(len, along))
 

@@ -58,6 +58,10 @@ class SubmeshShardings:
         """Whether this process holds devices of the mesh."""
         return self.shard_numbers((mesh,)) != [[]]
 
+    def devices_here(self, mesh: int) -> list[Any]:
+        """The devices of the mesh that this process holds."""
+        return _here(self.union((mesh,)))
+
     def union(self, meshes: tuple[int, ...]) -> Mesh:
         """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known.
 

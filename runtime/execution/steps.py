@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from jax.sharding import SingleDeviceSharding
@@ -10,6 +11,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.runtime.execution.links import Links
+from jaxpp.runtime.execution.operations import Operations, bound
 from jaxpp.runtime.execution.order import Merged, with_pulls
 from jaxpp.runtime.execution.route import Parts, route_of
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -55,8 +57,10 @@ class Flat:
         shardings: SubmeshShardings,
         links: Links | None = None,
         batched: "Flat | None" = None,
+        operations: Operations = MappingProxyType({}),
     ) -> None:
         self.program, self.runs, self.shardings, self.links = program, runs, shardings, links
+        self.operations = operations
         self.steps: list[Step] = []
         self.numbers: dict[Place, int] = batched.numbers if batched else {}
         self.count = batched.count if batched else 0
@@ -110,8 +114,8 @@ class Flat:
         for register in call.operands:
             self.arrive(mesh, register)
         key = (call.function, mesh)
+        function = self.program.functions[call.function]
         if key not in self.handlers:
-            function = self.program.functions[call.function]
             placed = [self.shardings.place(spec, (mesh,)) for spec in function.results]
             self.handlers[key] = [_compat.result_handler(each.aval, each.sharding) for each in placed]
             if function.is_copy:
@@ -119,7 +123,10 @@ class Flat:
         operands = getter([self.number(mesh, register) for register in call.operands])
         results = self.define([(mesh, register) for register in call.results])
         frees = tuple(self.number(mesh, register) for register in call.frees)  # results that nobody uses among them
-        if key in self.copies:
+        if function.is_operation:
+            run = bound(call, self.operations, self.shardings.devices_here(mesh)[0], wait=not self.is_batched)
+            self.add(run, operands, results, frees, (mesh, call))
+        elif key in self.copies:
             self.add(self.copies[key], operands, results, frees, (mesh, call))
         else:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
@@ -213,15 +220,17 @@ def flatten(
     shardings: SubmeshShardings,
     links: Links | None = None,
     batched: Flat | None = None,
+    operations: Operations = MappingProxyType({}),
 ) -> Flat:
     """The steps in merged order. Sends within this process that follow each other are one batch of copies.
 
     Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
 
+    operations: the user's own functions.
     batched: what this function returned before. Now each instruction is a step of its own, over the same registers:
         what was sent arrives with the receive, and is asked for no earlier.
     """
-    flat = Flat(program, runs, shardings, links, batched)
+    flat = Flat(program, runs, shardings, links, batched, operations)
     if links:
         flat.add(links.start, NOTHING, slice(0, 0), ())
     for mesh, instruction in with_pulls(order) if links and not batched else order:

@@ -67,9 +67,9 @@ def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | No
 
 
 def calls(program: Program, mesh: int) -> Counter[str]:
-    """How often a mesh calls each compiled function in a step: what only copies is not compiled, and costs no FLOPs."""
+    """How often a mesh calls each compiled function in a step: copies and the user's own functions cost no FLOPs."""
     names = Counter(each.function for each in program.sequences[mesh] if isinstance(each, Call))
-    return Counter({name: count for name, count in names.items() if not program.functions[name].is_copy})
+    return Counter({name: count for name, count in names.items() if program.functions[name].is_compiled})
 
 
 def sent_bytes(program: Program, mesh: int) -> int:
@@ -81,13 +81,6 @@ def sent_bytes(program: Program, mesh: int) -> int:
     return sum(
         route_of(program, each.channel).size * program.registers[mesh][each.operand].dtype.itemsize for each in sends
     )
-
-
-def device_bytes(program: Program, mesh: int, spec: TensorSpec) -> int:
-    """The bytes of a value on each device of a mesh: none of one in the memory of the host."""
-    sizes = program.axis_sizes[mesh]
-    shards = math.prod(sizes[axis] if isinstance(axis, str) else axis.size for axes in spec.axes for axis in axes)
-    return spec.device_bytes // shards
 
 
 def stages(program: Program, mesh: int) -> list[int]:
@@ -192,7 +185,7 @@ class _BufferWalk:
         )
 
     def _size(self, register: int) -> int:
-        return device_bytes(self.program, self.mesh, self.program.registers[self.mesh][register])
+        return self.program.shard_bytes(self.mesh, self.program.registers[self.mesh][register])[0]
 
     def _make(self, register: int) -> None:
         self.buffers[register] = register
@@ -219,6 +212,6 @@ class _BufferWalk:
             else:
                 self.buffers[register] = self.buffers[call.operands[donor]]
                 taken.add(call.operands[donor])
-        if not function.is_copy:
+        if function.is_compiled:
             self.peak = max(self.peak, self.total + self.stats[call.function].temp_size_in_bytes)
         return taken

@@ -5,6 +5,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules import Costs
@@ -24,8 +25,9 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
 
     Times are medians over microbatches and steps. Of each step the first run of each task on a mesh is left out, as it
     may be slower than the rest, unless it is the only one. A full backward counts as input and weight gradient in equal
-    parts, unless that stage has them as tasks of their own: then it is in `kinds`. A task that never runs alone takes
-    the time of its calls less the times of the other tasks. `fused` is the time of a call of several tasks as a share
+    parts, unless that stage has them as tasks of their own: then it is in `kinds`, as are recomputes, copies
+    of residuals and the user's own functions. A task that never runs alone takes the time of its calls less the times
+    of the other tasks. `fused` is the time of a call of several tasks as a share
     of what they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the
     largest of the copies that a task sends to a mesh.
 
@@ -59,7 +61,7 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
         message_bytes=message_bytes,
         activation_bytes=activation_bytes,
         weight_grad_bytes=weight_grad_bytes,
-        kinds=_full_backwards(times, table, scale),
+        kinds=_full_backwards(times, table, scale) | _other_kinds(program, times, len(table), scale),
         fused=_rounded(share),
         unit=unit,
     )
@@ -127,6 +129,15 @@ def _full_backwards(
         return {}
     full = (times.get(("backward", stage), row[1] + row[2]) for stage, row in enumerate(table))
     return {"backward": [_rounded(scale * time) for time in full]}
+
+
+def _other_kinds(
+    program: Program, times: Mapping[tuple[str, int], float], stages: int, scale: float
+) -> dict[str, list[float]]:
+    """The times of the kinds that are no forward and no backward: a recompute, a copy, a function of the user's."""
+    own = {each.kind for each in program.functions.values() if each.is_operation}
+    kinds = sorted(({kind for kind, _ in times} & {*FORMS, *own}) - {"forward", *_BACKWARD})
+    return {kind: [_rounded(scale * times.get((kind, stage), _NOTHING)) for stage in range(stages)] for kind in kinds}
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:

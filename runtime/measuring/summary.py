@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 
+from jaxpp.ir.flops import matrix_flops
 from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.measuring.analysis import (
     MemoryStats,
@@ -15,7 +16,6 @@ from jaxpp.runtime.measuring.analysis import (
     sent_bytes,
     stages,
 )
-from jaxpp.runtime.measuring.flops import matrix_flops
 from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text
 
 _COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
@@ -31,7 +31,7 @@ def title(program: Program, name: str) -> str:
     count = 1 + max((stage for mesh in range(program.meshes) for stage in stages(program, mesh)), default=-1)
     sizes = program.partitions
     devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else _plural(sizes[0], "device")
-    programs = {each.function for sequence in program.sequences for each in sequence if isinstance(each, Call)}
+    programs = {name for mesh in range(program.meshes) for name in calls(program, mesh)}
     return (
         f"{name}: {_plural(count, 'stage')} on {_plural(program.meshes, 'mesh', 'es')} of {devices}, "
         f"{_plural(microbatches(program), 'microbatch', 'es')}, {_plural(len(programs), 'program')}"
@@ -88,6 +88,15 @@ def summary(
             "their gradients back.",
             "With the layers stored in the order of `jaxpp.rows_of_layers` none would be sent.",
         ]
+    own = Counter(
+        each.kind
+        for sequence in program.sequences
+        for each in sequence
+        if isinstance(each, Call) and program.functions[each.function].is_operation
+    )
+    if own:
+        counts = ", ".join(f"{kind} {_plural(count, 'time')}" for kind, count in sorted(own.items()))
+        notes.append(f"Functions of your own, called by one step: {counts}.")
     return "\n".join([f"{title(program, name)} ({device})", "", *_table(rows), "", *notes])
 
 

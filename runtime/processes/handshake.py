@@ -30,7 +30,7 @@ class WrongSecretError(RefusedError):
         self.peer = peer
 
 
-class Line:
+class Connection:
     """A connection that carries messages.
 
     dialled: whether this end asked for it; use: what for, as the end that dialled has said.
@@ -74,7 +74,7 @@ class Line:
 
 
 def introduce(
-    line: Line, me: int, secret: bytes, admit: Callable[[int, str, str], None]
+    connection: Connection, me: int, secret: bytes, admit: Callable[[int, str, str], None]
 ) -> Generator[None, bytes, tuple[int, str]]:
     """Exchange a greeting and a proof with the other end, whose messages are sent in; returns its number and name.
 
@@ -83,14 +83,14 @@ def introduce(
     Raises WrongSecretError when the other end doesn't know the secret, and any exception for a malformed message.
     """
     own = {"process": me, "host": socket.gethostname(), "pid": os.getpid(), "nonce": secrets.token_hex(32)}
-    mine = line.send(own | {"use": line.use})
+    mine = connection.send(own | {"use": connection.use})
     theirs = yield
     found = json.loads(theirs)
     peer = int(found["process"])
-    line.use = line.use or str(found["use"])
+    connection.use = connection.use or str(found["use"])
     name = f"process {peer} ({found['host']}, pid {found['pid']})"
-    admit(peer, name, line.use)
-    line.send({"proof": _proof(secret, mine, theirs)})
+    admit(peer, name, connection.use)
+    connection.send({"proof": _proof(secret, mine, theirs)})
     if not hmac.compare_digest(str(json.loads((yield))["proof"]), _proof(secret, theirs, mine)):
         raise WrongSecretError(peer)
     return peer, name

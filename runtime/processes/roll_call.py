@@ -16,7 +16,7 @@ from collections.abc import Generator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from jaxpp.runtime.processes.handshake import Line, RefusedError, WrongSecretError, introduce
+from jaxpp.runtime.processes.handshake import Connection, RefusedError, WrongSecretError, introduce
 from jaxpp.runtime.processes.membership import ProcessError, job_secret, named
 
 USE = "roll call"
@@ -62,8 +62,8 @@ class _RollCall:
 
     def __init__(self, listener: socket.socket, count: int, own: Mapping[str, object]) -> None:
         self.listener, self.count, self.own = listener, count, own
-        self.present: dict[int, Line] = {}
-        self.strangers: list[Line] = []
+        self.present: dict[int, Connection] = {}
+        self.strangers: list[Connection] = []
         """Those that have not said, or not proven, who they are; the oldest first."""
         self.refused: set[int] = set()
         """The numbers of processes that came with another secret."""
@@ -98,39 +98,39 @@ class _RollCall:
         for key, _ in self.selector.select(0.2):
             if key.fileobj is self.listener:
                 with contextlib.suppress(OSError):  # the other end has hung up already
-                    self._add(Line(self.listener.accept()[0]))
+                    self._add(Connection(self.listener.accept()[0]))
             elif key.data.socket.fileno() >= 0 and (problem := self._read(key.data)):
                 return problem
-        late = [line for line in self.strangers if time.monotonic() - line.heard > POLITE]
-        for line in {*late, *self.strangers[: -STRANGERS - self.count]}:
-            self._hang_up(line)
+        late = [connection for connection in self.strangers if time.monotonic() - connection.heard > POLITE]
+        for connection in {*late, *self.strangers[: -STRANGERS - self.count]}:
+            self._hang_up(connection)
         return ""
 
-    def _add(self, line: Line) -> None:
-        line.socket.setblocking(False)
-        self.selector.register(line.socket, selectors.EVENT_READ, line)
-        self.strangers.append(line)
-        line.talk = self._talk(line)
-        next(line.talk)
+    def _add(self, connection: Connection) -> None:
+        connection.socket.setblocking(False)
+        self.selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self.strangers.append(connection)
+        connection.talk = self._talk(connection)
+        next(connection.talk)
 
-    def _read(self, line: Line) -> str:
+    def _read(self, connection: Connection) -> str:
         try:
-            for message in line.receive():
-                line.talk.send(message)
+            for message in connection.receive():
+                connection.talk.send(message)
         except ProcessError as error:
             return str(error)
         except WrongSecretError as error:
             self.refused.add(error.peer)
-            self._hang_up(line)
+            self._hang_up(connection)
         except Exception:  # nothing that a stranger sends may end more than his connection
-            self._hang_up(line)
+            self._hang_up(connection)
         return ""
 
-    def _talk(self, line: Line) -> Generator[None, bytes, None]:
+    def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
         """Follow a connection message by message. Raises ProcessError for what is wrong with who came."""
-        number, _ = yield from introduce(line, 0, job_secret(), _admit)
+        number, _ = yield from introduce(connection, 0, job_secret(), _admit)
         found = json.loads((yield))
-        line.peer = number
+        connection.peer = number
         if found["processes"] != self.count:
             raise ProcessError(
                 f"process {number} was told that there are {int(found['processes'])} processes, "
@@ -145,18 +145,18 @@ class _RollCall:
                 raise ProcessError(
                     f"process {number} has {package} {str(found[package])[:50]}, process 0 has {self.own[package]}"
                 )
-        self.strangers.remove(line)
-        self.present[number] = line
+        self.strangers.remove(connection)
+        self.present[number] = connection
         yield  # until it hangs up, or the roll call is over
         raise RefusedError("it has nothing more to say")
 
-    def _hang_up(self, line: Line) -> None:
-        self.selector.unregister(line.socket)
-        line.socket.close()
-        if line in self.strangers:
-            self.strangers.remove(line)
-        elif line.peer is not None:  # it may be started again
-            del self.present[line.peer]
+    def _hang_up(self, connection: Connection) -> None:
+        self.selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection in self.strangers:
+            self.strangers.remove(connection)
+        elif connection.peer is not None:  # it may be started again
+            del self.present[connection.peer]
 
 
 def _admit(number: int, name: str, use: str) -> None:
@@ -169,7 +169,7 @@ def _answer(host: str, port: int, process: int, own: Mapping[str, object], secon
     with _dial(host, port, seconds) as dialled:
         try:
             # Process 0 waits as long for the others, and began at another time.
-            problem = _converse(Line(dialled, True, USE), process, own, time.monotonic() + 2 * seconds + POLITE)
+            problem = _converse(Connection(dialled, True, USE), process, own, time.monotonic() + 2 * seconds + POLITE)
         except WrongSecretError:
             raise ProcessError(f"process 0 at {host}:{port} has another job secret (JAXPP_JOB_SECRET)") from None
         except Exception:  # something else than a process of the job listens there
@@ -198,22 +198,22 @@ def _dial(host: str, port: int, seconds: float) -> socket.socket:
         time.sleep(0.1)
 
 
-def _converse(line: Line, process: int, own: Mapping[str, object], end: float) -> str:
+def _converse(connection: Connection, process: int, own: Mapping[str, object], end: float) -> str:
     """The outcome, as process 0 tells it. Raises TimeoutError for silence, any other exception for another process."""
 
     def talk() -> Generator[None, bytes, dict[str, Any]]:
-        peer, _ = yield from introduce(line, process, job_secret(), _admit)
+        peer, _ = yield from introduce(connection, process, job_secret(), _admit)
         if peer != 0:
             raise RefusedError(f"process {peer} is not process 0")
-        line.send(own)
+        connection.send(own)
         return json.loads((yield))
 
     follow = talk()
     next(follow)
     try:
         while (left := end - time.monotonic()) > 0:
-            line.socket.settimeout(left)
-            for message in line.receive():
+            connection.socket.settimeout(left)
+            for message in connection.receive():
                 follow.send(message)
     except StopIteration as found:
         return str(found.value["problem"])

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
-from jaxpp.runtime.processes.handshake import LONGEST, Line, RefusedError, WrongSecretError, introduce
+from jaxpp.runtime.processes.handshake import LONGEST, Connection, RefusedError, WrongSecretError, introduce
 
 LIFE, VALUES, NOTHING = "life", "values", "nothing"
 """The uses of a connection; NOTHING: to find out whether somebody listens at the other end."""
@@ -85,8 +85,8 @@ class Watchdog:
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._changed = threading.Condition()
-        self._new: list[Line] = []
-        self._lines: dict[int, Line] = {}
+        self._new: list[Connection] = []
+        self._connections: dict[int, Connection] = {}
         self._names: dict[int, str] = {}
         self.wires: dict[int, tuple[socket.socket, bytes]] = {}
         """Of each peer the connection for values, and what has already come over it."""
@@ -136,10 +136,10 @@ class Watchdog:
                 reason = self._refused.get(peer, f"did not connect within {ANSWER_SECONDS:g} s")
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
-    def _dial(self, peer: int, address: str, use: str) -> Line:
+    def _dial(self, peer: int, address: str, use: str) -> Connection:
         host, port = address.rsplit(":", 1)
         try:
-            return Line(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
+            return Connection(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
         except OSError as error:
             raise ConnectionError(f"process {peer} can't be reached at {address}: {error}") from None
 
@@ -162,7 +162,7 @@ class Watchdog:
     def wait_until_alone(self, seconds: float) -> bool:
         """Wait until no peer is connected any more; whether that is so."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._lines and not self._cut, seconds)
+            return self._changed.wait_for(lambda: not self._connections and not self._cut, seconds)
 
     def close(self) -> None:
         """End the thread and all connections."""
@@ -175,8 +175,8 @@ class Watchdog:
 
     def drop(self) -> None:
         """Close all sockets; in a forked child too, which would keep the connections of its dead parent open."""
-        lines = [key.data for key in self._selector.get_map().values() if key.data is not None]
-        sockets = [each.socket for each in (*lines, *self._new)]
+        connections = [key.data for key in self._selector.get_map().values() if key.data is not None]
+        sockets = [each.socket for each in (*connections, *self._new)]
         for each in (*sockets, *(wire for wire, _ in self.wires.values()), self._listener, self._wake, self._woken):
             each.close()
 
@@ -200,7 +200,7 @@ class Watchdog:
             self._woken.recv(LONGEST)
         elif key.fileobj is self._listener:
             with contextlib.suppress(OSError):  # the other end has hung up already
-                self._add(Line(self._listener.accept()[0]))
+                self._add(Connection(self._listener.accept()[0]))
         elif key.events == selectors.EVENT_WRITE:
             self._connected(key.data)
         elif key.data.socket.fileno() >= 0:  # not closed since the selector saw it
@@ -209,43 +209,43 @@ class Watchdog:
     def _is_one_dead(self) -> bool:
         return not all(loss.ended for loss in self.lost)
 
-    def _add(self, line: Line) -> None:
+    def _add(self, connection: Connection) -> None:
         """Begin to talk over a new connection."""
-        line.socket.setblocking(False)
-        self._selector.register(line.socket, selectors.EVENT_READ, line)
-        self._begin(line)
+        connection.socket.setblocking(False)
+        self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+        self._begin(connection)
 
-    def _begin(self, line: Line) -> None:
-        line.talk = self._talk(line)
+    def _begin(self, connection: Connection) -> None:
+        connection.talk = self._talk(connection)
         try:
-            next(line.talk)
+            next(connection.talk)
         except OSError:  # the other end has hung up already
-            self._hang_up(line, "died")
+            self._hang_up(connection, "died")
 
-    def _read(self, line: Line) -> None:
+    def _read(self, connection: Connection) -> None:
         try:
-            for message in line.receive():
-                line.talk.send(message)
+            for message in connection.receive():
+                connection.talk.send(message)
         except StopIteration:  # the connection is for values
-            self._hand_over(line)
+            self._hand_over(connection)
         except Exception:  # nothing that a stranger sends may end more than his connection
-            self._hang_up(line, "died")
+            self._hang_up(connection, "died")
 
-    def _talk(self, line: Line) -> Generator[None, bytes, None]:
+    def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
         """Follow a connection message by message."""
         try:
-            peer, name = yield from introduce(line, self.me, self._secret, self._admit)
+            peer, name = yield from introduce(connection, self.me, self._secret, self._admit)
         except WrongSecretError as error:
             with self._changed:
                 self._refused[error.peer] = "has another job secret (JAXPP_JOB_SECRET)"
-                if line.dialled:
+                if connection.dialled:
                     self._hopeless.add(error.peer)
                 self._changed.notify_all()
             raise
-        line.peer, line.heard = peer, time.monotonic()
-        if line.use == VALUES:
+        connection.peer, connection.heard = peer, time.monotonic()
+        if connection.use == VALUES:
             return
-        self._welcome(line, peer, name)
+        self._welcome(connection, peer, name)
         while True:
             message: dict[str, Any] = json.loads((yield))
             if "goodbye" in message:
@@ -259,68 +259,68 @@ class Watchdog:
         if self._names.get(peer, name) != name or peer in self._lost:
             raise RefusedError(f"{name} is not the process {peer} that was here, or that one was given up")
 
-    def _welcome(self, line: Line, peer: int, name: str) -> None:
+    def _welcome(self, connection: Connection, peer: int, name: str) -> None:
         """Note a peer that has proven who it is, or that it is still there."""
-        former = [self._lines.get(peer)]
+        former = [self._connections.get(peer)]
         former += [key.data for key in self._selector.get_map().values() if key.data and key.data.asks == peer]
         for each in former:
-            if each is not None and each is not line:
+            if each is not None and each is not connection:
                 self._selector.unregister(each.socket)
                 each.socket.close()
         with self._changed:
-            self._lines[peer] = line
+            self._connections[peer] = connection
             self._names[peer] = name
             self._cut.pop(peer, None)
             self._changed.notify_all()
-        line.asks = None
+        connection.asks = None
         if self._goodbye:
-            line.send(self._goodbye)
+            connection.send(self._goodbye)
 
-    def _hand_over(self, line: Line) -> None:
+    def _hand_over(self, connection: Connection) -> None:
         """End the conversation over a connection for values; `wires` has it from now on."""
-        assert line.peer is not None  # it has introduced itself
-        self._selector.unregister(line.socket)
+        assert connection.peer is not None  # it has introduced itself
+        self._selector.unregister(connection.socket)
         with self._changed:
-            self.wires[line.peer] = line.socket, line.rest
+            self.wires[connection.peer] = connection.socket, connection.rest
             self._changed.notify_all()
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        for line in list(self._lines.values()):
+        for connection in list(self._connections.values()):
             with contextlib.suppress(OSError):  # a broken connection is noticed when it is read
-                line.send(message)
+                connection.send(message)
 
     def _find_silent(self) -> None:
         now = time.monotonic()
         for peer in [peer for peer, end in self._cut.items() if now > end]:
             self._lose(peer, "died")
         for key in list(self._selector.get_map().values()):
-            line = key.data
-            if line is None:
+            connection = key.data
+            if connection is None:
                 continue
-            if line.peer is None and now - line.heard > PROOF_SECONDS:
-                self._hang_up(line, "")
-            elif line.peer is not None and now - line.heard > self.seconds:
-                self._hang_up(line, f"is frozen: it gave no sign of life for {self.seconds:g} s")
+            if connection.peer is None and now - connection.heard > PROOF_SECONDS:
+                self._hang_up(connection, "")
+            elif connection.peer is not None and now - connection.heard > self.seconds:
+                self._hang_up(connection, f"is frozen: it gave no sign of life for {self.seconds:g} s")
 
-    def _hang_up(self, line: Line, how: str) -> None:
-        if line.socket.fileno() < 0:  # done already
+    def _hang_up(self, connection: Connection, how: str) -> None:
+        if connection.socket.fileno() < 0:  # done already
             return
-        self._selector.unregister(line.socket)
-        line.socket.close()
-        if line.asks is not None:
-            self._lose(line.asks, "died")
-        if line.peer is None:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        if connection.asks is not None:
+            self._lose(connection.asks, "died")
+        if connection.peer is None:
             return
-        is_cut = how == "died" and line.peer not in self._lost
+        is_cut = how == "died" and connection.peer not in self._lost
         with self._changed:
             if is_cut:
-                self._cut[line.peer] = time.monotonic() + RETURN_SECONDS
-            del self._lines[line.peer]
+                self._cut[connection.peer] = time.monotonic() + RETURN_SECONDS
+            del self._connections[connection.peer]
             self._changed.notify_all()
         if is_cut:
-            self._call_back(line.peer)
+            self._call_back(connection.peer)
         else:
-            self._lose(line.peer, how)
+            self._lose(connection.peer, how)
 
     def _call_back(self, peer: int) -> None:
         """The connection to a peer broke: find out whether it lives. Its address is refused when it doesn't."""
@@ -331,23 +331,23 @@ class Watchdog:
             return
         dialled = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         dialled.setblocking(False)
-        line = Line(dialled, True, LIFE if peer < self.me else NOTHING)
-        line.asks = peer
-        self._selector.register(dialled, selectors.EVENT_WRITE, line)
+        connection = Connection(dialled, True, LIFE if peer < self.me else NOTHING)
+        connection.asks = peer
+        self._selector.register(dialled, selectors.EVENT_WRITE, connection)
         if dialled.connect_ex((host, int(port))) not in {0, errno.EINPROGRESS}:
-            self._hang_up(line, "died")
+            self._hang_up(connection, "died")
 
-    def _connected(self, line: Line) -> None:
+    def _connected(self, connection: Connection) -> None:
         """The other end has answered the call of `_call_back`, or refused it."""
-        if line.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            self._hang_up(line, "died")
+        if connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self._hang_up(connection, "died")
             return
-        self._selector.modify(line.socket, selectors.EVENT_READ, line)
-        if line.use == LIFE:
-            self._begin(line)
+        self._selector.modify(connection.socket, selectors.EVENT_READ, connection)
+        if connection.use == LIFE:
+            self._begin(connection)
         else:
-            line.talk = _ignore()
-            next(line.talk)
+            connection.talk = _ignore()
+            next(connection.talk)
 
     def _lose(self, peer: int, how: str, **goodbye: bool) -> None:
         """Note that a peer is gone; the first reason stands."""

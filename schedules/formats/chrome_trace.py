@@ -25,7 +25,7 @@ COMPUTE: Final = "compute"
 
 
 class Label(NamedTuple):
-    """What a bar is called after: a kind of task, a stage, a microbatch (None: it belongs to none), a slice of it."""
+    """Names a task: its kind, stage, microbatch and slice; stage and microbatch are None where it has none."""
 
     kind: str
     stage: int | None
@@ -33,13 +33,13 @@ class Label(NamedTuple):
     slice: int = 0
 
     def __str__(self) -> str:
-        """`forward 0, 3`, of a later slice `forward 0, 3, 1`; of what has no stage the kind alone."""
+        """Return `forward 0, 3`, or `forward 0, 3, 1` for a later slice; the kind alone where there is no stage."""
         numbers = [str(number) for number in (self.stage, self.microbatch, self.slice or None) if number is not None]
         return f"{self.kind} {', '.join(numbers)}".rstrip()
 
 
 class Bar(NamedTuple):
-    """A task, or several that are fused, on a track of a mesh."""
+    """Shows one task, or several that are fused, on a track of a mesh."""
 
     mesh: int
     track: str
@@ -49,7 +49,7 @@ class Bar(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """What the task `label` made goes from one mesh to another."""
+    """Shows that the result of the task `label` goes from one mesh to another."""
 
     label: Label
     source: int
@@ -59,7 +59,7 @@ class Arrow(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is alive on each mesh: the times at which that changes, in order, and how much it is from then on.
+    """Holds the memory in use on each mesh: the times at which it changes, in order, and how much it is from then on.
 
     Attributes:
         unit: "bytes", or "microbatches", whose activations fill one mesh's stages.
@@ -71,27 +71,27 @@ class Memory(NamedTuple):
 
 
 def in_order(times: Sequence[float], changes: Sequence[float]) -> tuple[Numbers, Numbers]:
-    """Changes of a memory by their times; at one time what is freed goes before what is made."""
+    """Sort the changes of a memory by their times; at one time, freeing comes before allocating."""
     at, change = np.array(times, np.float64), np.array(changes, np.float64)
     order = np.lexsort((change, at))
     return at[order], change[order]
 
 
 def curve(times: Numbers, changes: Numbers) -> tuple[Numbers, Numbers]:
-    """The amount from each time on, where there are several changes at a time after the last of them."""
+    """Return the times of the changes, each once, and the amount after all changes at that time."""
     last = np.append(times[1:] != times[:-1], True)[: len(times)]
     # Sums of shares differ from 0 in their last digits.
     return times[last], np.maximum(changes.cumsum(), 0.0).round(9)[last]
 
 
 def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Memory, seconds: float) -> str:
-    """The trace as JSON, of as many meshes as the memory has curves.
+    """Return the trace as JSON; it has as many meshes as `memory` has curves.
 
     Args:
-        bars: those of one track do not overlap.
-        arrows: those that overlap get tracks of their own.
-        memory: for the counters.
-        seconds: the unit of all times.
+        bars: the tasks; those on one track do not overlap.
+        arrows: the transfers; those that overlap get tracks of their own.
+        memory: the curves of the counters.
+        seconds: the unit of all times, in seconds.
     """
     tracks = _Tracks(1e6 * seconds, len(memory.curves))
     for bar in bars:
@@ -103,7 +103,7 @@ def print_chrome_trace(bars: Iterable[Bar], arrows: Iterable[Arrow], memory: Mem
 
 
 class _Tracks:
-    """The events so far, and the tracks (threads) of each mesh (process), numbered as they are first met."""
+    """Collects the events, and numbers the tracks (threads) of each mesh (process) in the order of their first use."""
 
     def __init__(self, scale: float, meshes: int) -> None:
         self.scale = scale
@@ -112,14 +112,14 @@ class _Tracks:
         self._ends: dict[tuple[int, str], list[float]] = {}
 
     def lane(self, mesh: int, track: str, start: float, end: float) -> str:
-        """A track on which nothing overlaps: `send`, or `send 2` while that is busy. Called in order of start."""
+        """Return a track that is free: `send`, or `send 2` while that is busy. Calls come in order of their start."""
         ends = self._ends.setdefault((mesh, track), [])
         free = next((lane for lane, last in enumerate(ends) if last <= start), len(ends))
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
     def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> Event:
-        """A bar on a track, for one task or several that are fused."""
+        """Add a bar to a track, for one task or several that are fused."""
         args: Event = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
         if any(label.slice for label in labels):
             args["slice"] = _one([label.slice for label in labels])
@@ -163,7 +163,7 @@ def _add_transfers(tracks: _Tracks, arrows: Iterable[Arrow]) -> None:
 
 
 def _add_memory(tracks: _Tracks, memory: Memory) -> None:
-    """A counter per mesh."""
+    """Add a counter of memory for each mesh."""
     name = "live bytes" if memory.unit == "bytes" else "live activations"
     for mesh, (times, amounts) in enumerate(memory.curves):
         for time, amount in zip(times.tolist(), amounts.tolist(), strict=True):

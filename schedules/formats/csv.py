@@ -44,13 +44,13 @@ _EXPECTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What stands in a table.
+    """A table that was read.
 
     Attributes:
-        rows: for each mesh its cells.
-        columns: for each of these cells its column, from 1 on.
-        copies: for each mesh the column of each cell that sends or receives, such as "0SEND_F3".
-        communicates: whether there are such cells.
+        rows: the cells of each mesh.
+        columns: the column of each of these cells, from 1 on.
+        copies: for each mesh, the column of each cell that sends or receives, such as "0SEND_F3".
+        communicates: whether the table has such cells.
     """
 
     rows: list[list[tuple[Task, ...]]]
@@ -59,7 +59,7 @@ class Table:
     communicates: bool
 
     def where(self, mesh: int, column: int) -> str:
-        """For messages: `row 2 (mesh 1), column 5`."""
+        """Return a place for error messages: `row 2 (mesh 1), column 5`."""
         return f"row {mesh + 1} (mesh {mesh}), column {column}"
 
 
@@ -67,7 +67,7 @@ def parse_csv(text: str) -> Table:
     """Read a table, with or without communication.
 
     Raises:
-        ScheduleError: a cell is none, with its row, column and token; or there is no table.
+        ScheduleError: a cell has an unknown form (names its row, column and token), or there is no table.
     """
     try:
         found = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text, newline=""), strict=True)]
@@ -91,10 +91,10 @@ def parse_csv(text: str) -> Table:
 
 
 def placement_of(table: Table) -> Placement:
-    """The meshes of each stage: the rows where it runs, the one that runs its first microbatch first.
+    """Return the meshes of each stage: the rows where it runs, beginning with the row of its first microbatch.
 
     Raises:
-        ScheduleError: a stage below the highest runs nowhere.
+        ScheduleError: the table has no task of a stage below its highest.
     """
     homes: dict[int, dict[int, tuple[int, int]]] = {}
     for mesh, row in enumerate(table.rows):
@@ -109,10 +109,12 @@ def placement_of(table: Table) -> Placement:
 
 
 def check_copies(table: Table, graph: Graph) -> None:
-    """Where a table communicates: what goes between meshes is sent once and received once, after and before its use.
+    """Check that each value that crosses is sent once, after it is made, and received once, before it is used.
+
+    A table without communication passes.
 
     Raises:
-        ScheduleError: with the cell that is missing, or the row, column and token of the one to blame.
+        ScheduleError: names the missing cell, or the row, column and token of the wrong one.
     """
     if not table.communicates:
         return
@@ -131,7 +133,7 @@ def check_copies(table: Table, graph: Graph) -> None:
 
 
 def print_csv(graph: Graph, communicate: bool) -> str:
-    """The table of a schedule, its columns the time slots of a run where every cell takes one."""
+    """Print the table of a schedule; its columns are the time slots of a run in which every cell takes one."""
     rows = _with_copies(graph) if communicate else _in_slots(graph)
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows(rows)
@@ -167,7 +169,7 @@ def _read_cell(table: Table, mesh: int, column: int, word: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _TableMessage:
-    """What a task on one mesh makes for one on another: the meshes, and the tasks at both ends."""
+    """Stands for a value that one mesh sends to another: the two meshes, and the tasks that make it and use it."""
 
     source: int
     target: int
@@ -189,10 +191,11 @@ class _TableMessage:
 
 
 def _messages(graph: Graph) -> list[_TableMessage]:
-    """One for each cell that is sent.
+    """Return the messages of a schedule, one for each value that is sent.
 
     Raises:
-        ScheduleError: something else moves than outputs up and gradients down the stages, or to several meshes.
+        ScheduleError: a value goes to several meshes, or is neither an output for the next stage nor a gradient for the
+            one before.
     """
     homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
     messages: dict[tuple[int, str], _TableMessage] = {}
@@ -210,7 +213,7 @@ def _messages(graph: Graph) -> list[_TableMessage]:
 
 
 def _check_order(table: Table, messages: Sequence[_TableMessage]) -> None:
-    """What is sent is there by then, and what is needed from elsewhere has been received."""
+    """Check that values are made before they are sent, and received before they are used."""
     columns = [
         {task: column for cell, column in zip(row, at, strict=True) for task in cell}
         for row, at in zip(table.rows, table.columns, strict=True)
@@ -246,7 +249,11 @@ def _in_slots(graph: Graph) -> list[list[str]]:
 
 
 def _with_copies(graph: Graph) -> list[list[str]]:
-    """Both ends of a message are written when its task is, so that any two meshes agree on the order of theirs."""
+    """Add sends and receives to the rows.
+
+    Both cells of a message are written together with the task that makes it, so that any two meshes agree on the order
+    of the messages between them.
+    """
     starts = sweep(graph, [1.0] * len(graph.tasks), one_track=True).starts
     heads = [
         (starts[number], mesh, number) for mesh, row in enumerate(graph.rows) for number in row if graph.spans[number]

@@ -49,6 +49,24 @@ def test_contexts_and_copies_of_modules() -> None:
     assert str(copy) == str(module)
 
 
+def test_the_first_sharding_over_other_devices() -> None:
+    meshes = [Mesh(np.array(jax.devices()[devices]), "x") for devices in (slice(2), slice(1, None, -1), slice(4))]
+    placed = NamedSharding(meshes[0], PartitionSpec("x"))
+
+    def constrain(a: jax.Array) -> jax.Array:
+        return jax.lax.with_sharding_constraint(a, placed)
+
+    def choose(a: jax.Array) -> jax.Array:
+        return jax.lax.cond(a[0] > 0, constrain, jnp.abs, a)
+
+    nested = jax.jit(choose).trace(FOUR).jaxpr.jaxpr
+    line = inspect.getsourcelines(constrain)[1] + 1
+    assert _compat.other_devices(jax.jit(jnp.abs).trace(FOUR).jaxpr.jaxpr, meshes[0]) is None
+    assert _compat.other_devices(nested, meshes[0]) is None
+    for mesh in meshes[1:]:
+        assert _compat.other_devices(nested, mesh) == f"{__file__}:{line}"
+
+
 def test_inline_call() -> None:
     with _compat.make_context(), ir.Location.unknown():
         module = ir.Module.parse(

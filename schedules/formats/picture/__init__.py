@@ -30,10 +30,10 @@ def draw(report: Report, path: str | Path) -> None:
 
 
 def picture(report: Report, path: str | Path) -> bytes:
-    """What `draw` writes.
+    """Return the bytes that `draw` writes.
 
     Raises:
-        ScheduleError: as there.
+        ScheduleError: as `draw` does.
     """
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:

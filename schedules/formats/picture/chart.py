@@ -30,27 +30,27 @@ from jaxpp.schedules.formats.picture.scene import (
     text_colour,
 )
 
-# Inches: around the two plots, between them, and for the rows of each: of all meshes, and at least and at most of one.
+# Sizes in inches: the margins around and between the two plots, and the height of all rows and of one (least, most).
 _LEFT, _RIGHT, _TOP, _BOTTOM, _BETWEEN = 0.6, 0.75, 0.75, 0.5, 0.4
 _TASKS: Final = (6.5, 0.2, 0.5)
 _CURVES: Final = (4.2, 0.1, 0.28)
-_POINTS: Final = 72  # per inch
+_POINTS: Final = 72  # points per inch
 
 
 def chart(scene: Scene, suffix: str) -> bytes:
-    """The picture, as "svg" or "png"."""
+    """Draw the picture, as "svg" or "png"."""
     file = io.BytesIO()
-    # Text stays text, and the same run gives the same bytes.
+    # Text is kept as text, and the same run gives the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxpp"}):
         _figure(scene).savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
     data = file.getvalue()
-    # A hundredth of a point will do, and makes half of the file.
+    # A hundredth of a point is precise enough, and halves the size of the file.
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
 
 
 def _figure(scene: Scene) -> Figure:
     meshes, makespan = scene.report.schedule.meshes, scene.report.makespan
-    # As wide as the words of a task ask for, of all but the shortest few.
+    # The chart is wide enough for the text on all tasks but the shortest few.
     columns = makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
     width = min(max(columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS, 8), 20)
     rows, curves = (min(max(inches / meshes, least), most) for inches, least, most in (_TASKS, _CURVES))
@@ -72,7 +72,7 @@ def _figure(scene: Scene) -> Figure:
 
 
 def _prepare(axes: Axes, meshes: int, down: float) -> None:
-    """A row per mesh, the first at the top, each `down` points high."""
+    """Set up a plot with a row for each mesh, `down` points high, the first at the top."""
     axes.set_ylim(meshes - GAP / 2, -GAP / 2)
     shown = _labelled(meshes, down)
     axes.set_yticks([from_top(mesh, 0.5) for mesh in shown], [str(mesh) for mesh in shown], size=_size(down))
@@ -82,7 +82,7 @@ def _prepare(axes: Axes, meshes: int, down: float) -> None:
 
 
 def _labelled(meshes: int, down: float) -> range:
-    """The meshes whose labels have room."""
+    """Return the meshes whose labels have room."""
     return range(0, meshes, max(1, round(8 / down + 0.4)))
 
 
@@ -91,8 +91,8 @@ def _size(down: float) -> float:
 
 
 def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
-    """The tasks; `across` is points per unit of time, `down` points per row."""
-    # `add_patch` would look at every corner for the limits of the axes, which are known.
+    """Draw the tasks; `across` is points per unit of time, `down` points per row."""
+    # `add_patch` would compute the limits of the axes, which are known, from every corner.
     axes.add_artist(PathPatch(_outlines(scene.rows), facecolor=BUBBLE, linewidth=0))
     apart = across * min(box.end - box.start for box in scene.boxes) > 4
     if not apart:
@@ -121,9 +121,9 @@ def _draw_tasks(scene: Scene, axes: Axes, across: float, down: float) -> None:
 
 
 def _write(scene: Scene, axes: Axes, box: Box, width: float, height: float) -> None:
-    """The number of a task, and its stage where that is not the mesh's only one, if they fit."""
+    """Write the microbatch of each task, and its stage if the mesh has several, where they fit."""
     number, stage = number_of(box.task), stage_of(box.task) if scene.has_chunks else ""
-    # Numbers of one digit would otherwise stand alone among those of two.
+    # Without this, only the one-digit numbers would fit among numbers of two digits.
     longest = "0" * scene.longest_number
     size = 8.0 if _fits(longest, 8.0, width) else 6.0
     if not _fits(longest, size, width) or height < size + 1:
@@ -148,7 +148,7 @@ def _fits(words: str, size: float, width: float) -> bool:
 
 
 def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
-    """A curve per mesh, `down` points high."""
+    """Draw a memory curve for each mesh, `down` points high."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     for colour, levels in groupby(sorted(scene.levels, key=scene.level_colour), key=scene.level_colour):
         axes.add_artist(PathPatch(_outlines(scene.level_frames(levels)), facecolor=colour, linewidth=0))
@@ -171,7 +171,7 @@ def _draw_memory(scene: Scene, axes: Axes, down: float) -> None:
 
 
 def _outlines(shapes: Iterable[Box | Frame]) -> Path:
-    """Many rectangles as one path, so that the picture of a long run is a few shapes, not thousands."""
+    """Draw many rectangles as one path, so that the picture of a long run has a few shapes, not thousands."""
     left, right, top, bottom = corners(shapes)
     vertices = np.stack([left, bottom, right, bottom, right, top, left, top], axis=1).reshape(-1, 4, 2)
     return Path.make_compound_path_from_polys(vertices)

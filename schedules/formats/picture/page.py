@@ -66,7 +66,7 @@ _PIXELS: Final = 6.5
 
 
 def page(scene: Scene) -> bytes:
-    """The page; it loads nothing from elsewhere."""
+    """Return the page as HTML; it loads nothing from elsewhere."""
     makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
     shortest = min(box.end - box.start for box in scene.boxes)
     bounds = (-0.02 * makespan, 1.02 * makespan)
@@ -81,7 +81,7 @@ def page(scene: Scene) -> bytes:
 
 
 def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
-    """A plot with a row of so many pixels for each mesh, the first at the top."""
+    """Make a plot with a row for each mesh, `down` pixels high, the first at the top."""
     plot = figure(
         x_range=time,
         y_range=Range1d(start=meshes - GAP / 2, end=-GAP / 2),
@@ -100,7 +100,7 @@ def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:
 
 
 def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
-    """Write a name beside each row of so many pixels, or beside some of them where they are low."""
+    """Write a name beside each row, or beside some of them where the rows are too low for all."""
     shown: dict[float | str, Any] = {
         from_top(mesh, 0.5): names[mesh] for mesh in range(0, len(names), math.ceil(12 / row))
     }
@@ -111,7 +111,7 @@ def _name_rows(axis: Axis, names: Sequence[str], row: float) -> None:
 
 
 def _draw_tasks(scene: Scene, plot: figure) -> None:
-    """The tasks, kind by kind: a click on its name in the legend hides a kind."""
+    """Draw the tasks, kind by kind: a click on the name of a kind in the legend hides it."""
     bubbles = plot.quad(source=ColumnDataSource(_corners(scene.rows)), fill_color=BUBBLE, line_color=None)
     below = _corners([frame for frame, _ in scene.runs]) | {"colour": [colour for _, colour in scene.runs]}
     runs = plot.quad(source=ColumnDataSource(below), fill_color="colour", line_color=None)
@@ -119,7 +119,7 @@ def _draw_tasks(scene: Scene, plot: figure) -> None:
     numbers: list[GlyphRenderer[Any]] = []
     items: list[LegendItem] = []
     for kind in scene.kinds:
-        # The legend shows the colour of the first.
+        # The legend shows the colour of the first task.
         boxes = sorted((box for box in scene.boxes if box.task.kind == kind), key=lambda box: box.task.microbatch)
         data, name = _corners(boxes), kind.replace("_", " ")
         data["stage"] = np.array([box.task.stage for box in boxes], np.int32)
@@ -177,7 +177,7 @@ def _watch_zoom(scene: Scene, plot: figure, tasks: list[GlyphRenderer[Any]], num
 
 
 def _label(scene: Scene, box: Box) -> str:
-    """The microbatch; and the stage where a mesh has several, below it, or beside it in half a row."""
+    """Return the microbatch of a task; with its stage if the mesh has several, below it, or beside it in half a row."""
     number = number_of(box.task)
     if not scene.has_chunks:
         return number
@@ -186,7 +186,7 @@ def _label(scene: Scene, box: Box) -> str:
 
 
 def _draw_memory(scene: Scene, plot: figure) -> None:
-    """The amounts of each mesh, their outline, and the peak at the right."""
+    """Draw the memory of each mesh, its outline, and its peak at the right."""
     levels, meshes = scene.levels, scene.report.schedule.meshes
     columns = _corners(scene.level_frames(levels))
     columns["colour"] = [scene.level_colour(each) for each in levels]
@@ -203,6 +203,6 @@ def _draw_memory(scene: Scene, plot: figure) -> None:
 
 
 def _corners(shapes: Sequence[Box | Frame]) -> dict[str, Any]:
-    """Columns for the rectangles of `shapes`."""
+    """Return the columns of a data source with the rectangles of `shapes`."""
     sides = dict(zip(("left", "right", "top", "bottom"), corners(shapes), strict=True))
     return {**sides, "mesh": np.array([each.mesh for each in shapes], np.int32)}

@@ -1,4 +1,4 @@
-"""What a picture shows, whoever draws it: boxes, colours and words.
+"""The content of a picture, which chart and page draw: boxes, colours and words.
 
 Times are those of the report. A mesh has a row, in which 0 is the bottom and 1 the top.
 """
@@ -26,7 +26,7 @@ MEMORY_LINE: Final = "#4a5a6c"
 _MEMORY: Final = ("#e4eaf1", "#c9d5e2", "#adbfd2", "#91a9c2", "#7693b2")
 """For little memory up to the highest peak."""
 
-# Those of the tasks that fill a mesh differ for the colour-blind too, in all of their shades.
+# The colours of forward and backward tasks differ for the colour-blind too, in all of their shades.
 _COLOURS: Final = {
     "forward": "#0072b2",
     "backward": "#d55e00",
@@ -48,7 +48,7 @@ _STRIP: Final = 0.22
 
 
 class Box(NamedTuple):
-    """A task: where, when, what the mesh waited for last before it could start, and on which track ("" is the mesh)."""
+    """Shows a task: where and when it ran, what it waited for last, and on which track ("" is the mesh itself)."""
 
     task: Task
     mesh: int
@@ -61,7 +61,7 @@ class Box(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Around the boxes of tasks that are fused, around tasks without a bubble between them, or around a whole row."""
+    """Encloses the boxes of fused tasks, of tasks without a bubble between them, or of a whole row."""
 
     mesh: int
     start: float
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
 
 
 class Level(NamedTuple):
-    """How much memory a mesh keeps from one time to another."""
+    """Says how much memory a mesh keeps from one time to another."""
 
     mesh: int
     start: float
@@ -81,13 +81,13 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """A report, as it is drawn."""
+    """The shapes, colours and words that show a report."""
 
     report: Report
 
     @cached_property
     def boxes(self) -> list[Box]:
-        """All tasks, mesh by mesh."""
+        """The boxes of all tasks, mesh by mesh."""
         graph, run, tracks = self.report.schedule.graph, self.report.run, self._tracks
         found: list[Box] = []
         for mesh, row in enumerate(graph.rows):
@@ -105,12 +105,12 @@ class Scene:
 
     @property
     def rows(self) -> list[Frame]:
-        """The whole row of each mesh: what no task covers is a bubble."""
+        """The frame of each mesh's whole row: what no task covers is a bubble."""
         return [Frame(mesh, 0.0, self.report.makespan, self.ground) for mesh in range(self.report.schedule.meshes)]
 
     @cached_property
     def frames(self) -> list[Frame]:
-        """One around each fused group."""
+        """The frame of each fused group."""
         graph, run = self.report.schedule.graph, self.report.run
         return [
             Frame(mesh, run.starts[number], run.ends[number], self.ground)
@@ -121,9 +121,9 @@ class Scene:
 
     @cached_property
     def runs(self) -> list[tuple[Frame, str]]:
-        """The times in which a mesh never waits, with the colour that their tasks have from a distance.
+        """The spans in which a mesh never waits, in the mean colour of their tasks.
 
-        It lies below tasks as narrow as a pixel or two, where the grey of bubbles would shine through their edges.
+        They lie below tasks as narrow as a pixel or two, where the grey of bubbles would show through the edges.
         """
         runs: list[list[Box]] = []
         mesh, end = -1, 0.0
@@ -140,7 +140,7 @@ class Scene:
         return list(zip(frames, map(self._from_a_distance, runs), strict=True))
 
     def _from_a_distance(self, boxes: Sequence[Box]) -> str:
-        """The mean of the colours of these boxes."""
+        """Return the mean colour of these boxes."""
         areas = [(box.end - box.start) * (box.top - box.bottom) for box in boxes]
         colours = [_channels(self.plain_colour(box)) for box in boxes]
         channels = zip(*colours, strict=True)
@@ -148,38 +148,38 @@ class Scene:
 
     @property
     def ground(self) -> float:
-        """Where the mesh's own tasks stand: above the strip of the others, if there is one."""
+        """The height at which the mesh's own tasks begin: above the strip of the other tracks, if there are any."""
         return _STRIP if self._tracks else 0.0
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """The colour of each kind that the schedule has."""
+        """The colour of each kind of task that the schedule has."""
         names = [*_COLOURS, *(kind for kind in self.report.schedule.graph.numbers if kind not in _COLOURS)]
         extra = iter(_OTHERS * len(names))
         colours = {name: _COLOURS.get(name) or next(extra) for name in names}
         return {name: colours[name] for name in names if name in self.report.schedule.graph.numbers}
 
     def colour(self, box: Box) -> str:
-        """The colour of its kind, in the shade of its microbatch."""
+        """Return the colour of a task: that of its kind, in the shade of its microbatch."""
         return self.shades[box.task.kind][box.task.microbatch % len(_SHADES)]
 
     def plain_colour(self, box: Box) -> str:
-        """The colour of its kind: from a distance the shades of many microbatches would be one pale colour."""
+        """Return the colour of a task's kind, for views from a distance: there the shades would blend to a pale one."""
         return self.kinds[box.task.kind]
 
     @cached_property
     def shades(self) -> dict[str, list[str]]:
-        """The shades of each kind's colour, for one microbatch after the other."""
+        """The shades of each kind's colour, which microbatches take in turn."""
         return {kind: [_lighter(colour, white) for white in _SHADES] for kind, colour in self.kinds.items()}
 
     @cached_property
     def longest_number(self) -> int:
-        """The letters of the longest `number_of` a task."""
+        """The length of the longest `number_of` a task, in characters."""
         return max(len(number_of(box.task)) for box in self.boxes)
 
     @cached_property
     def longest_word(self) -> int:
-        """The letters of the longest number, or name of a stage, that stands on a task."""
+        """The length of the longest text that a task carries (a number, or the name of a stage), in characters."""
         stages = max(len(stage_of(box.task)) for box in self.boxes) if self.has_chunks else 0
         return max(self.longest_number, stages)
 
@@ -191,7 +191,7 @@ class Scene:
 
     @property
     def title(self) -> str:
-        """The schedule, its size, and what it takes."""
+        """The title: the schedule, its size, and its times."""
         report, schedule = self.report, self.report.schedule
         size = f"{_count(schedule.meshes, 'mesh', 'es')}, {_count(schedule.microbatches, 'microbatch', 'es')}"
         if schedule.stages != schedule.meshes:
@@ -201,14 +201,14 @@ class Scene:
 
     @property
     def memory_title(self) -> str:
-        """What the memory curves show."""
+        """The title of the memory curves."""
         in_bytes = self.report.memory.unit == "bytes"
         what = "bytes of activations" if in_bytes else "activations, in microbatches"
         return f"{what}; peaks at the right"
 
     @cached_property
     def levels(self) -> list[Level]:
-        """The memory of all meshes, mesh by mesh."""
+        """The levels of memory of all meshes, mesh by mesh."""
         found: list[Level] = []
         for mesh, (times, amounts) in enumerate(self.report.memory.curves):
             ends = np.append(times[1:], self.report.makespan)
@@ -216,61 +216,61 @@ class Scene:
         return found
 
     def level_frames(self, levels: Iterable[Level]) -> list[Frame]:
-        """Levels as rectangles, as high as the row of a mesh for the highest peak."""
+        """The levels as rectangles; the highest peak of all meshes is as high as a row."""
         return [Frame(each.mesh, each.start, each.end, 0.0, each.amount / self.highest) for each in levels]
 
     def level_colour(self, level: Level) -> str:
-        """The more memory, the darker."""
+        """Return the colour of a level: the more memory, the darker."""
         return _MEMORY[min(int(level.amount / self.highest * len(_MEMORY)), len(_MEMORY) - 1)]
 
     @cached_property
     def highest(self) -> float:
-        """The highest peak of memory, which the curves of all meshes are drawn to the scale of."""
+        """The highest peak of memory on any mesh, which sets the scale of all curves."""
         return max((self.peak(mesh) for mesh in range(self.report.schedule.meshes)), default=0.0) or 1.0
 
     def peak(self, mesh: int) -> float:
-        """The highest amount of memory on a mesh."""
+        """Return the highest amount of memory on a mesh."""
         return float(max(self.report.memory.curves[mesh][1], default=0.0))
 
     def amount(self, value: float) -> str:
-        """An amount of memory in words."""
+        """Return an amount of memory in words."""
         return amount(value, self.report.memory)
 
     @cached_property
     def _tracks(self) -> list[str]:
-        """The tracks beside the meshes' own."""
+        """The other tracks than the meshes' own, on which copies run."""
         return sorted(set(self.report.schedule.graph.tracks.values()))
 
 
 def from_top(mesh: float, height: float) -> float:
-    """Where a height in the row of a mesh is on an axis that counts rows from the top, with a gap below each."""
+    """Map a height in the row of a mesh to an axis that counts rows from the top, with a gap below each."""
     return mesh + (1 - GAP) * (1 - height)
 
 
 def corners(shapes: Iterable[Box | Frame]) -> NDArray[np.float64]:
-    """The left, right, top and bottom sides of rectangles, as rows of an array, on the axes of `from_top`."""
+    """Return the left, right, top and bottom sides of rectangles, as rows of an array, on the axes of `from_top`."""
     sides = [(each.start, each.end, from_top(each.mesh, each.top), from_top(each.mesh, each.bottom)) for each in shapes]
     return np.array(sides).reshape(-1, 4).T
 
 
 def number_of(task: Task) -> str:
-    """The microbatch, and its slice: `3` or `3.1`."""
+    """Return the microbatch and slice of a task in words: `3`, or `3.1`."""
     return f"{task.microbatch}.{task.slice}" if task.slice else str(task.microbatch)
 
 
 def stage_of(task: Task) -> str:
-    """The name of its stage."""
+    """Return the name of the stage of a task."""
     return f"s{task.stage}"
 
 
 def text_colour(ground: str) -> str:
-    """Black or white, whichever is easier to read on a colour."""
+    """Return black or white, whichever is easier to read on a colour."""
     red, green, blue = ((channel / 255) ** 2.2 for channel in _channels(ground))
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.18 else "#ffffff"
 
 
 def amount(value: float, memory: Memory) -> str:
-    """An amount of memory in words: `3.5`, or `1.2 GB`."""
+    """Return an amount of memory in words: `3.5`, or `1.2 GB`."""
     if memory.unit != "bytes":
         return f"{value:.4g}"
     for unit in ("B", "kB", "MB", "GB"):
@@ -285,7 +285,7 @@ def _count(number: int, what: str, plural: str) -> str:
 
 
 def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
-    """The first task of each cell of a mesh, and what it waited for last."""
+    """Yield the first task of each cell of a mesh, and what it waited for last."""
     graph, run = report.schedule.graph, report.run
     ends = [*run.ends, *run.received]
     before: dict[str, int] = {}
@@ -302,7 +302,7 @@ def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
 
 
 def _source(graph: Graph, slot: int) -> str:
-    """What a cell waits for: a task of its own mesh, or one that arrives from another."""
+    """Say in words what a cell waits for: a task of its own mesh, or a value that arrives from another."""
     tasks = graph.tasks
     if slot < len(tasks):
         return str(tasks[slot])

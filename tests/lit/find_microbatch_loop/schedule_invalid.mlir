@@ -168,7 +168,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // A copy that is one task with a forward.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine fuses offload(stage 0, mb 0) with another task
-// CHECK-NEXT: copies run beside the tasks of their mesh: give each a cell of its own
+// CHECK-NEXT: only what is compiled is fused, and this is not: give it a cell of its own
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
@@ -191,12 +191,12 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // A task of the user's own kind.
 
-// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that does not run yet: evict(stage 0, mb 0) on mesh 0
-// CHECK-NEXT: tasks of your own kinds are for the simulator: give the schedule without them
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has a task that is bound to no function: log(stage 0, mb 0) on mesh 0
+// CHECK-NEXT: give one to mpmd_jit_with_loop: operations={'log': function}
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
-      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Akind evict: forward; track copy; memory -1\0Amesh 0: 0F0 0evict0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "schedule: mine\0Aplacement: 0 1\0Akind log: forward\0Amesh 0: 0F0 0log0 0F1 0F2 0B0 0B1 0B2\0Amesh 1: 1F0 1F1 1F2 1B0 1B1 1B2"}}
   cond {
     %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>

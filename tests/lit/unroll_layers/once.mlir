@@ -6,10 +6,10 @@
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[W:[^ ]*]]: tensor<1x4xf32>
 // CHECK:         stablehlo.while(%[[I:[^ ]*]] = %{{[^ ]*}}, %[[X:[^ ]*]] = %{{[^ ]*}}){{.*}}jaxpp.microbatch_loop
-// CHECK:           %[[SLICE:.*]] = stablehlo.slice %[[W]] [0:1, 0:4]
+// CHECK:           %[[SLICE:.*]] = stablehlo.dynamic_slice %[[W]], %{{.*}}, sizes = [1, 4]
 // CHECK-NEXT:      %[[ROW:.*]] = stablehlo.reshape %[[SLICE]]
 // CHECK-NEXT:      %[[Y:.*]] = stablehlo.multiply %[[X]], %[[ROW]]
-// CHECK-NEXT:      %[[LOOP:.*]]:2 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %{{[^ ]*}} = %[[Y]])
+// CHECK:           %[[LOOP:.*]]:2 = stablehlo.while(%{{[^ ]*}} = %{{[^ ]*}}, %{{[^ ]*}} = %[[Y]])
 // CHECK:             stablehlo.sine
 // CHECK-NOT:       stablehlo.while
 // CHECK:           stablehlo.return %{{.*}}, %[[LOOP]]#1

@@ -101,3 +101,28 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   }
   return %0#1 : tensor<f32>
 }
+
+// -----
+
+// A value that never changes is none of the loop's: its body uses the one from outside.
+
+// CHECK: promises_invalid.mlir:[[# @LINE + 5]]:{{[0-9]+}}: error: phase 2: a loop hands on its value 2 unchanged
+// CHECK-NEXT: the pass before this one broke a promise of docs/ir.md, section 2
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<f32>
+  %0:3 = stablehlo.while(%i = %first, %sum = %zero, %w = %x) : tensor<i32>, tensor<f32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 1 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %n = stablehlo.add %sum, %w {jaxpp.task = "forward_0"} : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %n, %w : tensor<i32>, tensor<f32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}

@@ -9,10 +9,9 @@
 // CHECK-LABEL: func.func public @mesh_1(
 // CHECK-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 15000 : i64} {
 
-// The bytes are those of whole values: with two devices both summands of each accumulator count, though each device has
-// one of them.
+// The bytes are those of a device: of two, each has half of the activations, and one of the summands of each accumulator.
 
 // DATA-LABEL: func.func public @mesh_0(
-// DATA-SAME:      attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_activations = 2 : i64, jaxpp.peak_bytes = 24248 : i64} {
+// DATA-SAME:      attributes {jaxpp.mesh = 0 : i64, jaxpp.peak_activations = 2 : i64, jaxpp.peak_bytes = 16372 : i64} {
 // DATA-LABEL: func.func public @mesh_1(
-// DATA-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 20120 : i64} {
+// DATA-SAME:      attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 1 : i64, jaxpp.peak_bytes = 14456 : i64} {

@@ -19,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import assert_same, batch, check, layers, loss, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules
 from jaxpp.schedules import Placement, Schedule, Task
 
 SCHEDULE = jaxpp.Std1F1B(3)
@@ -363,15 +362,6 @@ def test_a_schedule_that_does_not_run_yet() -> None:
     assert at(text, sgd_step, "jaxpp.treduce(") == (
         "the schedule seq1f1b cuts each microbatch into 2 slices of its sequence\n  that needs a model that hands keys "
         "and values from slice to slice; take a schedule without slices"
-    )
-
-
-def test_a_schedule_with_tasks_that_do_not_run_yet() -> None:
-    log = schedules.Operation.parse("log: forward")
-    text = message(partial(sgd_step, schedule=schedules.insert(jaxpp.Std1F1B(3).build(4), log, after="forward")))
-    assert at(text, sgd_step, "jaxpp.treduce(") == (
-        "the schedule 1f1b has a task that does not run yet: log(stage 0, mb 0) on mesh 0\n  tasks of your own kinds "
-        "are for the simulator: give the schedule without them"
     )
 
 

@@ -58,6 +58,7 @@ def test_inference(marks: int) -> None:
     assert {where(mesh, each) for each in found.values()} == {(2,)}
 
 
+@pytest.mark.filterwarnings("ignore:the schedule runs on . of the 4 meshes")
 def test_stages_of_the_target_number() -> None:
     """Two stages on four meshes, with one mark or two."""
     mesh = make_mesh(4)

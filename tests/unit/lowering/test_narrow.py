@@ -88,6 +88,28 @@ def test_constraints_may_name_the_lowering_mesh(mesh: MpmdMesh, operations: Call
     assert str(lowered.module.operation.attributes["mhlo.num_partitions"]) == "2 : i32"
 
 
+def test_a_shard_map_may_be_over_the_lowering_mesh(mesh: MpmdMesh, run_module: Callable[..., Any]) -> None:
+    centred = jax.shard_map(
+        lambda x: x - jax.lax.pmean(x, "data"), mesh=mesh.lowering_mesh(), in_specs=P("data"), out_specs=P("data")
+    )
+    lowered = lower(centred, (X,), mpmd_mesh=mesh, in_shardings=P("data"), out_shardings=P())
+    (got,) = run_module(lowered, (X,), [P("data")])
+    np.testing.assert_allclose(got, centred(X), rtol=1e-6)
+
+
+def test_of_two_errors_the_first_one_stands(mesh: MpmdMesh) -> None:
+    """A function that fails over the whole mesh is traced over one submesh, whatever its error says."""
+    sizes: list[int] = []
+
+    def function(x: jax.Array) -> jax.Array:
+        sizes.append(jax.sharding.get_abstract_mesh().size)
+        raise ValueError(f"incompatible devices, {sizes}")
+
+    with pytest.raises(ValueError, match=f"^incompatible devices, \\[{mesh.jax_mesh.size}\\]"):
+        lower(function, (X,), mpmd_mesh=mesh)
+    assert sizes == [mesh.jax_mesh.size, mesh.lowering_mesh().size]
+
+
 def test_bare_partition_specs_name_the_mesh(mesh: MpmdMesh, operations: Callable[..., list[Any]]) -> None:
     lowered = lower(lambda x: jax.lax.with_sharding_constraint(x, P("data")), (X,), mpmd_mesh=mesh)
     (constraint,) = operations(lowered.module, "sdy.sharding_constraint")

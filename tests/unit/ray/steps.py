@@ -21,12 +21,12 @@ def loss(weights: list[jax.Array], batch: jax.Array) -> jax.Array:
     return jnp.mean(hidden**2)
 
 
-def train_step(weights: list[jax.Array], batch: jax.Array) -> tuple[list[jax.Array], jax.Array]:
+def train_step(weights: list[jax.Array], batch: jax.Array, schedule: Any = None) -> tuple[list[jax.Array], jax.Array]:
     """One step of gradient descent: (weights, loss)."""
     value, gradients = jaxpp.treduce(
         lambda microbatch: jax.value_and_grad(loss)(weights, microbatch),
         batch,
-        schedule=jaxpp.Std1F1B(len(weights)),
+        schedule=schedule or jaxpp.Std1F1B(len(weights)),
         operation=(jaxpp.Add, jaxpp.Add),
     )
     return [weight - 0.1 * gradient for weight, gradient in zip(weights, gradients, strict=True)], value

@@ -1,6 +1,7 @@
 """A step on two actors: numbers, handles, what is refused."""
 
 import functools
+import os
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -120,6 +121,27 @@ def test_more_meshes_than_actors(cluster: Any) -> None:
     expected_weights, losses = steps.expected(4, 1)
     assert float(value) == pytest.approx(losses[0])
     np.testing.assert_allclose(weights[2], expected_weights[2], rtol=1e-5, atol=1e-7)
+
+
+def test_functions_of_the_user_run_in_the_actors(cluster: Any, tmp_path: Any) -> None:
+    """As tasks of the schedule: each in the process that runs its mesh."""
+    log = jaxpp.schedules.Operation.parse("log: forward")
+    schedule = jaxpp.schedules.insert(jaxpp.Std1F1B(2).build(steps.MICROBATCHES), log, after="forward")
+    mesh = cluster.mesh((2, 2), ("mpmd", "data"), "mpmd")
+
+    def write(task: jaxpp.Task, residuals: list[jax.Array]) -> None:
+        (tmp_path / str(task)).write_text(f"{os.getpid()} {len(residuals)}")
+
+    function = functools.partial(steps.train_step, schedule=schedule)
+    step = jaxpp.mpmd_jit_with_loop(function, mesh, operations={"log": write})
+    _, value = step(steps.init(2), steps.batch(0))
+    assert float(value) == pytest.approx(steps.expected(2, 1)[1][0])
+    written = {path.name: path.read_text().split() for path in tmp_path.iterdir()}
+    assert {*written} == {f"{stage}log{microbatch}" for stage in range(2) for microbatch in range(4)}
+    processes = [{written[f"{stage}log{microbatch}"][0] for microbatch in range(4)} for stage in range(2)]
+    assert [len(each) for each in processes] == [1, 1]
+    assert len({str(os.getpid())}.union(*processes)) == 3
+    assert all(int(written[f"0log{microbatch}"][1]) for microbatch in range(4))
 
 
 def test_a_step_is_traced_on_all_actors(step: Any) -> None:

@@ -1,12 +1,17 @@
 """What docs/schedules.md shows is what happens."""
 
 import doctest
+import json
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_examples_of_the_documentation() -> None:
+def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     failed, tried = doctest.testfile(str(ROOT / "docs" / "schedules.md"), module_relative=False)
     assert tried > 8
     assert failed == 0
+    assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]

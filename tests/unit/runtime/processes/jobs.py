@@ -54,13 +54,17 @@ def arguments(stages: int, microbatches: int = 4) -> Any:
     return weights, tuple(random.normal(size=(microbatches, 8, WIDTH)).astype("f4") for _ in range(2))
 
 
-def compiled(stages: int, devices: Any = None, function: Callable[..., Any] = train_step) -> Any:
+def compiled(
+    stages: int, devices: Any = None, function: Callable[..., Any] = train_step, operations: Any = None
+) -> Any:
     """The step over all devices, or these: those of one stage side by side, or in a list of their own."""
     each = devices or np.split(np.array(jax.devices()), stages)
     each = each if isinstance(each[0], (list, np.ndarray)) else np.split(np.array(each), stages)
     mesh = jaxpp.MpmdMesh.of([Mesh(np.array(row), ("data",)) for row in each])
     shardings = (PartitionSpec(), PartitionSpec(None, "data"))
-    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings, donate_argnums=0)
+    return jaxpp.mpmd_jit_with_loop(
+        function, mpmd_mesh=mesh, operations=operations, in_shardings=shardings, donate_argnums=0
+    )
 
 
 def shards_of(array: Any) -> list[Any]:
@@ -75,10 +79,16 @@ def tied_step(weights: Any, batch: Any) -> Any:
     return [tied + momentum, momentum], value
 
 
-def check(stages: int, devices: Any = None, steps: int = 3, function: Callable[..., Any] = train_step) -> list[int]:
+def check(
+    stages: int,
+    devices: Any = None,
+    steps: int = 3,
+    function: Callable[..., Any] = train_step,
+    operations: Any = None,
+) -> list[int]:
     """Train, and compare what this process holds with plain jax.jit; how many shards of each result that is."""
     weights, batch = arguments(stages)
-    step, plain = compiled(stages, devices, function), jax.jit(function)
+    step, plain = compiled(stages, devices, function, operations), jax.jit(function)
     found: tuple[Any, Any] = weights, None
     expected = found
     for _ in range(steps):
@@ -115,6 +125,36 @@ def residuals_on_the_host() -> list[list[int]]:
     first, second, third, fourth = jax.devices()
     function = partial(train_step, schedule=schedules.offload(jaxpp.Std1F1B(2).build(4)))
     return [check(2, devices, function=function) for devices in (None, [first, third, second, fourth])]
+
+
+def operations_as_tasks() -> list[Any]:
+    """Two stages that call a function of the user's: in one process each, over both, and where one of them fails."""
+    first, second, third, fourth = jax.devices()
+    schedule = schedules.insert(jaxpp.Std1F1B(2).build(4), schedules.Operation.parse("log: forward"), after="forward")
+    function = partial(train_step, schedule=schedule)
+    found: list[Any] = []
+    for devices in (None, [first, third, second, fourth]):
+        seen: list[Any] = []
+
+        def log(task: Any, residuals: Any, seen: list[Any] = seen) -> None:
+            assert residuals
+            seen.append(task.stage)
+
+        found.append(check(2, devices, function=function, operations={"log": log}) and sorted(Counter(seen).items()))
+    full = [True]
+
+    def save(task: Any) -> None:
+        if full and str(task) == "0log2":
+            raise OSError("the disk is full")
+
+    step = compiled(2, function=function, operations={"log": save})
+    found.append(raised(lambda: step(*arguments(2)))[:2])
+    full.clear()
+    losses = step(*arguments(2))[1]
+    expected = jax.jit(function)(*arguments(2))[1]
+    for shard in shards_of(losses):
+        np.testing.assert_allclose(shard, expected, rtol=1e-5)
+    return found
 
 
 def some_shards_cross() -> list[int]:

@@ -12,6 +12,7 @@ JOBS = [
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.residuals_on_the_host,
+    jobs.operations_as_tasks,
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
     jobs.stacks_keys_and_whole_meshes,
@@ -60,6 +61,16 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
 
 def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_the_host"] == [[[2, 0, 0], [1, 1, 1]], [[0, 2, 2], [1, 1, 1]]]
+
+
+def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:
+    """Each process calls those of its meshes, in 3 steps of 4 microbatches; one that fails ends the step everywhere."""
+    first, second = results["operations_as_tasks"]
+    assert first[:2] == [[[0, 12]], [[0, 12], [1, 12]]]
+    assert second[:2] == [[[1, 12]], [[0, 12], [1, 12]]]
+    assert first[2] == ["OSError", "the disk is full"]
+    assert second[2][0] == "TransferError"
+    assert second[2][1].endswith("process 0 failed: OSError: the disk is full")
 
 
 def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:

@@ -12,7 +12,7 @@ from importlib.metadata import version
 import pytest
 
 from jaxpp.runtime.processes import roll_call
-from jaxpp.runtime.processes.handshake import Line
+from jaxpp.runtime.processes.handshake import Connection
 from jaxpp.runtime.processes.membership import ProcessError
 
 
@@ -180,7 +180,7 @@ def dial(port: int) -> socket.socket:
 def come(port: int, process: int, own: Mapping[str, object], seconds: float = 20) -> str:
     """What a process is told that says this of itself."""
     with dial(port) as dialled:
-        return roll_call._converse(Line(dialled, True, roll_call.USE), process, own, time.monotonic() + seconds)
+        return roll_call._converse(Connection(dialled, True, roll_call.USE), process, own, time.monotonic() + seconds)
 
 
 def test_no_coordinator(port: int) -> None:

@@ -113,23 +113,23 @@ def test_a_connection_that_is_cut_is_made_anew(make: Make, at: int) -> None:
     both = make(0), make(1)
     connected(*both)
     for _ in range(2):
-        lines = [line for watchdog in both for line in watchdog._lines.values()]
+        lines = [line for watchdog in both for line in watchdog._connections.values()]
         lines[at].socket.shutdown(socket.SHUT_RDWR)
         assert until(partial(are_connected_anew, both, lines))
     assert [each.lost for each in both] == [[], []]
     both[0]._names[1] = "another process 1"
-    both[at]._lines[1 - at].socket.shutdown(socket.SHUT_RDWR)
+    both[at]._connections[1 - at].socket.shutdown(socket.SHUT_RDWR)
     assert until(lambda: [each.how for each in both[1].lost] == ["died"])
 
 
 def are_connected_anew(watchdogs: Sequence[Watchdog], former: Sequence[Any]) -> bool:
-    return all(watchdog._lines and not {*former} & {*watchdog._lines.values()} for watchdog in watchdogs)
+    return all(watchdog._connections and not {*former} & {*watchdog._connections.values()} for watchdog in watchdogs)
 
 
 def test_a_goodbye_while_the_connection_is_cut(make: Make) -> None:
     both = make(0), make(1)
     connected(*both)
-    line = both[1]._lines[0]
+    line = both[1]._connections[0]
     line.socket.shutdown(socket.SHUT_RDWR)
     both[1].goodbye("")
     assert both[0].wait_for_goodbyes(20)
@@ -148,7 +148,7 @@ def test_the_thread_goes_on(make: Make, monkeypatch: pytest.MonkeyPatch, error: 
     connected(first, second)
     first._on_loss = fail
     with monkeypatch.context() as patch:
-        patch.setattr("jaxpp.runtime.processes.handshake.Line.send", fail)
+        patch.setattr("jaxpp.runtime.processes.handshake.Connection.send", fail)
         with dial(first) as stranger:
             assert until(lambda: bool(failures))
             assert _rest(stranger) == b""

@@ -13,7 +13,7 @@ import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxpp.runtime.measuring.flops import matrix_flops
+from jaxpp.ir.flops import matrix_flops
 
 X, WS, SQUARE = jnp.ones((8, 32)), jnp.ones((10, 32, 32)), jnp.ones((8, 8))
 LAYER = 2 * 8 * 32 * 32

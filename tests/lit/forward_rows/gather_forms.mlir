@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p unroll-layers | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p forward-rows | filecheck %s
 
 // Cast, reshaped into the layers of each stage, masked as jnp.take does it, and behind a barrier of jax.checkpoint, which
 // parameters pass: rows that follow one another are one slice, others are put together.

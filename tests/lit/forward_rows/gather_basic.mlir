@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p unroll-layers | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p forward-rows | filecheck %s
 // RUN: jaxpp-opt %s --split-input-file --pipeline mpmd --schedule hanayo --meshes 2 | filecheck %s --check-prefix=PROGRAM
 
 // V-shaped, mesh 0 has the first and the last of four layers, which are the rows 0 and 1 of the weights: read in the order

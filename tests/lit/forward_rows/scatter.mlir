@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s --split-input-file -p unroll-layers | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p unroll-layers,forward-rows | filecheck %s
 
 // The gradient of rows that were gathered at constant indices is added to zeros at these: a sum for each row, in the order
 // of the stack. Row 1 was gathered twice, row 2 never.

@@ -1,4 +1,4 @@
-"""The FLOPs of a stage program, counted in its module: XLA counts a loop once, and not every backend counts at all."""
+"""The FLOPs of operations, counted in their module: XLA counts a loop once, and not every backend counts at all."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -8,6 +8,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp import _compat
 from jaxpp.ir.counted import trips
+from jaxpp.ir.ops import traits
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -18,15 +19,23 @@ def matrix_flops(bytecode: bytes) -> int:
     """
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
-        tops = {ir.StringAttr(op.attributes["sym_name"]).value: op.operation for op in module.body.operations}
-        return _Counter(tops).of(tops["main"])
+        counter = FlopCounter(module, products_only=True)
+        main = next(op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
+        return counter.inside(main.operation)
 
 
-class _Counter:
-    """Counts the functions of a module, each once."""
+class FlopCounter:
+    """Counts the FLOPs of operations of a module, on all devices of the mesh together.
 
-    def __init__(self, tops: Mapping[str, ir.Operation]) -> None:
-        self._tops = tops
+    A matrix product takes two for each multiplication. Unless `products_only`, any other operation takes one for each
+    element of its largest operand or result: elementwise ones, reductions, sorts; those that only move or name elements
+    (reshapes, slices, broadcasts, constants) take none.
+    """
+
+    def __init__(self, module: ir.Module, *, products_only: bool = False) -> None:
+        every = [op.operation for op in module.body.operations if "sym_name" in op.attributes]
+        self._tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in every}
+        self._products_only = products_only
         self._known: dict[str, int] = {}
         self._counters: Mapping[str, Callable[[ir.Operation], int]] = {
             "stablehlo.dot_general": _dot,
@@ -35,20 +44,30 @@ class _Counter:
             "stablehlo.case": lambda op: max(map(self._region, op.regions)),
             "stablehlo.if": lambda op: max(map(self._region, op.regions)),
             "func.call": lambda op: self._function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value),
-            "sdy.manual_computation": lambda op: self._devices(op) * self.of(op),
+            "sdy.manual_computation": lambda op: self._devices(op) * self.inside(op),
         }
 
     def of(self, op: ir.Operation) -> int:
+        """The FLOPs of an operation."""
+        return self._counters.get(op.name, self._other)(op)
+
+    def inside(self, op: ir.Operation) -> int:
         """The FLOPs of all regions of an operation."""
         return sum(map(self._region, op.regions))
 
+    def _other(self, op: ir.Operation) -> int:
+        if self._products_only:
+            return self.inside(op)
+        if _only_moves(op):
+            return 0
+        return max((_elements(value) for value in (*op.operands, *op.results)), default=0)
+
     def _region(self, region: ir.Region) -> int:
-        inner = (op.operation for block in region for op in block.operations)
-        return sum(self._counters.get(op.name, self.of)(op) for op in inner)
+        return sum(self.of(op.operation) for block in region for op in block.operations)
 
     def _function(self, name: str) -> int:
         if name not in self._known:
-            self._known[name] = self.of(self._tops[name])
+            self._known[name] = self.inside(self._tops[name])
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
@@ -64,6 +83,20 @@ class _Counter:
         manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
         axes = (manual[number] for number in range(len(manual)))
         return math.prod(sizes[axis] for axis in axes if f'"{axis}"' in used)
+
+
+def _only_moves(op: ir.Operation) -> bool:
+    """Whether `op` makes elements of what it reads, or of nothing, without computing."""
+    known = traits(op)
+    return known.view or (known.cheap and not known.elementwise) or op.name in _NAMING
+
+
+_NAMING = ("stablehlo.optimization_barrier", "stablehlo.return", "func.return", "sdy.return")
+
+
+def _elements(value: ir.Value) -> int:
+    type_ = value.type
+    return math.prod(type_.shape) if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape else 0
 
 
 def _shape(value: ir.Value) -> list[int]:

@@ -1,0 +1,190 @@
+"""What keeping less between forward and backward gains and costs: a training step of a GPT under 1F1B, each way.
+
+    python benchmarks/memory.py [--stages 4] [--layers 8] [--width 256] [--sequence 128] [--batch 4] [--repeat 9]
+    python benchmarks/memory.py --analyse --layers 4 --width 2048 --heads 16 --sequence 1024 --batch 1 --dtype bfloat16
+
+A row per way: what stage 1 keeps of one microbatch on its device, the peak of the verified program on the mesh that
+needs most, the peak that XLA's analysis of the compiled tasks adds up to, FLOPs over those of the step that keeps all,
+bytes copied to the host and back, and the time of the step: all ways by turns in one process, one device per stage,
+medians with their quartiles, and the median of the ratios turn by turn. The losses of all ways are compared.
+`--analyse` stops before anything is compiled: for models larger than this machine.
+"""
+
+import argparse
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+
+import jax
+import numpy as np
+from jaxlib.mlir import ir
+
+import jaxpp
+from jaxpp import schedules
+from jaxpp._compat import make_context
+from jaxpp.ir.flops import FlopCounter
+from jaxpp.ir.functions import functions
+from jaxpp.runtime import Call, Program, Receive, load
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
+gpt_model: Any = importlib.import_module("gpt_model")
+
+WAYS: dict[str, Any] = {
+    "all": None,
+    "selective": "selective",
+    "budget 5 %": 0.05,
+    "budget 20 %": 0.2,
+    "budget 50 %": 0.5,
+    "inputs": "inputs",
+    "offload": None,
+}
+RATE = 0.01
+
+
+class Plan(NamedTuple):
+    """What is known of a way before it is compiled.
+
+    Attributes:
+        kept: bytes of one microbatch that stage 1 keeps on its device from its forward to its backward.
+        peak: bytes on the mesh that needs most.
+        flops: of the step.
+        copied: bytes to the host and back in a step.
+    """
+
+    kept: int
+    peak: int
+    flops: int
+    copied: int
+
+
+def lower(model: Any, batch: int, way: str, text: Any, parameters: Any) -> Any:
+    """The training step of `model`, lowered."""
+    plan = schedules.make("1f1b", meshes=model.stages, microbatches=len(text))
+    if way == "offload":
+        plan = schedules.offload(plan)
+
+    def train_step(parameters: Any, text: Any) -> Any:
+        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
+        losses, gradients = jaxpp.treduce(one, text, schedule=plan, operation=(jaxpp.Concat(), jaxpp.Add))
+        return jax.tree.map(partial(_updated, RATE / len(text)), parameters, gradients), losses.mean()
+
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(train_step, mesh, recompute=WAYS[way], donate_argnums=0)
+    return step.lower(parameters, text)
+
+
+def _updated(rate: float, weight: Any, gradient: Any) -> Any:
+    return weight - rate * gradient
+
+
+def analyse(lowered: Any) -> Plan:
+    """What the program of a step says."""
+    module = lowered.program()
+    program = load(module.module)
+    calls = [each for sequence in program.sequences for each in sequence if isinstance(each, Call)]
+    flops = {name: _flops(function.bytecode) for name, function in program.functions.items() if not function.is_copy}
+    copied = sum(
+        program.registers[mesh][register].bytes
+        for mesh, sequence in enumerate(program.sequences)
+        for each in sequence
+        if isinstance(each, Call) and each.kind in ("offload", "reload")
+        for register in each.results
+    )
+    return Plan(_kept(program), max(module.peak_bytes), sum(flops.get(call.function, 0) for call in calls), copied)
+
+
+def _flops(bytecode: bytes) -> int:
+    with make_context():
+        module = ir.Module.parse(bytecode)
+        return FlopCounter(module).inside(functions(module)["main"])
+
+
+def _kept(program: Program, stage: int = 1) -> int:
+    """What the forward of microbatch 0 made or received that its recompute or backward reads."""
+    for mesh, sequence in enumerate(program.sequences):
+        received: set[int] = set()
+        own: set[int] = set()
+        kept: set[int] = set()
+        for each in sequence:
+            if isinstance(each, Receive):
+                received.add(each.result)
+            elif isinstance(each, Call) and (each.stage, each.microbatch) == (stage, 0):
+                if each.kind == "forward":
+                    own = {*each.results, *received.intersection(each.operands)}
+                elif each.kind != "offload":
+                    kept |= own.intersection(each.operands)
+        if own:
+            return sum(program.registers[mesh][register].bytes for register in kept)
+    raise ValueError(f"no mesh runs stage {stage}")
+
+
+def measure(steps: Mapping[str, Any], parameters: Any, text: Any, repeat: int) -> dict[str, list[float]]:
+    """The milliseconds of each step, by turns. Raises AssertionError where a loss differs."""
+    runs: dict[str, Callable[[], float]] = {}
+    for way, step in steps.items():
+        runs[way] = partial(_run, step, [parameters], text)
+    losses = {way: run() for way, run in runs.items()}
+    times: dict[str, list[float]] = {way: [] for way in runs}
+    for _ in range(repeat):
+        for way, run in runs.items():
+            start = time.perf_counter()
+            losses[way] = run()
+            times[way].append((time.perf_counter() - start) * 1e3)
+    for way, found in losses.items():
+        np.testing.assert_allclose(found, losses["all"], rtol=1e-5, err_msg=way)
+    return times
+
+
+def _run(step: Any, state: list[Any], text: Any) -> float:
+    state[0], loss = step(state[0], text)
+    jax.block_until_ready(state[0])
+    return float(jaxpp.fetch(loss))
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = ("stages", 4), ("layers", 8), ("width", 256), ("heads", 4), ("sequence", 128)
+    for name, default in (*sizes, ("batch", 4), ("microbatches", 8), ("repeat", 9)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--analyse", action="store_true", help="compile nothing, and measure no times")
+    options = parser.parse_args()
+    model = gpt_model.Config(*(getattr(options, name) for name, _ in sizes), options.dtype)
+    random = np.random.default_rng(0)
+    text = random.integers(0, 256, (options.microbatches, options.batch, options.sequence + 1)).astype(np.int32)
+    parameters = jax.eval_shape(partial(gpt_model.init, model, 0)) if options.analyse else gpt_model.init(model, 0)
+    lowered = {way: lower(model, options.batch, way, text, parameters) for way in WAYS}
+    plans = {way: analyse(each) for way, each in lowered.items()}
+    steps = {} if options.analyse else {way: each.compile() for way, each in lowered.items()}
+    times = measure(steps, parameters, text, options.repeat) if steps else {}
+    show(plans, steps, times)
+
+
+def show(plans: Mapping[str, Plan], steps: Mapping[str, Any], times: Mapping[str, list[float]]) -> None:
+    """Print a row for each way."""
+    print("| keep | kept MiB | of all | peak MiB | FLOPs | copied MiB | XLA's peak MiB | ms | quartiles | time |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    mebi, everything = 2**20, plans["all"]
+    for way, plan in plans.items():
+        row = f"| {way} | {plan.kept / mebi:.2f} | {plan.kept / everything.kept:.2f} | {plan.peak / mebi:.1f} "
+        row += f"| {plan.flops / everything.flops:.3f} | {plan.copied / mebi:.0f} |"
+        if way in times:
+            peak = max(each.peak_memory_in_bytes for each in steps[way].memory_analysis() if each)
+            low, middle, high = np.percentile(times[way], (25, 50, 75))
+            ratio = np.median([mine / base for mine, base in zip(times[way], times["all"], strict=True)])
+            print(f"{row} {peak / mebi:.1f} | {middle:.0f} | {low:.0f}, {high:.0f} | {ratio:.2f} |")
+        else:
+            print(f"{row} | | | |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""`call-operations`: the user's own functions, called where the schedule says."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.stages.residuals import Tasks, residuals_of, tasks_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, create, terminator
+from jaxpp.ir.kinds import operations_of
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.shardings import Shardings, boundary_attributes
+
+
+@dataclass(frozen=True)
+class CallOperations(Pass):
+    """Calls a function of each kind that is bound to one of the user's (`jaxpp.operations` of the module).
+
+    The function, `@checkpoint_0` for the kind `checkpoint` of stage 0, has an empty body and no results: the runtime
+    calls the user's own in its place. It takes the residuals of its stage, where the user's function asks for them:
+    what the backward of the stage, or its recompute, reads of the forward's results and of its inputs. They live until
+    the last call that takes them.
+
+    Microbatches for which the schedule has no such task have no such call (`unroll-microbatches`).
+
+    Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
+
+    ```mlir
+    %y:2 = call @forward_0(%x, %w)     ==>   %y:2 = call @forward_0(%x, %w)
+                                             call @checkpoint_0(%y#1)
+    %d = call @backward_0(%y#1, %dy)         %d = call @backward_0(%y#1, %dy)
+    ```
+    """
+
+    name: ClassVar[str] = "call-operations"
+
+    def run(self, module: ir.Module) -> None:
+        """Add the calls to the loop of `module`."""
+        operations = operations_of(module)
+        if not operations:
+            return
+        loop = MicrobatchLoop.of(module)
+        check_tasks(module, loop.body)
+        tasks = tasks_of(module, loop)
+        for kind, reads in operations.items():
+            for stage in sorted(loop.stages_with(kind)):
+                _call(module, loop, tasks, kind, stage, residuals_of(loop, tasks, stage) if reads else [])
+
+
+def _call(
+    module: ir.Module, loop: MicrobatchLoop, tasks: Tasks, kind: str, stage: int, operands: list[ir.Value]
+) -> None:
+    name, types = f"{kind}_{stage}", [value.type for value in operands]
+    attributes: dict[str, ir.Attribute] = {at.STAGE: at.i64(stage)}
+    function = create(module, name, types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})
+    at.set_tables(function, arguments=boundary_attributes(Shardings(module), operands))
+    func.return_([], ip=ir.InsertionPoint(body_of(function)), loc=ir.Location.unknown())
+    forward = tasks.get(("forward", stage))
+    ip = ir.InsertionPoint.after(forward) if forward is not None else ir.InsertionPoint(terminator(loop.body))
+    call(name, [], operands, attributes, ip, loop.op.location)

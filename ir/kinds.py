@@ -1,0 +1,66 @@
+"""What the tasks of each kind become in a program: the one list that passes, the reader and the runtime ask."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a task of a kind becomes: a call of a function.
+
+    Attributes:
+        made_by: the pass that makes this function.
+        optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
+        is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
+            copies, and compiles nothing.
+    """
+
+    made_by: str
+    optional: bool = False
+    is_copy: bool = False
+
+
+FORMS: Final[Mapping[str, Form]] = {
+    "forward": Form("outline-stages"),
+    "backward": Form("outline-stages"),
+    "input_grad": Form("split-backward"),
+    "weight_grad": Form("split-backward"),
+    "recompute": Form("split-forward", optional=True),
+    "offload": Form("offload-residuals", optional=True, is_copy=True),
+    "reload": Form("offload-residuals", optional=True, is_copy=True),
+}
+"""The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""
+
+OPERATION: Final = Form("call-operations", optional=True)
+"""The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
+
+AROUND: Final = ("before", "after", "reshard")
+"""Kinds of functions that are no tasks."""
+
+
+def form_of(kind: str) -> Form:
+    """The form of a kind that a program has; every kind without an entry is an operation of the user's."""
+    return FORMS.get(kind, OPERATION)
+
+
+def operations_of(module: ir.Module) -> dict[str, bool]:
+    """The kinds of `module` that are bound to functions of the user's, and whether each of these reads residuals."""
+    said = module.operation.attributes.get(at.OPERATIONS)
+    if not isinstance(said, ir.DictAttr):
+        return {}
+    return {named.name: named.attr == ir.StringAttr.get("residuals", said.context) for named in said}
+
+
+def write_operations(module: ir.Module, operations: Mapping[str, bool]) -> None:
+    """Write on `module` what `operations_of` reads; nothing where there are none."""
+    if operations:
+        with module.context:
+            entries: dict[str, ir.Attribute] = {
+                name: ir.StringAttr.get("residuals" if reads else "") for name, reads in operations.items()
+            }
+            module.operation.attributes[at.OPERATIONS] = ir.DictAttr.get(entries)

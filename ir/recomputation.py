@@ -1,0 +1,139 @@
+"""Which values of a computation to keep for later, and which operations to do again: fewest bytes, or fewest FLOPs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# The search may end this close to the optimum (a share of it): the last per mille of many equal layers takes longest.
+_GAP = 1e-3
+# The search ends after so many branches, with the best that it has found: by their number, not by the clock, so that
+# every process of a job finds the same.
+_MOST_BRANCHES = 2000
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value that the later part may need.
+
+    Attributes:
+        size: what it costs to keep it, in bytes.
+        step: the number of the step that makes it; None for a value from outside.
+    """
+
+    size: int
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation.
+
+    Attributes:
+        operands: the numbers of the values that it uses; those that cost nothing to have are left out.
+        flops: what it costs to do it again; None if that must not be.
+    """
+
+    operands: Sequence[int]
+    flops: int | None
+
+
+@dataclass(frozen=True)
+class Recomputation:
+    """The choice between keeping values and doing steps again, such that the later part has the `wanted` values.
+
+    Without a limit it is a minimum cut, with bytes as the capacities of values. With one it contains the knapsack
+    problem (AdaPipe, Sun et al., ASPLOS 2024), and is solved as an integer programme: a variable for each value that
+    is kept and each step that is done again. Its relaxation is a minimum cut whose steps have a price in bytes, so
+    there is little to search.
+    """
+
+    values: Sequence[Value]
+    steps: Sequence[Step]
+    wanted: Sequence[int]
+
+    def fewest_bytes(self, flops: int | None = None) -> set[int]:
+        """The steps to do again so that the fewest bytes are kept, with at most so many FLOPs (None: any number)."""
+        limit = np.inf if flops is None else flops
+        found = self._solve(self._sizes(), self._flops(), limit)
+        assert found is not None  # to keep all that is wanted takes no FLOPs
+        return found
+
+    def fewest_flops(self, size: int) -> set[int] | None:
+        """The steps to do again so that at most `size` bytes are kept, with the fewest FLOPs; None if it can't be."""
+        return self._solve(self._flops(), self._sizes(), size)
+
+    def kept(self, again: set[int]) -> list[int]:
+        """The values that are kept if the steps `again` are done again."""
+        used = dict.fromkeys([*self.wanted, *(value for step in sorted(again) for value in self.steps[step].operands)])
+        return [value for value in used if self.values[value].step not in again]
+
+    def kept_bytes(self, again: set[int]) -> int:
+        """The bytes that are kept if the steps `again` are done again."""
+        return sum(self.values[value].size for value in self.kept(again))
+
+    def flops(self, again: set[int]) -> int:
+        """The FLOPs of the steps `again`."""
+        return sum(self.steps[step].flops or 0 for step in again)
+
+    def _sizes(self) -> np.ndarray:
+        return np.array([*(value.size for value in self.values), *(0 for _ in self.steps)], float)
+
+    def _flops(self) -> np.ndarray:
+        return np.array([*(0 for _ in self.values), *(step.flops or 0 for step in self.steps)], float)
+
+    def _solve(self, costs: np.ndarray, limited: np.ndarray, limit: float) -> set[int] | None:
+        """The steps of the cheapest choice with `limited` at most `limit`; of two equal ones that with less of it."""
+        from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes longer to import than jaxpp-opt
+        from scipy.sparse import csr_matrix
+
+        rows, least = self._needs()
+        total = max(limited.sum(), 1.0)
+        if np.isfinite(limit):
+            rows.append({n: -cost / total for n, cost in enumerate(limited) if cost})
+            least.append(-limit / total)
+        count = len(costs)
+        numbers = [(row, n, factor) for row, entries in enumerate(rows) for n, factor in entries.items()]
+        at, columns, factors = zip(*numbers, strict=True) if numbers else ((), (), ())
+        matrix = csr_matrix((factors, (at, columns)), shape=(len(rows), count))
+        most: Any = np.array([*(1 for _ in self.values), *(step.flops is not None for step in self.steps)], float)
+        lower: Any = np.array(least, float)
+        found = milp(
+            costs / max(costs.sum(), 1.0) + 1e-6 * limited / total,
+            constraints=LinearConstraint(matrix, lower, np.inf),
+            bounds=Bounds(0, most),
+            integrality=np.ones(count),
+            options={"mip_rel_gap": _GAP, "node_limit": _MOST_BRANCHES},
+        )
+        if found.x is None:
+            return None
+        again = {n for n in range(len(self.steps)) if found.x[len(self.values) + n] > 0.5}
+        return self._needed(again)
+
+    def _needs(self) -> tuple[list[dict[int, float]], list[float]]:
+        """Each row of the constraints, and the least that it may be: what is needed is kept or made again."""
+        rows: list[dict[int, float]] = []
+        least: list[float] = []
+        for value in dict.fromkeys(self.wanted):
+            rows.append(self._has(value))
+            least.append(1)
+        for number, step in enumerate(self.steps):
+            for value in step.operands:
+                rows.append(self._has(value) | {len(self.values) + number: -1})
+                least.append(0)
+        return rows, least
+
+    def _has(self, value: int) -> dict[int, float]:
+        step = self.values[value].step
+        return {value: 1.0} if step is None else {value: 1.0, len(self.values) + step: 1.0}
+
+    def _needed(self, again: set[int]) -> set[int]:
+        """Those of the steps `again` whose results are wanted, or used by others of them."""
+        pending, needed = list(self.wanted), set[int]()
+        while pending:
+            step = self.values[pending.pop()].step
+            if step in again and step not in needed:
+                needed.add(step)
+                pending += self.steps[step].operands
+        return needed

@@ -1,0 +1,39 @@
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"8 7\"}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"8 8 8\"}" 2>&1 | filecheck %s --check-prefix=COUNT
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7GB}" 2>&1 | filecheck %s --check-prefix=NUMBER
+// RUN: jaxpp-opt %s -p "verify-program{memory-limit=8}" | filecheck %s --check-prefix=ENOUGH
+
+// Both meshes need 8 bytes at their peak: an argument and what is made of it.
+
+// CHECK: error: mesh 1 needs 8 bytes on each device, its memory limit is 7
+// CHECK-NEXT: compute more again (recompute='inputs'), offload residuals, or: give the step smaller microbatches
+
+// COUNT: error: 3 memory limits for 2 meshes, expected one, or one for each
+
+// NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number, or one for each mesh
+
+// ENOUGH: jaxpp.peak_bytes = 8 : i64
+module attributes {jaxpp.meshes = 2 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    %t = stablehlo.create_token : !stablehlo.token
+    %a = call @forward_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    %t1 = "stablehlo.send"(%a, %t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> {jaxpp.last_use = array<i64: 0>} : (tensor<f32>, !stablehlo.token) -> !stablehlo.token
+    return
+  }
+  func.func public @mesh_1() -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64} {
+    %t = stablehlo.create_token : !stablehlo.token
+    %b:2 = "stablehlo.recv"(%t) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<[[0, 1]]> : tensor<1x2xi64>}> : (!stablehlo.token) -> (tensor<f32>, !stablehlo.token)
+    %c = call @forward_1(%b#0) {jaxpp.mesh = 1 : i64, jaxpp.last_use = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
+    return %c : tensor<f32>
+  }
+  func.func private @forward_0(%a: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+    %0 = stablehlo.negate %a : tensor<f32>
+    return %0 : tensor<f32>
+  }
+  func.func private @forward_1(%a: tensor<f32> {tf.aliasing_output = 0 : i32}) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 1 : i64} {
+    %0 = stablehlo.negate %a : tensor<f32>
+    return %0 : tensor<f32>
+  }
+}
+

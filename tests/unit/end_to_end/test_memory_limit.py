@@ -1,0 +1,101 @@
+"""A limit of memory: the program is below it, or the error says which mesh needs how much."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.ir.errors import ProgramError
+
+ARGUMENTS = (transformer.state(3), transformer.batch(6))
+
+
+def step(name: str = "1f1b", meshes: int = 3, microbatches: int = 6) -> Any:
+    return partial(transformer.train_step, schedule=schedules.make(name, meshes=meshes, microbatches=microbatches))
+
+
+def lowered(**options: Any) -> Any:
+    return jaxpp.mpmd_jit_with_loop(step(), mpmd_mesh=make_mesh(3), **options).lower(*ARGUMENTS)
+
+
+def test_the_cheapest_that_is_below() -> None:
+    """A limit just below the peak of one mesh changes the stage of that mesh, and as little as is enough."""
+    free = lowered().program()
+    most = max(free.peak_bytes)
+    assert lowered(memory_limit=most).program().kept_less == {"recompute": "", "offload": ""}
+    less = lowered(memory_limit=most - 1).program()
+    assert less.kept_less == {"recompute": f"{free.peak_bytes.index(most)}:0.02", "offload": ""}
+    assert max(less.peak_bytes) < most
+
+
+def test_the_same_numbers_in_less_memory() -> None:
+    least = lowered(recompute="inputs").program().peak_bytes
+    limit = [(most + few) // 2 for most, few in zip(lowered().program().peak_bytes, least, strict=True)]
+    found = lowered(memory_limit=limit).program()
+    assert all(peak <= bound for peak, bound in zip(found.peak_bytes, limit, strict=True))
+    assert "0:" in found.kept_less["recompute"]
+    check(step(), ARGUMENTS, make_mesh(3), memory_limit=limit)
+
+
+def test_offload_where_recompute_is_not_enough() -> None:
+    """On the mesh in the middle even the inputs of all microbatches are more than the limit."""
+    plan = partial(sgd_step, schedule=schedules.make("gpipe", meshes=3, microbatches=16))
+    arguments = (weights(3), batch(16))
+    limit = [10**6, 2000, 10**6]
+    step = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit)
+    found = step.lower(*arguments).program()
+    assert found.kept_less == {"recompute": "", "offload": "1"}
+    assert found.peak_bytes[1] <= 2000
+    with pytest.raises(ProgramError, match=r"mesh 1 needs 3,[0-9]+ bytes"):
+        jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).lower(
+            *arguments
+        ).program()
+    check(plan, arguments, make_mesh(3), memory_limit=limit)
+
+
+def test_below_the_least_possible() -> None:
+    with pytest.raises(ProgramError) as found:
+        lowered(memory_limit=1000).program()
+    assert str(found.value).startswith("mesh ")
+    assert "bytes on each device, its memory limit is 1,000\n  give the step smaller microbatches" in str(found.value)
+    assert "needs at least" in str(found.value)
+
+
+def test_what_the_user_says_is_not_changed() -> None:
+    with pytest.raises(ProgramError, match=r"needs [0-9,]+ bytes on .* 1,000\n  compute more again"):
+        lowered(memory_limit=1000, recompute="selective").program()
+
+
+def test_it_is_counted_per_device() -> None:
+    """Two devices share the examples of each microbatch."""
+    one, two = (
+        jaxpp.mpmd_jit_with_loop(
+            partial(sgd_step, schedule=schedules.make("gpipe", meshes=2, microbatches=8)),
+            mpmd_mesh=make_mesh(2, data=data),
+            in_shardings=(P(), P(None, "data")),
+        )
+        .lower(weights(2), batch(8))
+        .program()
+        .peak_bytes
+        for data in (1, 2)
+    )
+    assert two[0] < 0.7 * one[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "error", "message"),
+    [
+        ("1 GB", TypeError, "memory_limit is '1 GB', expected bytes per device: a positive whole number, or a list"),
+        (0, TypeError, "memory_limit is 0, expected bytes per device"),
+        (True, TypeError, "memory_limit is True, expected bytes per device"),
+        ([1, 2, 3], ValueError, "memory_limit has 3 numbers for 2 meshes, expected one, or one for each"),
+    ],
+)
+def test_what_is_no_limit(limit: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), memory_limit=limit)

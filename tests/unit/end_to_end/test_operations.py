@@ -1,0 +1,185 @@
+"""Functions of the user's, run as tasks of the schedule."""
+
+# pyright: reportUnknownLambdaType=false
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from unit.end_to_end.compare import assert_same, batch, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+
+LOG = schedules.Operation.parse("log: forward")
+ONE_F_ONE_B = schedules.make("1f1b", meshes=3, microbatches=4)
+
+
+def step_with(
+    function: Callable[..., Any], schedule: schedules.Schedule | None = None, **options: Any
+) -> tuple[Any, Any, Any]:
+    """A step that calls `function` after the forwards of stages 0 and 1; its arguments; what `jax.jit` computes."""
+    schedule = schedule or schedules.insert(ONE_F_ONE_B, LOG, 0, 1, after="forward")
+    step = partial(sgd_step, schedule=schedule)
+    arguments = (weights(schedule.stages), batch(schedule.microbatches))
+    pipelined = jaxpp.mpmd_jit_with_loop(
+        step, mpmd_mesh=make_mesh(schedule.meshes), operations={"log": function}, **options
+    )
+    return pipelined, arguments, jax.jit(step)(*arguments)
+
+
+def test_each_task_calls_the_function_once_in_the_order_of_its_mesh() -> None:
+    seen: list[jaxpp.Task] = []
+    step, arguments, expected = step_with(lambda task: seen.append(task))
+    assert_same(step(*arguments), expected)
+    for stage in range(2):
+        assert [task.microbatch for task in seen if task.stage == stage] == [0, 1, 2, 3]
+    assert len(seen) == 8
+    assert {type(task) for task in seen} == {jaxpp.Task}
+
+
+def test_a_function_that_asks_for_nothing() -> None:
+    calls: list[None] = []
+    step, arguments, expected = step_with(lambda: calls.append(None))
+    assert_same(step(*arguments), expected)
+    assert len(calls) == 8
+    text = step.lower(*arguments).program().as_text()
+    assert re.search(r"call @log_\d\(\) \{jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0", text)
+
+
+def test_residuals_are_what_the_backward_reads() -> None:
+    """Stage 1 is `tanh(x @ w)`: it keeps its input, which is the output of stage 0, and its own output."""
+    found: dict[tuple[int, int], list[np.ndarray]] = {}
+
+    def keep(task: jaxpp.Task, residuals: list[jax.Array]) -> None:
+        found[task.stage, task.microbatch] = [np.array(each) for each in residuals]
+
+    step, arguments, expected = step_with(keep)
+    assert_same(step(*arguments), expected)
+    params, data = arguments
+    for microbatch in range(4):
+        x = jnp.tanh(data["x"][microbatch] @ params[0])
+        y = jnp.tanh(x @ params[1])
+        for wanted in (x, y):
+            assert any(np.allclose(each, wanted, atol=1e-5) for each in found[1, microbatch])
+
+
+@pytest.mark.parametrize("change", [schedules.recompute, schedules.offload])
+def test_residuals_that_are_made_again_or_go_to_the_host(change: Callable[..., Any]) -> None:
+    counts: list[int] = []
+    schedule = schedules.insert(change(ONE_F_ONE_B), LOG, after="forward")
+    step, arguments, expected = step_with(lambda residuals: counts.append(len(residuals)), schedule)
+    assert_same(step(*arguments), expected)
+    assert len(counts) == 12
+
+
+def test_a_jitted_function_runs_on_the_devices_of_its_mesh() -> None:
+    devices: list[Any] = []
+
+    def work() -> jax.Array:
+        made = jnp.sum(jnp.ones((8, 8)) @ jnp.ones((8, 8)))
+        devices.extend(made.devices())
+        return made
+
+    mesh = make_mesh(3)
+    step, arguments, expected = step_with(work)
+    assert_same(step(*arguments), expected)
+    assert set(devices) == {mesh.unstack[number].devices.flat[0] for number in (0, 1)}
+    step, arguments, expected = step_with(jax.jit(lambda residuals: sum(jnp.sum(each) for each in residuals)))
+    assert_same(step(*arguments), expected)
+
+
+def test_stages_of_several_devices_and_on_two_meshes() -> None:
+    two_ways = schedules.make("dualpipe", meshes=2, microbatches=4)
+    seen: list[jaxpp.Task] = []
+    schedule = schedules.insert(two_ways, LOG, after="forward")
+    step, arguments, expected = step_with(lambda task, residuals: seen.append(task), schedule)
+    assert_same(step(*arguments), expected)
+    assert len({str(task) for task in seen}) == len(seen) == 4 * schedule.stages
+
+
+def test_traces_costs_and_the_summary_have_it() -> None:
+    step, arguments, expected = step_with(lambda: jnp.ones(4) + 1)
+    compiled = step.lower(*arguments).compile()
+    found, events = compiled.trace(*arguments)
+    assert_same(found, expected)
+    assert [(each.stage, each.microbatch) for each in events if each.kind == "log" and each.mesh == 1] == [
+        (1, microbatch) for microbatch in range(4)
+    ]
+    costs = compiled.costs(events)
+    assert [time > 1e-5 for time in costs.kinds["log"]] == [True, True, False]
+    assert schedules.simulate(schedules.insert(ONE_F_ONE_B, LOG, 0, after="forward"), costs).makespan > 0
+    assert compiled.summary().splitlines()[-1] == "Functions of your own, called by one step: log 8 times."
+
+
+def test_what_it_raises_ends_the_step_and_loses_nothing() -> None:
+    broken = [True]
+
+    def save(task: jaxpp.Task) -> None:
+        if broken and task == jaxpp.Task("log", 1, 2):
+            raise OSError("the disk is full")
+
+    step, (params, data), expected = step_with(save, donate_argnums=0)
+    params = step.lower(params, data).compile().executable and [jnp.array(each) for each in params]
+    with pytest.raises(OSError, match="the disk is full") as error:
+        step(params, data)
+    assert error.value.__notes__ == ["jaxpp: in log of stage 1, microbatch 2 on mesh 1"]
+    broken.clear()
+    assert_same(step(params, data), expected)
+
+
+def test_a_step_inside_of_its_own_operation_is_refused() -> None:
+    def again() -> None:
+        step(*arguments)
+
+    step, arguments, _ = step_with(again)
+    with pytest.raises(RuntimeError, match="a step was called by one of its own operations"):
+        step(*arguments)
+
+
+def refusal(schedule: schedules.Schedule, operations: dict[str, Any]) -> str:
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations=operations)
+    with pytest.raises(jaxpp.PassError) as error:
+        step.lower(weights(3), batch(4)).program()
+    place, message = str(error.value).split(" error: ")
+    assert re.search(r"compare\.py:\d+:", place)
+    return message
+
+
+def test_a_task_without_a_function() -> None:
+    schedule = schedules.insert(ONE_F_ONE_B, LOG, 1, after="forward")
+    assert refusal(schedule, {}) == (
+        "the schedule 1f1b has a task that is bound to no function: log(stage 1, mb 0) on mesh 1\n"
+        "  give one to mpmd_jit_with_loop: operations={'log': function}"
+    )
+
+
+def test_a_function_without_a_task() -> None:
+    assert refusal(ONE_F_ONE_B, {"log": print}) == (
+        "there is a function for 'log', the schedule 1f1b has no such task\n"
+        "  it has: backward, forward; schedules.insert puts tasks into a schedule"
+    )
+
+
+def test_a_task_that_is_fused() -> None:
+    plain = schedules.insert(ONE_F_ONE_B, LOG, 0, after="forward")
+    rows = [[cell for cell in row if cell[0].kind != "log"] for row in plain.cells]
+    rows[0][0] = (*rows[0][0], schedules.Task("log", 0, 0))
+    schedule = schedules.Schedule.of("mine", plain.placement, rows, plain.kinds)
+    assert refusal(schedule, {"log": print}) == (
+        "the schedule mine fuses log(stage 0, mb 0) with another task\n"
+        "  only what is compiled is fused, and this is not: give it a cell of its own"
+    )
+
+
+def test_residuals_before_there_are_any() -> None:
+    early = schedules.insert(ONE_F_ONE_B, schedules.Operation.parse("log:"), 0, before="forward")
+    assert refusal(early, {"log": lambda residuals: None}) == (
+        "the log of stage 0 for microbatch 0 needs a value of the forward of stage 0 for microbatch 0, which the "
+        "schedule runs later\n  put the log behind it"
+    )

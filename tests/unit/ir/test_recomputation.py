@@ -1,0 +1,67 @@
+"""The choice of what is kept and what is done again, against all choices of small computations."""
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxpp.ir.recomputation import Recomputation, Step, Value
+
+
+@st.composite
+def computations(draw: st.DrawFn) -> Recomputation:
+    """Two values from outside and up to six steps, some with two results, some that must not be done again."""
+    values = [Value(draw(st.integers(0, 40))) for _ in range(2)]
+    steps: list[Step] = []
+    for number in range(draw(st.integers(1, 6))):
+        operands = draw(st.lists(st.integers(0, len(values) - 1), max_size=3, unique=True))
+        steps.append(Step(operands, draw(st.one_of(st.none(), st.integers(0, 30)))))
+        values += [Value(draw(st.integers(0, 40)), number) for _ in range(draw(st.integers(1, 2)))]
+    wanted = draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=4, unique=True))
+    return Recomputation(values, steps, wanted)
+
+
+def choices(problem: Recomputation) -> Iterator[set[int]]:
+    allowed = [number for number, step in enumerate(problem.steps) if step.flops is not None]
+    return (set(each) for count in range(len(allowed) + 1) for each in combinations(allowed, count))
+
+
+@settings(max_examples=60, deadline=None)
+@given(computations(), st.one_of(st.none(), st.integers(0, 60)))
+def test_fewest_bytes(problem: Recomputation, flops: int | None) -> None:
+    found = problem.fewest_bytes(flops)
+    within = [each for each in choices(problem) if flops is None or problem.flops(each) <= flops]
+    assert found in within
+    assert problem.kept_bytes(found) == min(map(problem.kept_bytes, within))
+
+
+@settings(max_examples=60, deadline=None)
+@given(computations(), st.integers(0, 120))
+def test_fewest_flops(problem: Recomputation, size: int) -> None:
+    found = problem.fewest_flops(size)
+    within = [each for each in choices(problem) if problem.kept_bytes(each) <= size]
+    if not within:
+        assert found is None
+    else:
+        assert found in within
+        assert problem.flops(found) == min(map(problem.flops, within))
+
+
+def test_of_two_equal_choices_the_one_with_less_to_do() -> None:
+    """The result of a step is as large as its operand."""
+    problem = Recomputation([Value(8), Value(8, 0)], [Step([0], 5)], [1])
+    assert problem.fewest_bytes() == set()
+    assert problem.kept(set()) == [1]
+
+
+def test_nothing_is_wanted() -> None:
+    assert Recomputation([Value(8), Value(8, 0)], [Step([0], 5)], []).fewest_bytes() == set()
+
+
+@pytest.mark.parametrize(("size", "expected"), [(30, set[int]()), (20, {1}), (10, {0, 1}), (9, None)])
+def test_layers_under_a_limit(size: int, expected: set[int] | None) -> None:
+    """AdaPipe's question: which of two layers of one input are done again, so that the rest fits."""
+    problem = Recomputation([Value(10), Value(10, 0), Value(20, 1)], [Step([0], 3), Step([0], 9)], [1, 2])
+    assert problem.fewest_flops(size) == expected
