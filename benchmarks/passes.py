@@ -4,9 +4,9 @@
     python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
     python benchmarks/passes.py --gpt 96x48x64 --sizes "" --repeat 1    # GPT-3: layers x stages x microbatches
 
-Prints one table: a row per pass, a column per module, milliseconds of the processor (the minimum over the repetitions: a
-pass is deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should not
-grow.
+Prints one table: a row per pass, a column per module, milliseconds of the processor (the minimum over the repetitions:
+a pass is deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should
+not grow.
 """
 
 import argparse
