@@ -206,7 +206,7 @@ class Line:
         """Read the mesh function, whose arguments and results are these. Raises ProgramError at what is wrong."""
         block = body_of(self._op)
         for border, value in zip(arguments, block.arguments, strict=True):
-            spec = self._tables.spec(value.type, border.sharding, self.axes, self._op)
+            spec = self._border_spec(border, value)
             self.arguments.append((border, self._define(value, spec, mortal=border.donated)))
         readers = {
             "func.call": self._call,
@@ -219,6 +219,9 @@ class Line:
         for name, op in steps_of(self._op):
             readers[name](op)
         self._free_unused()
+
+    def _border_spec(self, border: Border, value: ir.Value) -> TensorSpec:
+        return _in_memory(self._tables.spec(value.type, border.sharding, self.axes, self._op), border.memory)
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
@@ -394,7 +397,7 @@ class Line:
 
     def _return(self, results: Sequence[Border], op: ir.Operation) -> None:
         for position, (border, value) in enumerate(zip(results, op.operands, strict=True)):
-            spec = self._tables.spec(value.type, border.sharding, self.axes, self._op)
+            spec = self._border_spec(border, value)
             register = self._as(op, self._register(op, value), spec, f"result {position}")
             self.results.append((border, register))
 

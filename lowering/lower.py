@@ -135,6 +135,8 @@ def lower(
     _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
+    results = arguments_.result_memories(placer, request.out_shardings, lowered.out_info)
+    _set_memories(module, {names.index(name): kind for name, kind in placer.memories.items()}, results)
     _set_schedule(module, schedule)
     write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
@@ -322,6 +324,19 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
             entries[at.FEEDS] = ir.IntegerAttr.get(i64, argument)
             attributes[result] = ir.DictAttr.get(entries)
         _main(module).attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
+    """Write down the arguments and results that are in another memory than that of the devices."""
+    main = _main(module)
+    with module.context:
+        for table, memories in (("arg_attrs", arguments), ("res_attrs", results)):
+            attributes = list(ir.ArrayAttr(main.attributes[table])) if memories else []
+            for number, kind in memories.items():
+                entries = {named.name: named.attr for named in ir.DictAttr(attributes[number])}
+                attributes[number] = ir.DictAttr.get({**entries, at.MEMORY: ir.StringAttr.get(kind)})
+            if memories:
+                main.attributes[table] = ir.ArrayAttr.get(attributes)
 
 
 def _set_schedule(module: ir.Module, schedule: Any) -> None:

@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, create, main_of, operations, terminator
+from jaxpp.ir.functions import body_of, call, create, main_of, operations, terminator
 from jaxpp.ir.mesh_functions import meshes_of
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
@@ -24,7 +24,9 @@ class InsertTransfers(Pass):
 
     A value is sent right after it is made, and received right before its first use; once per value and destination.
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
-    of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
+    of its own. Sends don't wait; the token chain of a mesh keeps its order. An argument or result whose
+    `mhlo.memory_kind` is the memory of the host is copied to the devices right before its first use, or from them as
+    soon as it is made, by functions that return their argument as it is. Of a stack each mesh takes and returns one
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
 
     Preconditions: `infer-placement` ran.
@@ -61,10 +63,14 @@ class _Cut:
         self._arguments = list(body_of(main).arguments)
         self._argument_table = at.argument_attributes(main)
         self._argument_meshes = _meshes(self._argument_table)
-        self._result_meshes = _meshes(at.result_attributes(main))
+        self._result_table = at.result_attributes(main)
+        self._result_meshes = _meshes(self._result_table)
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
         self._local: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
+        self._hosted: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
+        """The arguments of each mesh that are in another memory, from which nothing has read them so far."""
+        self._copies = 0
         self._home: dict[ir.Value, int] = {}
         self._constants: dict[ir.Value, ir.Operation] = {}
         self._sent: dict[ir.Value, ir.Operation] = {}
@@ -102,7 +108,11 @@ class _Cut:
             if cut is not None:
                 entry[at.BLOCK] = at.i64s([cut, len(self._stacks.arguments[value])])
                 value = self._slice(value, cut)
-            self._local[mesh][value] = argument
+            if at.MEMORY in self._argument_table[number]:
+                entry[at.MEMORY] = self._argument_table[number][at.MEMORY]
+                self._hosted[mesh][value] = argument
+            else:
+                self._local[mesh][value] = argument
             self._home.setdefault(value, mesh)
             sharding = self._shardings.of(value)
             if sharding is not None:
@@ -166,7 +176,9 @@ class _Cut:
         """What stands for `value` on `mesh`, sent there now if it isn't there yet."""
         found = self._local[mesh].get(value)
         if found is None:
-            if value in self._constants:
+            if value in self._hosted[mesh]:
+                found = self._load(value, mesh)
+            elif value in self._constants:
                 found = self._constants[value].clone(ir.InsertionPoint(self.blocks[mesh])).results[0]
             else:
                 found = self._transfer(value, mesh)
@@ -179,8 +191,8 @@ class _Cut:
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {target} needs is on no mesh", location=where.location)
         source = self._home[value]
-        here = self._local[source][value]
-        attributes = {
+        here = self.local(value, source)
+        attributes: dict[str, ir.Attribute] = {
             "channel_handle": stablehlo.ChannelHandle.get(self._channel, 1),
             "source_target_pairs": self._pair(source, target),
         }
@@ -194,6 +206,47 @@ class _Cut:
             attributes[at.SHARDING] = self._received(sharding)
         ip = ir.InsertionPoint(self.blocks[target])
         return self._make("stablehlo.recv", [value.type], [self._tokens[target]], attributes, ip).results[0]
+
+    def _load(self, value: ir.Value, mesh: int) -> ir.Value:
+        """Copy an argument into the memory of the devices, where they are in their sequence."""
+        argument = self._hosted[mesh][value]
+        table = at.argument_attributes(self.blocks[mesh].owner.operation)
+        memory = table[ir.BlockArgument(argument).arg_number][at.MEMORY]
+        return self._copy(argument, self._shardings.of(value), mesh, ir.InsertionPoint(self.blocks[mesh]), load=memory)
+
+    def _stored(self, value: ir.Value, mesh: int, memory: ir.Attribute) -> ir.Value:
+        """`value` in another memory: copied there as soon as it is made, or the argument that was there already."""
+        hosted = self._hosted[mesh].get(value)
+        if hosted is not None:
+            return hosted
+        here = self.local(value, mesh)
+        op = defining_op(here)
+        ip = ir.InsertionPoint(self.blocks[mesh]) if op is None else ir.InsertionPoint.after(op)
+        return self._copy(here, self._shardings.of(value), mesh, ip, store=memory)
+
+    def _copy(
+        self,
+        value: ir.Value,
+        sharding: ir.Attribute | None,
+        mesh: int,
+        ip: ir.InsertionPoint,
+        *,
+        load: ir.Attribute | None = None,
+        store: ir.Attribute | None = None,
+    ) -> ir.Value:
+        """Call a function that returns `value` as it is, out of or into another memory."""
+        name = f"{'store' if load is None else 'load'}_{self._copies}"
+        self._copies += 1
+        kind = ir.StringAttr.get("after" if load is None else "before")
+        function = create(self._module, name, [value.type], [value.type], {at.KIND: kind}, before=self._main)
+        entries = [
+            {name: said for name, said in ((at.SHARDING, sharding), (at.MEMORY, memory)) if said is not None}
+            for memory in (load, store)
+        ]
+        at.set_tables(function, entries[:1], entries[1:])
+        body = body_of(function)
+        ir.Operation.create("func.return", operands=list(body.arguments), ip=ir.InsertionPoint(body), loc=self._unknown)
+        return call(name, [value.type], [value], {at.MESH: at.i64(mesh)}, ip, self._unknown).results[0]
 
     def _make(
         self,
@@ -235,7 +288,10 @@ class _Cut:
                     cut = join.homes.index(mesh)
                     entry[at.BLOCK] = at.i64s([cut, len(join.homes)])
                     value = join.op.operands[cut]
-                values.append(self.local(value, mesh))
+                memory = self._result_table[number].get(at.MEMORY)
+                if memory is not None:
+                    entry[at.MEMORY] = memory
+                values.append(self.local(value, mesh) if memory is None else self._stored(value, mesh, memory))
                 sharding = self._shardings.of(value)
                 if sharding is not None:
                     entry[at.SHARDING] = sharding
