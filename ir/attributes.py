@@ -58,7 +58,15 @@ def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
 
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
-    return {named.name: named.attr for named in ir.DictAttr(attribute)}
+    entries = ir.DictAttr(attribute)  # jaxlib's iterators over attributes end in a C++ exception: slower than indices
+    names = [entries[number].name for number in range(len(entries))]
+    return {name: entries[name] for name in names}
+
+
+def numbers(attribute: ir.Attribute) -> list[int]:
+    """The numbers of an `array<i64: ...>`."""
+    array = ir.DenseI64ArrayAttr(attribute)
+    return [array[position] for position in range(len(array))]
 
 
 def same(one: ir.Attribute | None, other: ir.Attribute | None) -> bool:
@@ -75,7 +83,7 @@ def integer(op: ir.Operation, name: str) -> int | None:
 def integers(op: ir.Operation, name: str) -> list[int]:
     """The `array<i64: ...>` attribute `name` of `op`; empty when it has none."""
     attribute = op.attributes.get(name)
-    return list(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
+    return numbers(attribute) if isinstance(attribute, ir.DenseI64ArrayAttr) else []
 
 
 def is_text(attribute: ir.Attribute | None) -> bool:
@@ -90,7 +98,7 @@ def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf
 
 def are_numbers(attribute: ir.Attribute | None, below: float = inf) -> bool:
     """Whether it is an `array<i64: ...>` of numbers from 0 to below this bound."""
-    return isinstance(attribute, ir.DenseI64ArrayAttr) and all(0 <= number < below for number in attribute)
+    return isinstance(attribute, ir.DenseI64ArrayAttr) and all(0 <= number < below for number in numbers(attribute))
 
 
 def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:
@@ -117,7 +125,8 @@ def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]
         parent = argument.owner.owner.operation
         if parent.name == "func.func":
             table = parent.attributes.get("arg_attrs")
-            return None if table is None else dictionary(ir.ArrayAttr(table)[argument.arg_number]).get(SHARDING)
+            entry = ir.DictAttr(ir.ArrayAttr(table)[argument.arg_number]) if table is not None else {}
+            return entry[SHARDING] if SHARDING in entry else None
         return _per_value(parent.attributes.get(SHARDING), argument.arg_number, lists)
     number = ir.OpResult(value).result_number
     if op.name in ("sdy.sharding_constraint", "sdy.reshard"):

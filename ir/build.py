@@ -104,10 +104,11 @@ def clone(
     """
     copy = op.clone(ip).operation
     for part in (copy, *nested(copy)):
-        for number, operand in enumerate(part.operands):
+        operands = part.operands
+        for number, operand in enumerate(operands):
             new = values.get(same.get(operand, operand))
             if new is not None:
-                part.operands[number] = new
+                operands[number] = new
     values.update(zip(op.results, copy.results, strict=True))
     return copy
 

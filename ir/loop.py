@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.functions import body_of, main_of
 from jaxpp.ir.values import defining_op
 
 _MOST = 1 << 20
@@ -75,11 +75,11 @@ class MicrobatchLoop:
     def of(module: ir.Module) -> "MicrobatchLoop":
         """The loop of `module`. Raises PassError when `find-microbatch-loop` has not run."""
         main = main_of(module)
-        for op in operations(body_of(main)):
+        for op in body_of(main).operations:  # not `operations`: what stands behind the loop may be long
             if at.LOOP in op.attributes:
-                fields = entries(op)
+                fields = entries(op.operation)
                 if {"length", "stages", "schedule", "indices", "starts", "steps"} <= set(fields):
-                    return _read(op, fields)
+                    return _read(op.operation, fields)
         raise PassError(
             "no microbatch loop in its canonical form", location=main.location, hint="run find-microbatch-loop first"
         )
@@ -112,7 +112,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     numbers = [fields[name] for name in ("length", "stages")]
     counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
     arrays = [fields[name] for name in ("indices", "starts", "steps")]
-    lists = [list(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
+    lists = [at.numbers(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
     well_formed = (
         loop.name == "stablehlo.while"
         and len(counts) == 2

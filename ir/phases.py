@@ -1,6 +1,6 @@
 """Checks what a pass takes for granted of the phase before it (docs/ir.md): a module edited by hand may break it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from jaxlib.mlir import ir
 
@@ -9,6 +9,9 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
 
 _MOST_MESHES = 1 << 16
+
+Step = tuple[ir.Operation, ir.Operation | None, Sequence[int]]
+"""An operation of `@main`; for a call also the function, and the meshes that run it."""
 
 
 def broken(phase: int, what: str, op: ir.Operation) -> PassError:
@@ -20,7 +23,9 @@ def broken(phase: int, what: str, op: ir.Operation) -> PassError:
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
     """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
     called: set[tuple[str, int]] = set()
-    for op, function in _calls(module, block):
+    for op, function in _calls(module, operations(block)):
+        if function is None:
+            continue
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -39,30 +44,42 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
         called.add(task)
 
 
-def check_unrolled(module: ir.Module) -> int:
-    """Check phase 4: each call in `@main` is on one mesh. Returns the number of meshes. Raises PassError."""
-    main = main_of(module)
-    meshes = _meshes(module, "unroll-microbatches")
-    for op, _ in _calls(module, body_of(main)):
-        if not at.is_number(op.attributes.get(at.MESH), below=meshes):
-            raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "unroll-microbatches", meshes)
-    return meshes
+def check_unrolled(module: ir.Module) -> list[Step]:
+    """Check phase 4: each call in `@main` is on one mesh. Raises PassError. Returns `@main`, but its return."""
+    return _steps(module, "unroll-microbatches")[1]
 
 
-def check_placed(module: ir.Module) -> int:
-    """Check phase 5: calls, arguments and results are on meshes. Returns the number of meshes. Raises PassError."""
+def check_placed(module: ir.Module) -> tuple[int, list[Step]]:
+    """Check phase 5: calls, arguments and results are on meshes. Raises PassError.
+
+    Returns the number of meshes, and `@main` but its return.
+    """
+    meshes, steps = _steps(module, "infer-placement")
     main = main_of(module)
-    meshes = _meshes(module, "infer-placement")
-    for op, _ in _calls(module, body_of(main)):
-        if not (
-            at.is_number(op.attributes.get(at.MESH), below=meshes) or _are_meshes(op.attributes.get(at.MESHES), meshes)
-        ):
-            raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", "infer-placement", meshes)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
         for number, entry in enumerate(table):
             if not _are_meshes(entry.get(at.MESHES), meshes, least=0 if kind == "argument" else 1):
                 raise _misplaced(main, entry, f"{kind} {number} of @main", "infer-placement", meshes)
-    return meshes
+    return meshes, steps
+
+
+def _steps(module: ir.Module, made_by: str) -> tuple[int, list[Step]]:
+    """The number of meshes, and what stands in `@main`; before `infer-placement` each call is on one mesh."""
+    body = body_of(main_of(module))
+    meshes = _meshes(module, made_by)
+    steps: list[Step] = []
+    for op, function in _calls(module, operations(body)[:-1]):
+        where: Sequence[int] = ()
+        if function is not None:
+            mesh = op.attributes.get(at.MESH)
+            if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
+                where = (number,)
+            elif made_by == "infer-placement" and _are_meshes(op.attributes.get(at.MESHES), meshes):
+                where = at.integers(op, at.MESHES)
+            else:
+                raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", made_by, meshes)
+        steps.append((op, function, where))
+    return meshes, steps
 
 
 def _meshes(module: ir.Module, made_by: str) -> int:
@@ -73,11 +90,12 @@ def _meshes(module: ir.Module, made_by: str) -> int:
     return meshes
 
 
-def _calls(module: ir.Module, block: ir.Block) -> Iterator[tuple[ir.Operation, ir.Operation]]:
-    """The calls in `block`, each with its function. Raises PassError for a function that can't be called."""
+def _calls(module: ir.Module, ops: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation | None]]:
+    """Each operation, a call with its function. Raises PassError for a function that can't be called."""
     by_name = functions(module)
     checked: dict[ir.Attribute, ir.Operation] = {}
-    for op in operations(block):
+    for op in ops:
+        function = None
         if op.name == "func.call":
             symbol = op.attributes["callee"]
             function = checked.get(symbol)
@@ -85,7 +103,7 @@ def _calls(module: ir.Module, block: ir.Block) -> Iterator[tuple[ir.Operation, i
                 name = callee(op)
                 function = checked[symbol] = by_name[name]
                 _check_callee(function, name, op)
-            yield op, function
+        yield op, function
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
@@ -110,6 +128,7 @@ def _misplaced(
 
 def _are_meshes(attribute: ir.Attribute | None, meshes: int, least: int = 1) -> bool:
     """Whether it is a list of at least so many meshes, each once."""
-    if not isinstance(attribute, ir.DenseI64ArrayAttr) or not at.are_numbers(attribute, meshes):
+    if not isinstance(attribute, ir.DenseI64ArrayAttr):
         return False
-    return len(set(attribute)) == len(attribute) >= least
+    numbers = at.numbers(attribute)
+    return len(set(numbers)) == len(numbers) >= least and all(0 <= number < meshes for number in numbers)

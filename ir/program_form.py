@@ -84,14 +84,17 @@ def _check_function(function: ir.Operation) -> None:
     ):
         _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    _check_parts(function)
+    arguments = at.argument_attributes(function) if len(function.regions[0].blocks) else []
+    _check_parts(function, arguments, at.result_attributes(function))
     taken: dict[int, int] = {}
-    for number, entry in enumerate(_arguments(function)):
+    count = len(types.results)
+    for number, entry in enumerate(arguments):
+        if at.DONOR not in entry and at.ALIAS not in entry:
+            continue
         what = f"argument {number} of @{name_of(function)}"
         _check(function, what, entry, at.DONOR, "true or false", _is_flag)
         if at.ALIAS not in entry:
             continue
-        count = len(types.results)
         _check(
             function, what, entry, at.ALIAS, f"the number of one of {count} results", partial(at.is_number, below=count)
         )
@@ -106,11 +109,11 @@ def _check_function(function: ir.Operation) -> None:
             raise ProgramError(message, location=function.location)
 
 
-def _check_parts(function: ir.Operation) -> None:
+def _check_parts(function: ir.Operation, arguments: Sequence[Entry], results: Sequence[Entry]) -> None:
     """In a function that is several tasks each argument and result says to which one it belongs; else none does."""
     kind = function.attributes.get(at.KIND)
     count = ir.StringAttr(kind).value.count("+") + 1 if kind is not None else 1
-    for border, entries in (("argument", _arguments(function)), ("result", at.result_attributes(function))):
+    for border, entries in (("argument", arguments), ("result", results)):
         for number, entry in enumerate(entries):
             if (at.PART in entry) != (count > 1) or (count > 1 and not at.is_number(entry[at.PART], below=count)):
                 what = f"{border} {number} of @{name_of(function)}, which is {count} tasks"
@@ -128,10 +131,6 @@ def _check(
     """Raise ProgramError where `entry` has an attribute of this name for which `holds` is false."""
     if name in entry and not holds(entry[name]):
         raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
-
-
-def _arguments(function: ir.Operation) -> list[dict[str, ir.Attribute]]:
-    return at.argument_attributes(function) if len(function.regions[0].blocks) else []
 
 
 @dataclass

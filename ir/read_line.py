@@ -84,7 +84,7 @@ class Tables:
         if numbers is None:
             if not isinstance(attribute, ir.DenseI64ArrayAttr):
                 raise ProgramError(f"{name} is {attribute}, expected array<i64: ...>", location=op.location)
-            numbers = self._numbers[attribute] = tuple(attribute)
+            numbers = self._numbers[attribute] = tuple(at.numbers(attribute))
         return numbers
 
     def channel(self, op: ir.Operation) -> tuple[int, int, int]:
@@ -197,6 +197,7 @@ class Line:
         self._registers: dict[ir.Value, int] = {}
         self._mortal: set[int] = set()
         """The registers that may die: what the program made or was given, as long as it is alive and not returned."""
+        self._used: set[int] = set()
         self._functions: dict[ir.Attribute, Function] = {}
         self._constants: dict[int, Constant] = {}
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
@@ -225,7 +226,7 @@ class Line:
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
-        forgotten = self._mortal & self._used()
+        forgotten = self._mortal & self._used
         values = (value for value, register in self._registers.items() if register in forgotten)
         return next(values, None)
 
@@ -236,22 +237,24 @@ class Line:
             self._mortal.add(register)
         return register
 
-    def _register(self, op: ir.Operation, value: ir.Value) -> int:
-        register = self._registers.get(value)
-        if register is None:
-            raise ProgramError(f"a {op.name} uses a value after its last use", location=op.location)
-        return register
+    def _read(self, op: ir.Operation, values: Sequence[ir.Value]) -> tuple[int, ...]:
+        """The registers of operands."""
+        try:
+            return tuple([self._registers[value] for value in values])
+        except KeyError:
+            raise ProgramError(f"a {op.name} uses a value after its last use", location=op.location) from None
 
-    def _free(self, op: ir.Operation, values: Sequence[ir.Value], numbers: Sequence[int]) -> set[int]:
+    def _free(
+        self, op: ir.Operation, values: Sequence[ir.Value], registers: Sequence[int], numbers: Sequence[int]
+    ) -> set[int]:
         """Let the operands of these numbers die; their registers."""
         dying: set[int] = set()
         for number in numbers:
-            register = self._registers[values[number]] if 0 <= number < len(values) else -1
+            register = registers[number] if 0 <= number < len(values) else -1
             if register not in self._mortal:
                 message = f"{at.LAST_USE} names operand {number}, which must not die here"
                 raise ProgramError(message, location=op.location)
             dying.add(register)
-        for number in numbers:
             self._registers.pop(values[number], None)
         self._mortal -= dying
         return dying
@@ -279,11 +282,12 @@ class Line:
         if len(values) != 2:
             raise ProgramError(f"a {op.name} of {len(values) - 1} values, expected one", location=op.location)
         self._take_token(op, values[1], op.results[0])
-        register = self._register(op, values[0])
+        (register,) = own = self._read(op, values[:1])
+        self._used.add(register)
         channel, source, target = self._tables.channel(op)
         self._note(self._tables.sends, channel, Transfer(op, self.mesh, source, target, register))
         numbers = self._last_use(op)
-        frees = tuple(self._free(op, values[:1], numbers)) if numbers else ()
+        frees = tuple(self._free(op, values[:1], own, numbers)) if numbers else ()
         self.sequence.append(Send(channel, register, target, frees))
 
     def _receive(self, op: ir.Operation) -> None:
@@ -318,16 +322,17 @@ class Line:
         if function is None:
             function = self._functions[target] = self._tables.function(op, self.axes)
         values = list(op.operands)
-        operands = own = tuple([self._register(op, value) for value in values])
-        if tuple([self.specs[register] for register in operands]) != function.arguments:
+        operands = own = self._read(op, values)
+        if tuple([self.specs[register] for register in own]) != function.arguments:
             operands = self._fitting(op, own, function)
+        self._used.update(operands)
         numbers = self._last_use(op)
         for number in function.donates:
             if number not in numbers or own.count(own[number]) > 1:
                 raise ProgramError(
                     f"{target} takes over the buffer of its argument {number}, which lives on", location=op.location
                 )
-        frees = self._free(op, values, numbers) if numbers else ()
+        frees = self._free(op, values, own, numbers) if numbers else ()
         if operands is not own:
             frees = {*frees, *(operands[number] for number in numbers)}
         made = list(op.results)
@@ -364,6 +369,7 @@ class Line:
                 self.sequence.append(Constant(copy, constant.value, expected))
             else:
                 function = self._tables.reshard(found, expected, self.axes)
+                self._used.add(register)
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self._resharded[register, expected]
 
@@ -396,26 +402,17 @@ class Line:
         return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), fused
 
     def _return(self, results: Sequence[Border], op: ir.Operation) -> None:
-        for position, (border, value) in enumerate(zip(results, op.operands, strict=True)):
+        values = list(op.operands)
+        for position, (border, value, own) in enumerate(zip(results, values, self._read(op, values), strict=True)):
             spec = self._border_spec(border, value)
-            register = self._as(op, self._register(op, value), spec, f"result {position}")
-            self.results.append((border, register))
+            self.results.append((border, self._as(op, own, spec, f"result {position}")))
 
     def _free_unused(self) -> None:
         """Let a result that nothing uses die with its call."""
-        if not self._mortal:
+        unused = self._mortal - self._used
+        if not unused:
             return
-        unused = self._mortal - self._used()
         for index, each in enumerate(self.sequence):
             if isinstance(each, Call) and not unused.isdisjoint(each.results):
                 frees = (*each.frees, *unused.intersection(each.results))
                 self.sequence[index] = dataclasses.replace(each, frees=tuple(sorted(frees)))
-
-    def _used(self) -> set[int]:
-        used: set[int] = set()
-        for each in self.sequence:
-            if isinstance(each, Call):
-                used.update(each.operands)
-            elif isinstance(each, Send):
-                used.add(each.operand)
-        return used

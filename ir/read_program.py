@@ -95,16 +95,18 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
     """Every receive has its one send, with the same meshes and type; and sharding, where the meshes have one size."""
     pairs = (tables.sends, tables.receives, "recv"), (tables.receives, tables.sends, "send")
     for transfers, others, other in pairs:
-        for channel, each in transfers.items():
-            if channel not in others:
-                raise ProgramError(
-                    f"channel {channel} from mesh {each.source} to mesh {each.target} has no {other}",
-                    location=each.op.location,
-                )
+        alone = next((channel for channel in transfers if channel not in others), None)
+        if alone is not None:
+            each = transfers[alone]
+            raise ProgramError(
+                f"channel {alone} from mesh {each.source} to mesh {each.target} has no {other}",
+                location=each.op.location,
+            )
     for channel, send in tables.sends.items():
         receive = tables.receives[channel]
-        sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
-        if (send.source, send.target) != (receive.source, receive.target) or sent is not taken:
+        sent = lines[send.mesh].specs[send.register]
+        taken = lines[receive.mesh].specs[receive.register]
+        if send.source != receive.source or send.target != receive.target or sent is not taken:
             _check_pair(channel, send, receive, lines)
 
 
@@ -124,24 +126,20 @@ def _check_pair(channel: int, send: Transfer, receive: Transfer, lines: Sequence
 
 def _check_order(program: Program, tables: Tables) -> None:
     """Run all sequences at once, each until it waits; a send never waits. Raises ProgramError when all wait."""
-    hops = [[each for each in line if isinstance(each, Send | Receive)] for line in program.sequences]
-    position = [0] * len(hops)
+    ahead = [iter(line) for line in program.sequences]
     sent: set[int] = set()
     waiting: dict[int, int] = {}
-    work = deque(range(len(hops)))
+    work = deque(range(len(ahead)))
     while work:
         mesh = work.popleft()
-        line = hops[mesh]
-        while position[mesh] < len(line):
-            hop = line[position[mesh]]
-            if isinstance(hop, Send):
-                sent.add(hop.channel)
-                if hop.channel in waiting:
-                    work.append(waiting.pop(hop.channel))
-            elif hop.channel not in sent:
-                waiting[hop.channel] = mesh
+        for each in ahead[mesh]:
+            if isinstance(each, Send):
+                sent.add(each.channel)
+                if each.channel in waiting:
+                    work.append(waiting.pop(each.channel))
+            elif isinstance(each, Receive) and each.channel not in sent:
+                waiting[each.channel] = mesh
                 break
-            position[mesh] += 1
     if waiting:
         channels = sorted(waiting, key=lambda channel: waiting[channel])
         stuck = [tables.receives[channel] for channel in channels]

@@ -90,13 +90,13 @@ def latest_task(values: Iterable[ir.Value]) -> StageTask | None:
 
 
 def set_task(op: ir.Operation, task: StageTask | None) -> None:
-    """Write `jaxpp.task` on `op`, unless there is no task. This changes the hash of `op`."""
+    """Write `jaxpp.task` on `op`, unless there is no task."""
     if task is not None:
         op.attributes[at.TASK] = ir.StringAttr.get(str(task))
 
 
 def inherit_task(op: ir.Operation, source: ir.Operation | None) -> None:
-    """Give `op`, which was made in the loop's body, the task of `source`. This changes the hash of `op`."""
+    """Give `op`, which was made in the loop's body, the task of `source`."""
     if source is not None and at.TASK in source.attributes:
         op.attributes[at.TASK] = source.attributes[at.TASK]
 

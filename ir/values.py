@@ -13,7 +13,7 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
 
 def is_used(value: ir.Value) -> bool:
     """Whether any operation uses `value`."""
-    return any(True for _ in value.uses)
+    return next(value.uses, None) is not None
 
 
 def is_zero(value: ir.Value) -> bool:

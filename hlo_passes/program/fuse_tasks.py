@@ -55,12 +55,11 @@ class FuseTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Fuse the calls of `@main`. Raises PassError for calls that can't be one."""
-        check_unrolled(module)
-        main = main_of(module)
-        ops = operations(body_of(main))
+        steps = check_unrolled(module)
+        ops = [op for op, _, _ in steps]
         by_number: dict[int, list[int]] = {}
-        for position, op in enumerate(ops):
-            number = at.integer(op, at.FUSED) if op.name == "func.call" else None
+        for position, (op, function, _) in enumerate(steps):
+            number = at.integer(op, at.FUSED) if function is not None else None
             if number is not None:
                 by_number.setdefault(number, []).append(position)
         if not by_number:
@@ -74,7 +73,7 @@ class FuseTasks(Pass):
             fused.setdefault(group.signature, _Fused(group.signature)).add(group)
         for each in fused.values():
             each.make(module, by_name)
-        _drop_uncalled(main, by_name)
+        _drop_uncalled(main_of(module), by_name)
 
 
 def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operation]) -> None:

@@ -52,8 +52,7 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
-        check_unrolled(module)
-        graph = PlacementGraph(main_of(module))
+        graph = PlacementGraph(main_of(module), check_unrolled(module))
         _Regroup(module, graph, place(graph)).run()
 
 

@@ -1,8 +1,9 @@
 """`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -11,9 +12,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, call, create, main_of, operations, terminator
-from jaxpp.ir.mesh_functions import meshes_of
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.functions import body_of, create, main_of, terminator
+from jaxpp.ir.phases import Step, check_placed
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.values import defining_op
 
@@ -24,9 +24,7 @@ class InsertTransfers(Pass):
 
     A value is sent right after it is made, and received right before its first use; once per value and destination.
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
-    of its own. Sends don't wait; the token chain of a mesh keeps its order. An argument or result whose
-    `mhlo.memory_kind` is the memory of the host is copied to the devices right before its first use, or from them as
-    soon as it is made, by functions that return their argument as it is. Of a stack each mesh takes and returns one
+    of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
 
     Preconditions: `infer-placement` ran.
@@ -46,95 +44,101 @@ class InsertTransfers(Pass):
     def run(self, module: ir.Module) -> None:
         """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
         main = main_of(module)
-        cut = _Cut(module, main, check_placed(module))
-        for op in operations(body_of(main))[:-1]:
-            cut.place(op)
-        cut.finish()
+        meshes, steps = check_placed(module)
+        plan = _Plan(main, meshes)
+        plan.read(steps)
+        writer = _Writer(module, main, plan.channels)
+        for mesh, line in enumerate(plan.lines):
+            writer.write(mesh, line)
+        main.erase()
 
 
-class _Cut:
-    """The functions of the meshes while they grow."""
+class _Border(NamedTuple):
+    """An argument or result of a mesh function.
 
-    def __init__(self, module: ir.Module, main: ir.Operation, meshes: int) -> None:
+    Attributes:
+        number: that of the argument or result of `@main`.
+        value: what it is in `@main`; of a stack, the block.
+        block: (number, how many there are) of a block of a stack; None for another value.
+        donated: whether the user donated the argument.
+        memory: where it is, if not in the memory of the devices.
+    """
+
+    number: int
+    value: ir.Value
+    block: tuple[int, int] | None
+    donated: bool = False
+    memory: ir.Attribute | None = None
+
+
+@dataclass(slots=True)
+class _Run:
+    """An operation that the mesh runs; on one of several meshes, a copy of it."""
+
+    op: ir.Operation
+    operands: Sequence[ir.Value]
+    results: Sequence[ir.Value]
+    copied: bool
+
+
+@dataclass(slots=True)
+class _Receive:
+    """A value that comes from the mesh `source`."""
+
+    value: ir.Value
+    channel: int
+    source: int
+
+
+@dataclass(slots=True)
+class _Line:
+    """What one mesh runs, in order, in terms of the values of `@main`.
+
+    Attributes:
+        arguments: the arguments of its function.
+        results: the results of its function.
+        steps: constants and calls, and what it receives.
+        sends: for each value that it sends, the (channel, mesh) to which, in the order in which they need it.
+        known: the values that it has so far.
+    """
+
+    arguments: list[_Border]
+    results: list[_Border]
+    steps: list[_Run | _Receive] = field(default_factory=list[Any])
+    sends: dict[ir.Value, list[tuple[int, int]]] = field(default_factory=dict[ir.Value, Any])
+    known: set[ir.Value] = field(default_factory=set[ir.Value])
+
+
+class _Plan:
+    """Finds what each mesh runs, sends and receives, before anything is changed.
+
+    Attributes:
+        lines: what each mesh runs.
+        channels: the attribute of each channel.
+    """
+
+    def __init__(self, main: ir.Operation, meshes: int) -> None:
+        self.lines = [_Line([], []) for _ in range(meshes)]
+        self.channels: list[ir.Attribute] = []
         self._main = main
-        self._module = module
-        self._shardings = Shardings(module)
-        self._meshes = meshes
-        self._arguments = list(body_of(main).arguments)
-        self._argument_table = at.argument_attributes(main)
-        self._argument_meshes = _meshes(self._argument_table)
-        self._result_table = at.result_attributes(main)
-        self._result_meshes = _meshes(self._result_table)
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
-        self._local: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
-        self._hosted: list[dict[ir.Value, ir.Value]] = [{} for _ in range(self._meshes)]
-        """The arguments of each mesh that are in another memory, from which nothing has read them so far."""
-        self._copies = 0
         self._home: dict[ir.Value, int] = {}
         self._constants: dict[ir.Value, ir.Operation] = {}
-        self._sent: dict[ir.Value, ir.Operation] = {}
-        self._channel = 0
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
-        self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
-        self._token = ir.Type.parse("!stablehlo.token")
-        self._unknown = ir.Location.unknown()
-        self.blocks: list[ir.Block] = []
-        self._tokens: list[ir.Value] = []
-        """The first of each mesh, which all its sends and receives take until they are threaded."""
-        for mesh in range(self._meshes):
-            block = self._function(mesh)
-            self.blocks.append(block)
-            self._tokens.append(self._make("stablehlo.create_token", [], [], {}, ir.InsertionPoint(block)).results[0])
+        self._read_arguments()
+        self._read_results()
 
-    def _function(self, mesh: int) -> ir.Block:
-        here = [number for number, meshes in enumerate(self._argument_meshes) if mesh in meshes]
-        blocks = [self._block_on(mesh, number) for number in here]
-        types = [self._type(number, block) for number, block in zip(here, blocks, strict=True)]
-        function = create(
-            self._module,
-            f"mesh_{mesh}",
-            types,
-            [],
-            {at.MESH: at.i64(mesh)},
-            visibility="public",
-            before=self._main,
-        )
-        block = body_of(function)
-        entries: list[dict[str, ir.Attribute]] = []
-        for number, cut, argument in zip(here, blocks, block.arguments, strict=True):
-            value = self._arguments[number]
-            entry: dict[str, ir.Attribute] = {at.ARGUMENT: at.i64(number)}
-            if cut is not None:
-                entry[at.BLOCK] = at.i64s([cut, len(self._stacks.arguments[value])])
-                value = self._slice(value, cut)
-            if at.MEMORY in self._argument_table[number]:
-                entry[at.MEMORY] = self._argument_table[number][at.MEMORY]
-                self._hosted[mesh][value] = argument
-            else:
-                self._local[mesh][value] = argument
-            self._home.setdefault(value, mesh)
-            sharding = self._shardings.of(value)
-            if sharding is not None:
-                entry[at.SHARDING] = sharding
-            if at.DONOR in self._argument_table[number] or at.ALIAS in self._argument_table[number]:
-                entry[at.DONOR] = ir.BoolAttr.get(True)
-            entries.append(entry)
-        at.set_tables(function, arguments=entries)
-        return block
-
-    def _block_on(self, mesh: int, number: int) -> int | None:
-        """Which block of argument `number` a mesh has; None when the argument is no stack."""
-        homes = self._stacks.arguments.get(self._arguments[number])
-        return None if homes is None else homes.index(mesh)
-
-    def _type(self, number: int, block: int | None) -> ir.Type:
-        type_ = ir.RankedTensorType(self._arguments[number].type)
-        if block is None:
-            return type_
-        rows, *rest = type_.shape
-        count = len(self._stacks.arguments[self._arguments[number]])
-        return ir.RankedTensorType.get([rows // count, *rest], type_.element_type)
+    def _read_arguments(self) -> None:
+        entries = at.argument_attributes(self._main)
+        for number, (value, entry) in enumerate(zip(body_of(self._main).arguments, entries, strict=True)):
+            homes = self._stacks.arguments.get(value)
+            donated = at.DONOR in entry or at.ALIAS in entry
+            for mesh in at.numbers(entry[at.MESHES]):
+                block = None if homes is None else (homes.index(mesh), len(homes))
+                here = value if block is None else self._slice(value, block[0])
+                self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
+                self.lines[mesh].known.add(here)
+                self._home.setdefault(here, mesh)
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -143,126 +147,169 @@ class _Cut:
                 return use.owner.operation.results[0]
         return argument
 
-    def place(self, op: ir.Operation) -> None:
-        """Move one operation of `@main` to its mesh, or to each of its meshes."""
-        name = op.name
-        if name == "stablehlo.constant":
-            self._constants[op.results[0]] = op
-            return
-        if name != "func.call" and (op in self._stacks.slices or op in self._joins):
-            return
-        meshes = meshes_of(op)
-        if not meshes:
-            raise PassError(f"a {name} on no mesh", location=op.location, hint="run infer-placement first")
-        values, results = list(op.operands), list(op.results)
-        for mesh in (*meshes[1:], meshes[0]):
-            operands = [self.local(value, mesh) for value in values]
-            here = op
-            if mesh == meshes[0]:
-                self.blocks[mesh].append(op)
+    def _read_results(self) -> None:
+        returned = terminator(body_of(self._main)).operands
+        for number, entry in enumerate(at.result_attributes(self._main)):
+            join = self._stacks.results.get(number)
+            for mesh in at.numbers(entry[at.MESHES]):
+                block = None if join is None else (join.homes.index(mesh), len(join.homes))
+                value = returned[number] if join is None or block is None else join.op.operands[block[0]]
+                self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
+
+    def read(self, steps: Sequence[Step]) -> None:
+        """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
+        for op, function, meshes in steps:
+            if function is None:
+                self._add_other(op)
             else:
-                here = op.clone(ir.InsertionPoint(self.blocks[mesh]))
-            self._local[mesh].update(zip(results, here.results, strict=True))
-            settled = here.operands
-            for number, (old, new) in enumerate(zip(values, operands, strict=True)):
-                if old is not new and old != new:
-                    settled[number] = new
-            if at.MESHES in here.attributes:
-                del here.attributes[at.MESHES]
-                here.attributes[at.MESH] = at.i64(mesh)
+                self._add(op, meshes)
+        for mesh, line in enumerate(self.lines):
+            for value in (border.value for border in line.results):
+                if value not in line.known:
+                    self._provide(value, mesh)
+
+    def _add_other(self, op: ir.Operation) -> None:
+        """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
+        if op.name == "stablehlo.constant":
+            self._constants[op.results[0]] = op
+        elif op not in self._stacks.slices and op not in self._joins:
+            raise PassError(f"a {op.name} on no mesh", location=op.location, hint="run infer-placement first")
+
+    def _add(self, call: ir.Operation, meshes: Sequence[int]) -> None:
+        operands, results = list(call.operands), list(call.results)
+        run = _Run(call, operands, results, copied=len(meshes) > 1)
+        for mesh in meshes:
+            line = self.lines[mesh]
+            for value in operands:
+                if value not in line.known:
+                    self._provide(value, mesh)
+            line.steps.append(run)
+            line.known.update(results)
         self._home.update(dict.fromkeys(results, meshes[0]))
 
-    def local(self, value: ir.Value, mesh: int) -> ir.Value:
-        """What stands for `value` on `mesh`, sent there now if it isn't there yet."""
-        found = self._local[mesh].get(value)
-        if found is None:
-            if value in self._hosted[mesh]:
-                found = self._load(value, mesh)
-            elif value in self._constants:
-                found = self._constants[value].clone(ir.InsertionPoint(self.blocks[mesh])).results[0]
-            else:
-                found = self._transfer(value, mesh)
-            self._local[mesh][value] = found
-        return found
-
-    def _transfer(self, value: ir.Value, target: int) -> ir.Value:
-        if value not in self._home:
+    def _provide(self, value: ir.Value, mesh: int) -> None:
+        """Let `mesh` make a constant, or receive another value."""
+        line = self.lines[mesh]
+        line.known.add(value)
+        constant = self._constants.get(value)
+        if constant is not None:
+            line.steps.append(_Run(constant, [], [value], copied=True))
+            return
+        source = self._home.get(value)
+        if source is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
-            raise PassError(f"{what} that mesh {target} needs is on no mesh", location=where.location)
-        source = self._home[value]
-        here = self.local(value, source)
-        attributes: dict[str, ir.Attribute] = {
-            "channel_handle": stablehlo.ChannelHandle.get(self._channel, 1),
-            "source_target_pairs": self._pair(source, target),
-        }
-        self._channel += 1
-        after = self._sent.get(here) or defining_op(here) or defining_op(self._tokens[source])
-        assert after is not None  # a token has its operation
-        ip = ir.InsertionPoint.after(after)
-        self._sent[here] = self._make("stablehlo.send", [], [here, self._tokens[source]], attributes, ip)
-        sharding = self._shardings.of(value)
+            raise PassError(f"{what} that mesh {mesh} needs is on no mesh", location=where.location)
+        channel = len(self.channels)
+        self.channels.append(stablehlo.ChannelHandle.get(channel, 1))
+        self.lines[source].sends.setdefault(value, []).append((channel, mesh))
+        line.steps.append(_Receive(value, channel, source))
+
+
+class _Writer:
+    """Writes the functions of the meshes in front of `@main`, whose calls move there."""
+
+    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[ir.Attribute]) -> None:
+        self._module = module
+        self._main = main
+        self._channels = channels
+        self._shardings = Shardings(module)
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
+        self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
+        self._token_type = ir.Type.parse("!stablehlo.token")
+        self._unknown = ir.Location.unknown()
+
+    def write(self, mesh: int, line: _Line) -> None:
+        """Write the function of one mesh."""
+        block = body_of(self._function(mesh, line))
+        self._ip = ir.InsertionPoint(block)
+        self._token = self._make("stablehlo.create_token", [], [], {}).results[0]
+        local: dict[ir.Value, ir.Value] = {}
+        local.update(zip((border.value for border in line.arguments), block.arguments, strict=True))
+        self._send(mesh, line, local, local.keys())
+        for step in line.steps:
+            if isinstance(step, _Receive):
+                local[step.value] = self._receive(step, mesh)
+            else:
+                self._run(step, mesh, block, local)
+                self._send(mesh, line, local, step.results)
+        returned = [local.get(border.value, border.value) for border in line.results]
+        ir.Operation.create("func.return", operands=returned, ip=self._ip, loc=self._unknown)
+
+    def _function(self, mesh: int, line: _Line) -> ir.Operation:
+        """The function of a mesh, without its body."""
+        inputs = [_type(border) for border in line.arguments]
+        outputs = [border.value.type for border in line.results]
+        attributes = {at.MESH: at.i64(mesh)}
+        function = create(
+            self._module, f"mesh_{mesh}", inputs, outputs, attributes, visibility="public", before=self._main
+        )
+        arguments = [self._entry(at.ARGUMENT, border) for border in line.arguments]
+        at.set_tables(function, arguments, [self._entry(at.RESULT, border) for border in line.results])
+        return function
+
+    def _entry(self, name: str, border: _Border) -> dict[str, ir.Attribute]:
+        """The attributes of an argument or result."""
+        entry: dict[str, ir.Attribute] = {name: at.i64(border.number)}
+        if border.block is not None:
+            entry[at.BLOCK] = at.i64s(border.block)
+        sharding = self._shardings.of(border.value)
+        if sharding is not None:
+            entry[at.SHARDING] = sharding
+        if border.donated:
+            entry[at.DONOR] = ir.BoolAttr.get(True)
+        if border.memory is not None:
+            entry[at.MEMORY] = border.memory
+        return entry
+
+    def _run(self, step: _Run, mesh: int, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
+        """Move or copy an operation to the end of `block`, and let it use the `local` values."""
+        op = step.op
+        if step.copied:
+            op = op.clone(self._ip).operation
+            local.update(zip(step.results, op.results, strict=True))
+        else:
+            block.append(op)
+        operands = op.operands
+        for number, value in enumerate(step.operands):
+            new = local.get(value)
+            if new is not None:
+                operands[number] = new
+        if at.MESHES in op.attributes:
+            del op.attributes[at.MESHES]
+            op.attributes[at.MESH] = at.i64(mesh)
+
+    def _send(self, mesh: int, line: _Line, local: Mapping[ir.Value, ir.Value], values: Iterable[ir.Value]) -> None:
+        """Send those of `values` that other meshes need: last the one that is needed first."""
+        sent = [(line.sends[value], local.get(value, value)) for value in values if value in line.sends]
+        for targets, value in sorted(sent, key=itemgetter(0), reverse=True):
+            for channel, target in targets:
+                attributes = self._channel(channel, mesh, target)
+                self._token = self._make("stablehlo.send", [], [value, self._token], attributes).results[0]
+
+    def _receive(self, step: _Receive, mesh: int) -> ir.Value:
+        attributes = self._channel(step.channel, step.source, mesh)
+        sharding = self._shardings.of(step.value)
         if sharding is not None:
             attributes[at.SHARDING] = self._received(sharding)
-        ip = ir.InsertionPoint(self.blocks[target])
-        return self._make("stablehlo.recv", [value.type], [self._tokens[target]], attributes, ip).results[0]
-
-    def _load(self, value: ir.Value, mesh: int) -> ir.Value:
-        """Copy an argument into the memory of the devices, where they are in their sequence."""
-        argument = self._hosted[mesh][value]
-        table = at.argument_attributes(self.blocks[mesh].owner.operation)
-        memory = table[ir.BlockArgument(argument).arg_number][at.MEMORY]
-        return self._copy(argument, self._shardings.of(value), mesh, ir.InsertionPoint(self.blocks[mesh]), load=memory)
-
-    def _stored(self, value: ir.Value, mesh: int, memory: ir.Attribute) -> ir.Value:
-        """`value` in another memory: copied there as soon as it is made, or the argument that was there already."""
-        hosted = self._hosted[mesh].get(value)
-        if hosted is not None:
-            return hosted
-        here = self.local(value, mesh)
-        op = defining_op(here)
-        ip = ir.InsertionPoint(self.blocks[mesh]) if op is None else ir.InsertionPoint.after(op)
-        return self._copy(here, self._shardings.of(value), mesh, ip, store=memory)
-
-    def _copy(
-        self,
-        value: ir.Value,
-        sharding: ir.Attribute | None,
-        mesh: int,
-        ip: ir.InsertionPoint,
-        *,
-        load: ir.Attribute | None = None,
-        store: ir.Attribute | None = None,
-    ) -> ir.Value:
-        """Call a function that returns `value` as it is, out of or into another memory."""
-        name = f"{'store' if load is None else 'load'}_{self._copies}"
-        self._copies += 1
-        kind = ir.StringAttr.get("after" if load is None else "before")
-        function = create(self._module, name, [value.type], [value.type], {at.KIND: kind}, before=self._main)
-        entries = [
-            {name: said for name, said in ((at.SHARDING, sharding), (at.MEMORY, memory)) if said is not None}
-            for memory in (load, store)
-        ]
-        at.set_tables(function, entries[:1], entries[1:])
-        body = body_of(function)
-        ir.Operation.create("func.return", operands=list(body.arguments), ip=ir.InsertionPoint(body), loc=self._unknown)
-        return call(name, [value.type], [value], {at.MESH: at.i64(mesh)}, ip, self._unknown).results[0]
+        value, self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes).results
+        return value
 
     def _make(
-        self,
-        name: str,
-        types: Sequence[ir.Type],
-        operands: Sequence[ir.Value],
-        attributes: dict[str, ir.Attribute],
-        ip: ir.InsertionPoint,
+        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: dict[str, ir.Attribute]
     ) -> ir.Operation:
         """An operation whose last result is a token."""
-        return ir.Operation.create(name, [*types, self._token], operands, attributes, ip=ip, loc=self._unknown)
+        types = [*types, self._token_type]
+        return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
 
-    def _pair(self, source: int, target: int) -> ir.Attribute:
+    def _channel(self, channel: int, source: int, target: int) -> dict[str, ir.Attribute]:
+        """The attributes of a send or receive."""
         if (source, target) not in self._pairs:
             self._pairs[source, target] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
-        return self._pairs[source, target]
+        return {
+            "channel_handle": self._channels[channel],
+            "source_target_pairs": self._pairs[source, target],
+        }
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""
@@ -273,53 +320,11 @@ class _Cut:
             self._recv_sharding[sharding] = parsed
         return self._recv_sharding[sharding]
 
-    def finish(self) -> None:
-        """Return the results of each mesh, thread its tokens, and erase `@main`."""
-        returned = list(terminator(body_of(self._main)).operands)
-        for mesh, block in enumerate(self.blocks):
-            here = [number for number, meshes in enumerate(self._result_meshes) if mesh in meshes]
-            entries: list[dict[str, ir.Attribute]] = []
-            values: list[ir.Value] = []
-            for number in here:
-                entry: dict[str, ir.Attribute] = {at.RESULT: at.i64(number)}
-                value = returned[number]
-                join = self._stacks.results.get(number)
-                if join is not None:
-                    cut = join.homes.index(mesh)
-                    entry[at.BLOCK] = at.i64s([cut, len(join.homes)])
-                    value = join.op.operands[cut]
-                memory = self._result_table[number].get(at.MEMORY)
-                if memory is not None:
-                    entry[at.MEMORY] = memory
-                values.append(self.local(value, mesh) if memory is None else self._stored(value, mesh, memory))
-                sharding = self._shardings.of(value)
-                if sharding is not None:
-                    entry[at.SHARDING] = sharding
-                entries.append(entry)
-            function = block.owner.operation
-            types = ir.FunctionType.get([a.type for a in block.arguments], [value.type for value in values])
-            function.attributes["function_type"] = ir.TypeAttr.get(types)
-            at.set_tables(function, results=entries)
-            ir.Operation.create("func.return", operands=values, ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
-        for block in self.blocks:
-            _thread_tokens(block)
-        self._main.erase()
 
-
-def _meshes(entries: Sequence[dict[str, ir.Attribute]]) -> list[list[int]]:
-    """The meshes that have each argument, or return each result."""
-    return [list(ir.DenseI64ArrayAttr(entry[at.MESHES])) for entry in entries]
-
-
-def _thread_tokens(block: ir.Block) -> None:
-    """Let each send and receive take the token of the one before it."""
-    first, *others = operations(block)
-    token = first.results[0]
-    for op in others:
-        name = op.name
-        if name == "stablehlo.send":
-            op.operands[1] = token
-            token = op.results[0]
-        elif name == "stablehlo.recv":
-            op.operands[0] = token
-            token = op.results[1]
+def _type(border: _Border) -> ir.Type:
+    """The type of an argument of a mesh function: of a stack, that of one block, which may have no value."""
+    if border.block is None or isinstance(border.value, ir.OpResult):
+        return border.value.type
+    whole = ir.RankedTensorType(border.value.type)
+    rows, *rest = whole.shape
+    return ir.RankedTensorType.get([rows // border.block[1], *rest], whole.element_type)

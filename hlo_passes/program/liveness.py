@@ -1,14 +1,15 @@
 """How much is alive at once along one mesh's sequence."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
-_RECEIVED = -1
-"""The microbatch of a value that came from another mesh, which may be any."""
+_ANY = range(sys.maxsize)
+"""The microbatches of a value that came from another mesh: it may be any."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,11 @@ def peak_of(program: Program, mesh: int) -> Peak:
 def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Sequence[int]) -> int:
     alive = peak = sum(sizes[register] for register in given)
     for each in sequence:
-        if isinstance(each, Send):
-            alive -= sum([sizes[register] for register in each.frees])
-            continue
         if isinstance(each, Call):
             alive += sum([sizes[register] for register in each.results])
             peak = max(peak, alive)
+            alive -= sum([sizes[register] for register in each.frees])
+        elif isinstance(each, Send):
             alive -= sum([sizes[register] for register in each.frees])
         else:
             alive += sizes[each.result]
@@ -61,34 +61,41 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
     has one; and not while they are in the memory of the host.
     """
-    microbatches: list[frozenset[int] | int | None] = [None] * len(specs)
-    death = _deaths(sequence, len(specs))
+    microbatches: list[Container[int]] = [()] * len(specs)
+    death: dict[int, int] = {}
     known: dict[tuple[int, int], dict[int, int]] = {}
     """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
-    spans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
     for index, each in enumerate(sequence):
         if isinstance(each, Receive):
-            microbatches[each.result] = _RECEIVED
-        elif isinstance(each, Call) and (tasks := each.tasks):
-            here = tasks[0][2] if len(tasks) == 1 else frozenset(microbatch for _, _, microbatch in tasks)
+            microbatches[each.result] = _ANY
+        elif isinstance(each, Send):
+            death.update(dict.fromkeys(each.frees, index))
+        elif isinstance(each, Call):
+            death.update(dict.fromkeys(each.frees, index))
+            tasks = each.tasks
+            here = [microbatch for _, _, microbatch in tasks]
             for register in each.results:
                 microbatches[register] = here
             for kind, stage, microbatch in tasks:
                 # A sum that earlier microbatches added to is none of this one's.
-                own = [register for register in each.operands if _is_of(microbatch, microbatches[register])]
+                own = [register for register in each.operands if microbatch in microbatches[register]]
                 since = known.setdefault((stage, microbatch), {})
                 if kind == "recompute":  # what it reads is none of the residuals that it makes
                     for register in own:
                         since.pop(register, None)
-                kept = [register for register in own if register in since and not specs[register].memory]
-                if kept:
-                    spans.setdefault((stage, microbatch), []).extend([(since[r], death[r]) for r in kept])
+                again = [(since[r], r) for r in own if r in since and not specs[r].memory]
+                if again:
+                    kept.setdefault((stage, microbatch), []).extend(again)
                 for register in (*own, *each.results):
                     since.setdefault(register, index)
-    change = [0] * (len(sequence) + 2)
-    for start, end in chain.from_iterable(map(_merged, spans.values())):
+    end = len(sequence)
+    change = [0] * (end + 2)
+    spans = ([(start, death.get(register, end)) for start, register in each] for each in kept.values())
+    for start, last in chain.from_iterable(map(_merged, spans)):
         change[start] += 1
-        change[end + 1] -= 1
+        change[last + 1] -= 1
     return max(accumulate(change))
 
 
@@ -101,19 +108,3 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             merged.append((start, end))
     return merged
-
-
-def _is_of(microbatch: int, made_for: frozenset[int] | int | None) -> bool:
-    if isinstance(made_for, frozenset):
-        return microbatch in made_for
-    return made_for in (microbatch, _RECEIVED)
-
-
-def _deaths(sequence: Sequence[Instruction], registers: int) -> list[int]:
-    """For each register the index of the instruction that frees it; that of the end, if none does."""
-    death = [len(sequence)] * registers
-    for index, each in enumerate(sequence):
-        if isinstance(each, Call | Send):
-            for register in each.frees:
-                death[register] = index
-    return death

@@ -1,6 +1,6 @@
 """An unrolled `@main` outside of its tasks as a graph, read once: hashing an MLIR object takes longer than using it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -8,8 +8,9 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, terminator
 from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.phases import Step
 from jaxpp.ir.values import byte_size, defining_op
 
 # Computing something this small again is cheaper than sending it.
@@ -110,7 +111,7 @@ class PlacementGraph:
         task_uses: the operands of tasks that `ops` define.
     """
 
-    def __init__(self, main: ir.Operation) -> None:
+    def __init__(self, main: ir.Operation, steps: Iterable[Step]) -> None:
         self.main = main
         self.stacks = Stacks.of(main)
         self.ops: list[Node] = []
@@ -123,7 +124,7 @@ class PlacementGraph:
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
         for op in self.stacks.slices:
             self._define(op.results[0], Node(meshes=1 << self.stacks.home_of(op), fixed=True))
-        self._read_operations()
+        self._read_steps(steps)
         self._read_results()
         self._drop_dead()
         self._read_arguments()
@@ -161,25 +162,23 @@ class PlacementGraph:
             value = self._define(ssa, Node(meshes=1 << (mesh or 0), fixed=True))
         return value
 
-    def _read_operations(self) -> None:
+    def _read_steps(self, steps: Iterable[Step]) -> None:
         joins = {join.op.results[0] for join in self.stacks.results.values()}
         has_stacks = bool(joins or self.stacks.slices)
-        for op in operations(body_of(self.main))[:-1]:
-            mesh = at.integer(op, at.MESH) if op.name == "func.call" else None
-            if mesh is not None:
-                self._read_task(op, mesh)
+        for op, function, meshes in steps:
+            if function is not None:
+                self._read_task(op, meshes[0])
             elif not (has_stacks and (op.results[0] in joins or op.results[0] in self.values)):
                 self._read_operation(op)
 
     def _read_task(self, task: ir.Operation, mesh: int) -> None:
         self.tasks.append(task)
-        name = callee(task)
         for number, operand in enumerate(task.operands):
             value = self.values.get(operand)
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, name, mesh, number, value))
+                    self.task_uses.append(TaskUse(task, callee(task), mesh, number, value))
 
     def _read_operation(self, op: ir.Operation) -> None:
         is_constant, cheap = op.name == "stablehlo.constant", is_cheap(op)

@@ -1,31 +1,19 @@
 """`share-functions`: one function for what several meshes compute alike around the loop, so one compile."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import (
-    body_of,
-    call,
-    callee,
-    functions,
-    has_side_effect,
-    main_of,
-    name_of,
-    operands_with_captures,
-    operations,
-    terminator,
-)
+from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.phases import Step, check_placed
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.values import defining_op
 
 # Fewer operations than this compile in less time than the calls of some hundred steps take.
 WORTH_A_CALL = 8
@@ -54,10 +42,8 @@ class ShareFunctions(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Split functions of `module`. Raises PassError where something is on no mesh."""
-        check_placed(module)
-        by_name = functions(module)
-        numbering = _Numbering()
-        found = [_Function(op, by_name[callee(op)], numbering) for op in _calls(module, by_name)]
+        numbers = _Numbers()
+        found = [_Function(op, _Body(function, numbers)) for op, function in _calls(check_placed(module)[1])]
         owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
         for each in found:
             for label in each.parts:
@@ -94,17 +80,15 @@ class _Function:
     """A function, the one call of it, and its parts, which have no value in common but what `_free` finds."""
 
     call: ir.Operation
-    op: ir.Operation
-    numbering: InitVar["_Numbering"]
+    body: "_Body"
     parts: dict[_Label, _Part] = field(init=False)
     work: int = field(init=False)
 
-    def __post_init__(self, numbering: "_Numbering") -> None:
-        numbers = numbering.read(self.op)
+    def __post_init__(self) -> None:
         count: Counter[Hashable] = Counter()
         self.parts = {}
-        for part in _parts(self.op):
-            computed = tuple(numbers[number] for number in part.results)
+        for part in _parts(self.body):
+            computed = tuple(self.body.computed[self.body.returned[number]] for number in part.results)
             self.parts[computed, count[computed]] = part
             count[computed] += 1
         self.work = sum(part.work for part in self.parts.values())
@@ -118,14 +102,16 @@ class _Function:
         for number, labels in enumerate(shared):
             self._call(module, f"shared_{number}" if number else "shared", labels, shardings)
         self.call.erase()
-        self.op.erase()
+        self.body.function.erase()
 
     def _call(self, module: ir.Module, suffix: str, labels: Sequence[_Label], shardings: Shardings) -> None:
-        returned = terminator(body_of(self.op)).operands
+        function = self.body.function
+        returned = terminator(body_of(function)).operands
         numbers = [number for label in labels for number in self.parts[label].results]
         outputs = [returned[number] for number in numbers]
-        attributes = {at.KIND: self.op.attributes[at.KIND]}
-        made = outline(module, f"{name_of(self.op)}_{suffix}", _leading_to(outputs), outputs, attributes, shardings)
+        attributes = {at.KIND: function.attributes[at.KIND]}
+        ops = self.body.making([self.body.returned[number] for number in numbers])
+        made = outline(module, f"{name_of(function)}_{suffix}", ops, outputs, attributes, shardings)
         new = call(
             name_of(made.function),
             [value.type for value in made.outputs],
@@ -138,112 +124,139 @@ class _Function:
             self.call.results[number].replace_all_uses_with(result)
 
 
-def _calls(module: ir.Module, by_name: Mapping[str, ir.Operation]) -> list[ir.Operation]:
-    """The calls, each on one mesh, of the functions before and after the tasks that may run in parts."""
+def _calls(steps: Iterable[Step]) -> list[tuple[ir.Operation, ir.Operation]]:
+    """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too."""
     return [
-        op
-        for op in operations(body_of(main_of(module)))
-        if op.name == "func.call"
+        (op, function)
+        for op, function, _ in steps
+        if function is not None
         and at.STAGE not in op.attributes  # most have one
         and at.STAGES not in op.attributes
         and at.MESH in op.attributes
-        and not has_side_effect(by_name[callee(op)])
+        and not has_side_effect(function)
     ]
 
 
-def _parts(function: ir.Operation) -> Iterable[_Part]:
-    """The parts of a function, in the order of their first results."""
-    operands = {op: operands_with_captures(op) for op in operations(body_of(function))[:-1]}
-    free = _free(operands)
-    parent: dict[ir.Value, ir.Value] = {}
+class _Numbers(dict[Hashable, int]):
+    """Numbers what is computed: equal for what the same operations make of arguments of equal types and shardings.
 
-    def root(value: ir.Value) -> ir.Value:
-        path: list[ir.Value] = []
+    Which arguments they are doesn't count, so that equal numbers don't prove that two functions are equal.
+    """
+
+    def __missing__(self, key: Hashable) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class _Body:
+    """The body of a function, read once; its operations and values are numbered.
+
+    Attributes:
+        function: the function.
+        ops: its operations.
+        uses: what each operation uses, also in its regions.
+        results: what each operation makes.
+        makers: the operation that makes a value, or in whose regions it is; None for an argument.
+        scalar: whether a value is one.
+        computed: what a value is computed of, as `_Numbers` tells.
+        returned: what the function returns.
+    """
+
+    def __init__(self, function: ir.Operation, numbers: _Numbers) -> None:
+        self.function = function
+        *self.ops, end = operations(body_of(function))
+        self.uses: list[list[int]] = [[] for _ in self.ops]
+        self.results: list[list[int]] = []
+        self.makers: list[int | None] = []
+        self.scalar: list[bool] = []
+        self.computed: list[int] = []
+        self._numbers = numbers
+        self._values: dict[ir.Value, int] = {}
+        entries = at.argument_attributes(function)
+        for argument, entry in zip(body_of(function).arguments, entries, strict=True):
+            self._define(argument, argument.type, None, (argument.type, entry.get(at.SHARDING)))
+        for number, op in enumerate(self.ops):
+            self._read(op, number)
+            self.results.append([self._values[result] for result in op.results])
+            self.uses[number] = [each for each in dict.fromkeys(self.uses[number]) if self.makers[each] != number]
+        self.returned = [self._values[value] for value in end.operands]
+
+    def _define(self, value: ir.Value, type_: ir.Type, maker: int | None, computed: Hashable) -> None:
+        self._values[value] = len(self.makers)
+        self.makers.append(maker)
+        self.scalar.append(isinstance(type_, ir.RankedTensorType) and type_.rank == 0)
+        self.computed.append(self._numbers[computed])
+
+    def _read(self, op: ir.Operation, outer: int) -> int:
+        """Read an operation that is number `outer`, or inside of that. Returns the number of what it computes."""
+        operands = [self._values[value] for value in op.operands]
+        self.uses[outer].extend(operands)
+        regions: list[Hashable] = []
+        for block in (block for region in op.regions for block in region.blocks):
+            for number, argument in enumerate(block.arguments):
+                self._define(argument, argument.type, outer, (number, argument.type))
+            regions.append(tuple([self._read(inner, outer) for inner in operations(block)]))
+        results = list(op.results)
+        types = tuple([result.type for result in results])
+        computed = tuple([self.computed[operand] for operand in operands])
+        made = self._numbers[op.name, _attributes(op), computed, tuple(regions), types]
+        for number, (result, type_) in enumerate(zip(results, types, strict=True)):
+            self._define(result, type_, outer, (made, number))
+        return made
+
+    def making(self, values: Sequence[int]) -> list[ir.Operation]:
+        """The operations that make `values`, each after those that it needs: an order that no other one changes."""
+        found: dict[int, None] = {}
+        work = [(op, False) for value in reversed(values) if (op := self.makers[value]) is not None]
+        while work:
+            op, ready = work.pop()
+            if ready:
+                found.setdefault(op)
+            elif op not in found:
+                work.append((op, True))
+                needed = [self.makers[value] for value in self.uses[op]]
+                work.extend((each, False) for each in reversed(needed) if each is not None and each not in found)
+        return [self.ops[number] for number in found]
+
+
+def _parts(body: _Body) -> Iterable[_Part]:
+    """The parts of a function, in the order of their first results."""
+    free = _free(body)
+    parent: dict[int, int] = {}
+
+    def root(value: int) -> int:
+        path: list[int] = []
         while value in parent:
             path.append(value)
             value = parent[value]
         parent.update(dict.fromkeys(path, value))
         return value
 
-    for op, values in operands.items():
-        if op not in free:
-            first, *others = dict.fromkeys(root(v) for v in (*op.results, *values) if not _is_free(v, free))
-            parent.update(dict.fromkeys(others, first))
-    work = Counter(root(op.results[0]) for op in operands if op not in free)
-    parts: dict[ir.Value | int, _Part] = {}
-    for number, value in enumerate(terminator(body_of(function)).operands):
-        key = number if _is_free(value, free) else root(value)
-        part = parts.setdefault(key, _Part([], work[key] if isinstance(key, ir.Value) else 0))
+    kept = [op for op in range(len(body.ops)) if not free[body.results[op][0]]]
+    for op in kept:
+        first, *others = dict.fromkeys(root(v) for v in (*body.results[op], *body.uses[op]) if not free[v])
+        parent.update(dict.fromkeys(others, first))
+    work = Counter(root(body.results[op][0]) for op in kept)
+    parts: dict[tuple[bool, int], _Part] = {}
+    for number, value in enumerate(body.returned):
+        key = (True, number) if free[value] else (False, root(value))
+        part = parts.setdefault(key, _Part([], 0 if free[value] else work[root(value)]))
         part.results.append(number)
         part.work = max(part.work, len(part.results))
     return parts.values()
 
 
-def _free(operands: Mapping[ir.Operation, Sequence[ir.Value]]) -> set[ir.Operation]:
-    """The operations that each part may compute for itself: of scalars, to scalars or cheap."""
-    free: set[ir.Operation] = set()
-    for op, values in operands.items():
-        if (is_cheap(op) or all(map(_is_scalar, op.results))) and all(_is_free(value, free) for value in values):
-            free.add(op)
+def _free(body: _Body) -> list[bool]:
+    """Of each value whether each part may compute it for itself: of scalars, to scalars or cheaply."""
+    free = list(body.scalar)
+    for number, op in enumerate(body.ops):
+        results = body.results[number]
+        alike = all(free[value] for value in body.uses[number]) and (
+            is_cheap(op) or all(free[each] for each in results)
+        )
+        for value in results:
+            free[value] = alike
     return free
-
-
-def _is_free(value: ir.Value, free: set[ir.Operation]) -> bool:
-    op = defining_op(value)
-    return op in free if op is not None else _is_scalar(value)
-
-
-def _is_scalar(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.RankedTensorType) and value.type.rank == 0
-
-
-def _leading_to(values: Sequence[ir.Value]) -> list[ir.Operation]:
-    """The operations that make `values`, each after those that it needs: an order that no other operation changes."""
-    found: dict[ir.Operation, None] = {}
-    work = [(op, False) for value in reversed(values) if (op := defining_op(value)) is not None]
-    while work:
-        op, ready = work.pop()
-        if ready:
-            found.setdefault(op)
-        elif op not in found:
-            work.append((op, True))
-            needed = [defining_op(value) for value in operands_with_captures(op)]
-            work.extend((each, False) for each in reversed(needed) if each is not None and each not in found)
-    return list(found)
-
-
-class _Numbering:
-    """Numbers what is computed: equal for what the same operations make of arguments of equal types and shardings.
-
-    Which arguments they are doesn't count, so that equal numbers don't prove that two functions are equal.
-    """
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-
-    def read(self, function: ir.Operation) -> list[int]:
-        """The numbers of the results of `function`."""
-        of: dict[ir.Value, int] = {}
-        entries = at.argument_attributes(function)
-        for argument, entry in zip(body_of(function).arguments, entries, strict=True):
-            of[argument] = self._number((argument.type, entry.get(at.SHARDING)))
-        for op in operations(body_of(function)):
-            self._read(op, of)
-        return [of[value] for value in terminator(body_of(function)).operands]
-
-    def _read(self, op: ir.Operation, of: dict[ir.Value, int]) -> int:
-        regions: list[Hashable] = []
-        for region in op.regions:
-            for block in region.blocks:
-                of.update((value, self._number((number, value.type))) for number, value in enumerate(block.arguments))
-                regions.append(tuple(self._read(inner.operation, of) for inner in block.operations))
-        types = tuple(value.type for value in op.results)
-        made = self._number((op.name, _attributes(op), tuple(of[v] for v in op.operands), tuple(regions), types))
-        of.update((value, self._number((made, number))) for number, value in enumerate(op.results))
-        return made
-
-    def _number(self, key: Hashable) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
 
 
 def _attributes(op: ir.Operation) -> Hashable:

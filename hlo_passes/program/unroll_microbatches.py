@@ -71,15 +71,20 @@ class UnrollMicrobatches(Pass):
 
 @dataclass(frozen=True)
 class _Template:
-    """One call of the loop body, with what it needs to be cloned for a microbatch."""
+    """One call of the loop body, with what it needs to be cloned for a microbatch.
+
+    Attributes:
+        varying: the numbers of the operands that differ from one microbatch to the next.
+        accumulators: those that the task updates, with the number of the result.
+    """
 
     callee: str
     operands: Sequence[ir.Value]
+    varying: Sequence[int]
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
     accumulators: Sequence[tuple[Accumulator, int]]
-    """those that the task updates, with the number of the result"""
 
 
 class _Unrolled:
@@ -108,16 +113,21 @@ class _Unrolled:
         for op in operations(loop.body):
             if op.name == "func.call":
                 key = kind_and_stage(by_name[callee(op)])
-                results = list(op.results)
+                operands, results = list(op.operands), list(op.results)
                 self._templates[key] = _Template(
                     callee(op),
-                    list(op.operands),
+                    operands,
+                    [number for number, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
                     at.i64(key[1]),
                     [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
+
+    def _varies(self, value: ir.Value) -> bool:
+        """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""
+        return value in self._position or defining_op(value) in self._inside
 
     def check(self, schedule: schedules.Schedule) -> None:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
@@ -163,7 +173,9 @@ class _Unrolled:
             at.MICROBATCH: self._numbers[task.microbatch],
             at.MESH: self._meshes[mesh],
         }
-        operands = [self._operand(value, mesh, task) for value in template.operands]
+        operands = list(template.operands)
+        for number in template.varying:
+            operands[number] = self._operand(operands[number], mesh, task)
         made = call(template.callee, template.results, operands, attributes, self._ip, template.location)
         results = self._done[key, task.microbatch] = list(made.results)
         for accumulator, number in template.accumulators:

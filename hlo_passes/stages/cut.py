@@ -10,13 +10,17 @@ from jaxpp.ir.values import byte_size
 
 
 class Halves(Protocol):
-    """What `divide` asks about the two halves."""
+    """What `divide` asks about the two halves, whose operations are numbered."""
 
-    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+    def operands(self, op: int) -> Sequence[ir.Value]:
         """What `op` uses, also in its regions."""
         ...
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
+    def results(self, op: int) -> Sequence[ir.Value]:
+        """What `op` makes."""
+        ...
+
+    def producer(self, value: ir.Value) -> int | None:
         """The operation that makes `value`; None for a value from outside."""
         ...
 
@@ -28,11 +32,11 @@ class Halves(Protocol):
         """Whether the early half has `value`, or makes it."""
         ...
 
-    def may_move(self, op: ir.Operation) -> bool:
+    def may_move(self, op: int) -> bool:
         """Whether `op`, a late operation whose operands are early, may become early."""
         ...
 
-    def may_repeat(self, op: ir.Operation) -> bool:
+    def may_repeat(self, op: int) -> bool:
         """Whether the late half may compute again what the early operation `op` makes."""
         ...
 
@@ -40,13 +44,13 @@ class Halves(Protocol):
 class Division(NamedTuple):
     """Late operations that become early, and early ones that the late half computes again."""
 
-    moved: set[ir.Operation]
-    again: set[ir.Operation]
+    moved: set[int]
+    again: set[int]
 
 
 def divide(
     halves: Halves,
-    late: Sequence[ir.Operation],
+    late: Sequence[int],
     wanted: Iterable[ir.Value] = (),
     size: Callable[[ir.Value], int] | None = None,
 ) -> Division:
@@ -77,13 +81,14 @@ class _FlowProblem:
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int]) -> None:
         self._halves = halves
         self._size = size
-        self._movable: dict[ir.Operation, None] = {}
-        self._again: dict[ir.Operation, None] = {}
-        self._nodes: dict[ir.Operation | ir.Value, int] = {}
+        self._movable: set[int] = set()
+        self._again: set[int] = set()
+        self._nodes: dict[int | ir.Value, int] = {}
+        """The entry node of each value, or of all results of an operation that may change sides."""
         self._edges: list[tuple[int, int, int]] = []
-        self._pending: list[tuple[ir.Operation, int]] = []
+        self._pending: list[tuple[int, int]] = []
 
-    def solve(self, late: Sequence[ir.Operation], wanted: Iterable[ir.Value]) -> Division:
+    def solve(self, late: Sequence[int], wanted: Iterable[ir.Value]) -> Division:
         uses = self._find_uses(late)
         for value in wanted:
             if not self._halves.is_free(value):
@@ -108,21 +113,21 @@ class _FlowProblem:
             {op for op in self._again if self._nodes[op] not in early},
         )
 
-    def _find_uses(self, late: Sequence[ir.Operation]) -> dict[ir.Value, list[ir.Operation | None]]:
+    def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
         """What the late operations use, the movable ones told apart."""
         halves = self._halves
-        uses: dict[ir.Value, list[ir.Operation | None]] = {}
+        uses: dict[ir.Value, list[int | None]] = {}
         for op in late:
             sources = [value for value in halves.operands(op) if not halves.is_free(value)]
             early = all(halves.producer(value) in self._movable or halves.is_early(value) for value in sources)
-            if early and len(op.results) and halves.may_move(op):
-                self._movable[op] = None
-                self._add(op, sum(map(self._size, op.results)))
+            if early and (results := halves.results(op)) and halves.may_move(op):
+                self._movable.add(op)
+                self._add(op, sum(map(self._size, results)))
             for value in sources:
                 uses.setdefault(value, []).append(op)
         return uses
 
-    def _add(self, key: ir.Operation | ir.Value, size: int) -> int:
+    def _add(self, key: int | ir.Value, size: int) -> int:
         """The entry node of a value, or of an operation's results, with its capacity; the exit is one more."""
         entry = self._nodes[key] = 2 + 2 * len(self._nodes)
         self._edges.append((entry, entry + 1, size))
@@ -150,7 +155,7 @@ class _FlowProblem:
             entry = self._add(value, self._size(value))
             self._edges.append((0, entry, UNCUTTABLE))
             return entry
-        self._again[op] = None
+        self._again.add(op)
         entry = self._add(op, self._size(value))
         self._pending.append((op, entry))
         return entry

@@ -54,11 +54,12 @@ class Backward:
         self.stage = kind_and_stage(function)[1]
         every = operations(body_of(function))[:-1]
         self.returned = list(terminator(body_of(function)).operands)
-        self._operands = {op: operands_with_captures(op) for op in every}
-        self._producers: dict[ir.Value, ir.Operation] = {result: op for op in every for result in op.results}
-        self._effects = {value for op in every if has_side_effect(op) for value in (*op.results, *self._operands[op])}
+        effects = [op for op in every if has_side_effect(op)]
+        self._effects = {value for op in effects for value in (*op.results, *operands_with_captures(op))}
         live = self.live(Dependences(every))
-        self.ops = [op for op in every if has_side_effect(op) or any(result in live for result in op.results)]
+        self.ops = [op for op in every if op in effects or any(result in live for result in op.results)]
+        self._operands = [operands_with_captures(op) for op in self.ops]
+        self._producers: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
@@ -78,12 +79,12 @@ class Backward:
             if result in sums and (sums[result].operator != ADD or ir.RankedTensorType(result.type).rank == 0)
         ]
 
-    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
-        """What `op` uses, also in its regions."""
+    def operands(self, op: int) -> Sequence[ir.Value]:
+        """What an operation, by its number, uses, also in its regions."""
         return self._operands[op]
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
-        """The operation that makes `value`; None for an argument."""
+    def producer(self, value: ir.Value) -> int | None:
+        """The number of the operation that makes `value`; None for an argument."""
         return self._producers.get(value)
 
     def live(self, needs: Dependences) -> set[ir.Value]:
@@ -149,17 +150,17 @@ def halve(backward: Backward) -> Halved:
     # Only the body of a loop shows which of its products those of the next trip depend on.
     in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
     values = backward.early(Dependences(backward.ops), in_loops)
-    early = {op for op in backward.ops if any(result in values for result in op.results)}
-    late = [op for op in backward.ops if op not in early]
-    if not any(map(is_product, late)):
+    ops = backward.ops
+    early = {number for number, op in enumerate(ops) if any(result in values for result in op.results)}
+    late = [number for number in range(len(ops)) if number not in early]
+    if not any(is_product(ops[number]) for number in late):
         _check_apart(backward)
     moved, again = divide(_Sides(backward, early), late)
-    first = early | moved
-    second = (set(late) - moved) | again
-    used = {value for op in second for value in backward.operands(op)}
-    made = (result for op in backward.ops if op in first and op not in again for result in op.results)
+    first, second = sorted(early | moved), sorted((set(late) - moved) | again)
+    used = {value for number in second for value in backward.operands(number)}
+    made = (result for number in first if number not in again for result in ops[number].results)
     kept: list[ir.Value] = [result for result in made if result in used]
-    return Halved([op for op in backward.ops if op in first], [op for op in backward.ops if op in second], kept)
+    return Halved([ops[number] for number in first], [ops[number] for number in second], kept)
 
 
 def _check_apart(backward: Backward) -> None:
@@ -188,12 +189,15 @@ class _Sides:
     """The two halves, as `divide` asks for them."""
 
     backward: Backward
-    early: Collection[ir.Operation]
+    early: Collection[int]
 
-    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+    def operands(self, op: int) -> Sequence[ir.Value]:
         return self.backward.operands(op)
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
+    def results(self, op: int) -> Sequence[ir.Value]:
+        return list(self.backward.ops[op].results)
+
+    def producer(self, value: ir.Value) -> int | None:
         return self.backward.producer(value)
 
     def is_free(self, value: ir.Value) -> bool:
@@ -203,12 +207,12 @@ class _Sides:
         op = self.backward.producer(value)
         return op is None or op in self.early
 
-    def may_move(self, op: ir.Operation) -> bool:
+    def may_move(self, op: int) -> bool:
         return (
-            may_be_in_either(op)
+            may_be_in_either(self.backward.ops[op])
             and not any(value in self.backward.carried for value in self.operands(op))
-            and not any(result in self.backward.returned for result in op.results)
+            and not any(result in self.backward.returned for result in self.results(op))
         )
 
-    def may_repeat(self, op: ir.Operation) -> bool:
-        return op in self.early and is_cheap(op)
+    def may_repeat(self, op: int) -> bool:
+        return op in self.early and is_cheap(self.backward.ops[op])

@@ -96,7 +96,7 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
     for inner in plan.inner:
         _divide(inner, known, mesh)
     halves = _LoopHalves(plan.loop, known)
-    if not any(map(is_product, halves.late)):
+    if not halves.has_late_products:
         return
     known.replaced.update(plan.loop.results)
     known.early.difference_update(plan.loop.results)
@@ -104,7 +104,7 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
 
 
 class _LoopHalves:
-    """The body of a loop, operation by operation, as the halves that `cut.divide` moves operations between.
+    """The body of a loop, its operations numbered, as the halves that `cut.divide` moves operations between.
 
     The late half reads the operands of a barrier of `jax.checkpoint`, not its results: it need not wait.
     """
@@ -115,52 +115,60 @@ class _LoopHalves:
         self._ops = [op for op in operations(body)[:-1] if known.replaced.isdisjoint(op.results)]
         self._next: dict[ir.Value, ir.Value] = dict(zip(body.arguments, terminator(body).operands, strict=True))
         self._before_barriers = _before_barriers(self._ops)
-        self._operands = {op: list(map(self._past, operands_with_captures(op))) for op in self._ops}
-        self._producers: dict[ir.Value, ir.Operation] = {result: op for op in self._ops for result in op.results}
+        self._operands = [list(map(self._past, operands_with_captures(op))) for op in self._ops]
+        self._producers: dict[ir.Value, int] = {result: n for n, op in enumerate(self._ops) for result in op.results}
         self._tested = _tested(loop)
         roots = [value for value in (*self._next, *self._producers) if value in known.early]
         self._values = Dependences(self._ops, instead=self._next).behind([*roots, *self._tested])
-        self._early = {op for op in self._ops if any(result in self._values for result in op.results)}
-        self._late_arguments, self.late = self._find_late()
+        self._early = self._making(self._values)
+        self._late_arguments, self._late = self._find_late()
+        self.has_late_products = any(is_product(self._ops[number]) for number in self._late)
 
     def _past(self, value: ir.Value) -> ir.Value:
         return self._before_barriers.get(value, value)
 
-    def _find_late(self) -> tuple[list[ir.Value], list[ir.Operation]]:
+    def _making(self, values: Collection[ir.Value]) -> set[int]:
+        """The operations that make any of `values`."""
+        return {number for number, op in enumerate(self._ops) if any(result in values for result in op.results)}
+
+    def _find_late(self) -> tuple[list[ir.Value], list[int]]:
         """The values that only the second half carries, and the operations of the second half."""
-        effects = [op for op in self._ops if has_side_effect(op) and op not in self._early]
+        late = [number for number in range(len(self._ops)) if number not in self._early]
+        effects = {number for number in late if has_side_effect(self._ops[number])}
         results = zip(self._next, self._loop.results, strict=True)
         roots = [argument for argument, result in results if is_used(result) and argument not in self._values]
-        roots += [value for op in effects for value in (*op.results, *self._operands[op])]
+        roots += [value for op in effects for value in (*self.results(op), *self._operands[op])]
         needs = Dependences(self._ops, instead=self._next | self._before_barriers)
         values = needs.behind(roots).difference(self._values, self._before_barriers)
-        late = [op for op in self._ops if op not in self._early]
-        ops = [op for op in late if op in effects or any(result in values for result in op.results)]
-        return [argument for argument in self._next if argument in values], ops
+        needed = effects | self._making(values)
+        return [argument for argument in self._next if argument in values], [op for op in late if op in needed]
 
     def divided(self) -> TwoLoops:
         """The two loops, with the fewest bytes between them."""
         last = [self._past(self._next[argument]) for argument in self._late_arguments]
-        moved, again = divide(self, self.late, last, self._size)
-        first = [op for op in self._ops if op in self._early or op in moved]
-        rest = (set(self.late) - moved) | again
+        moved, again = divide(self, self._late, last, self._size)
+        first = sorted(self._early | moved)
+        rest = (set(self._late) - moved) | again
         used = {value for op in rest for value in self._operands[op]}.union(last)
         counting = [argument for argument in self._counting(used) if argument not in self._late_arguments]
         behind = Dependences(self._ops).behind(self._next[argument] for argument in counting)
-        second = [op for op in self._ops if op in rest or any(result in behind for result in op.results)]
-        made = {result for op in second for result in op.results}
+        second = sorted(rest | self._making(behind))
+        made = {result for op in second for result in self.results(op)}
         carried = [argument for argument in self._next if argument in self._values]
         here = [argument for argument in carried if argument not in counting]
-        here += [result for op in first for result in op.results]
+        here += [result for op in first for result in self.results(op)]
         kept = [value for value in here if value in used and value not in made]
         late = [*counting, *self._late_arguments]
         position = {argument: number for number, argument in enumerate(self._next)}
         return TwoLoops(
             self._loop,
-            Half([position[argument] for argument in carried], first, self._late_barriers()),
-            Half([position[argument] for argument in late], second, self._before_barriers),
+            Half([position[argument] for argument in carried], self._all(first), self._late_barriers()),
+            Half([position[argument] for argument in late], self._all(second), self._before_barriers),
             kept,
         )
+
+    def _all(self, numbers: Iterable[int]) -> list[ir.Operation]:
+        return [self._ops[number] for number in numbers]
 
     def _late_barriers(self) -> dict[ir.Value, ir.Value]:
         """For each result of a barrier that the first half does not have, the value before the barrier."""
@@ -177,10 +185,13 @@ class _LoopHalves:
         inside = value in self._producers or value in self._next
         return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
 
-    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+    def operands(self, op: int) -> Sequence[ir.Value]:
         return self._operands[op]
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
+    def results(self, op: int) -> Sequence[ir.Value]:
+        return list(self._ops[op].results)
+
+    def producer(self, value: ir.Value) -> int | None:
         return self._producers.get(value)
 
     def is_free(self, value: ir.Value) -> bool:
@@ -193,11 +204,11 @@ class _LoopHalves:
             return value in self._values
         return value in self._known.early or value in self._known.arguments
 
-    def may_move(self, op: ir.Operation) -> bool:
-        return may_be_in_either(op)
+    def may_move(self, op: int) -> bool:
+        return may_be_in_either(self._ops[op])
 
-    def may_repeat(self, op: ir.Operation) -> bool:
-        return op in self._early and is_cheap(op)
+    def may_repeat(self, op: int) -> bool:
+        return op in self._early and is_cheap(self._ops[op])
 
 
 def _tested(loop: ir.Operation) -> list[ir.Value]:

@@ -41,40 +41,53 @@ class PlaceResiduals(Pass):
         loop = MicrobatchLoop.of(module)
         body = _Uses(loop)
         stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
-        # All of it is chosen before the first edit, which changes the hash of an operation.
-        for stage, (moved, again) in [(stage, stage.residuals()) for stage in stages]:
-            for op in moved:
-                set_task(op, stage.forward)
-            for op in reversed(again):  # a copy uses the copies of what it is made of
-                copy_into(stage.backward, op)
+        chosen = [(stage, stage.residuals()) for stage in stages]  # all of it before the first edit
+        for stage, (moved, again) in chosen:
+            for number in moved:
+                set_task(body.ops[number], stage.forward)
+            for number in reversed(again):  # a copy uses the copies of what it is made of
+                copy_into(stage.backward, body.ops[number])
 
 
 class _Uses:
-    """The operations of the loop's body.
+    """The operations of the loop's body, numbered in program order.
 
     Attributes:
-        tasks: the task of each operation, in program order.
-        producers: the operation that makes a value.
+        ops: the operations.
+        tasks: the task of each operation.
+        by_task: the operations of each task, but for stage marks.
+        marks: the stage marks.
+        wanted: what the marks at the end of a task take.
         operands: what an operation uses, also in its regions.
+        results: what an operation makes.
+        producers: the operation that makes a value.
         used_by: the tasks that use a value; None is among them where the loop carries it to the next microbatch.
         carried: the values that the last microbatch handed on.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
-        ops, tasks = read_tasks(loop.body)
-        self.tasks: dict[ir.Operation, StageTask | None] = dict(zip(ops, tasks, strict=True))
-        self.producers: dict[ir.Value, ir.Operation] = {result: op for op in ops for result in op.results}
-        self.operands = {op: operands_with_captures(op) for op in ops}
+        self.ops, self.tasks = read_tasks(loop.body)
+        self.marks = {number for number, op in enumerate(self.ops) if boundary.is_mark(op)}
+        self.operands = [operands_with_captures(op) for op in self.ops]
+        self.results = [list(op.results) for op in self.ops]
+        self.producers: dict[ir.Value, int] = {
+            result: number for number, results in enumerate(self.results) for result in results
+        }
+        self.by_task: dict[StageTask | None, list[int]] = {}
+        self.wanted: dict[StageTask, list[ir.Value]] = {}
         self.used_by: dict[ir.Value, set[StageTask | None]] = {
             value: {None} for value in terminator(loop.body).operands
         }
-        for op, task in self.tasks.items():
+        for number, (op, task, operands) in enumerate(zip(self.ops, self.tasks, self.operands, strict=True)):
+            if number in self.marks:
+                self.wanted.setdefault(marked_task(boundary.read(op), loop.stages), []).extend(operands)
+            else:
+                self.by_task.setdefault(task, []).append(number)
             if task is not None:
-                for value in self.operands[op]:
+                for value in operands:
                     self.used_by.setdefault(value, set()).add(task)
         indices = set(loop.indices)
         self.carried = {value for position, value in enumerate(loop.body.arguments) if position not in indices}
-        self.marks = [(op, marked_task(boundary.read(op), loop.stages)) for op in ops if boundary.is_mark(op)]
 
 
 @dataclass(frozen=True)
@@ -85,44 +98,42 @@ class _Stage:
     forward: StageTask
     backward: StageTask
 
-    def residuals(self) -> tuple[list[ir.Operation], list[ir.Operation]]:
+    def residuals(self) -> tuple[list[int], list[int]]:
         """What moves from the backward to the forward, and what the backward computes again, in program order."""
-        tasks = self.body.tasks
-        early, late = (
-            [op for op, task in tasks.items() if task == half and not boundary.is_mark(op)]
-            for half in (self.forward, self.backward)
-        )
+        early, late = (self.body.by_task.get(half, []) for half in (self.forward, self.backward))
         if not early:  # a stage without a forward of its own must not get one
             return [], []
-        wanted = [value for op, task in self.body.marks if task == self.backward for value in op.operands]
-        moved, again = divide(self, late, wanted)
-        return [op for op in tasks if op in moved], self._bounded([op for op in tasks if op in again])
+        moved, again = divide(self, late, self.body.wanted.get(self.backward, []))
+        return sorted(moved), self._bounded(sorted(again))
 
-    def _bounded(self, again: Sequence[ir.Operation]) -> list[ir.Operation]:
+    def _bounded(self, again: Sequence[int]) -> list[int]:
         """The operations of `again` without long chains: of a chain that is too long, one value is kept as a residual.
 
         XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
         and computed, once for each of its values.
         """
-        lengths: dict[ir.Operation, int] = {}
+        lengths: dict[int, int] = {}
         for op in again:
             producers = (self.producer(value) for value in self.operands(op))
             length = 1 + sum(lengths.get(each, 0) for each in producers if each is not None)
             if length <= MOST_RECOMPUTED:
                 lengths[op] = length
-        found: list[ir.Operation] = []
+        found: list[int] = []
         needed: set[ir.Value] = set()
         for op in reversed(lengths):
-            used_by = (self.body.used_by.get(result, set()) for result in op.results)
-            if not needed.isdisjoint(op.results) or any(self.backward in tasks for tasks in used_by):
+            used_by = (self.body.used_by.get(result, set()) for result in self.results(op))
+            if not needed.isdisjoint(self.results(op)) or any(self.backward in tasks for tasks in used_by):
                 found.append(op)
                 needed.update(self.operands(op))
         return found[::-1]
 
-    def operands(self, op: ir.Operation) -> Sequence[ir.Value]:
+    def operands(self, op: int) -> Sequence[ir.Value]:
         return self.body.operands[op]
 
-    def producer(self, value: ir.Value) -> ir.Operation | None:
+    def results(self, op: int) -> Sequence[ir.Value]:
+        return self.body.results[op]
+
+    def producer(self, value: ir.Value) -> int | None:
         return self.body.producers.get(value)
 
     def is_free(self, value: ir.Value) -> bool:
@@ -134,8 +145,9 @@ class _Stage:
         task = None if op is None else self.body.tasks[op]
         return task is not None and task <= self.forward
 
-    def may_move(self, op: ir.Operation) -> bool:
-        return all(self.body.used_by.get(result, set()) <= {self.backward} for result in op.results)
+    def may_move(self, op: int) -> bool:
+        return all(self.body.used_by.get(result, set()) <= {self.backward} for result in self.results(op))
 
-    def may_repeat(self, op: ir.Operation) -> bool:
-        return self.body.tasks[op] == self.forward and is_cheap(op) and not boundary.is_mark(op)
+    def may_repeat(self, op: int) -> bool:
+        body = self.body
+        return body.tasks[op] == self.forward and op not in body.marks and is_cheap(body.ops[op])

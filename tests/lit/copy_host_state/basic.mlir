@@ -1,4 +1,4 @@
-// RUN: jaxpp-opt %s -p insert-transfers | filecheck %s
+// RUN: jaxpp-opt %s -p insert-transfers,copy-host-state | filecheck %s
 
 // A weight that lives in the memory of the host: mesh 0 copies it to its devices right before the first call that reads
 // it, and the new one back right after the call that makes it. What only passes through stays where it is.
@@ -11,9 +11,9 @@
 // CHECK-NEXT:    %[[N:.*]] = call @after_0(%[[L]], %[[F]]) {
 // CHECK-NEXT:    %[[S:.*]] = call @[[STORE:.*]](%[[N]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    return %[[S]], %[[F]], %[[V]]
-// CHECK:       func.func private @[[LOAD]](%[[A:.*]]: tensor<f32> {mhlo.memory_kind = "pinned_host"}) -> tensor<f32> attributes {jaxpp.kind = "before"}
-// CHECK-NEXT:    return %[[A]]
 // CHECK:       func.func private @[[STORE]](%[[A:.*]]: tensor<f32>) -> (tensor<f32> {mhlo.memory_kind = "pinned_host"}) attributes {jaxpp.kind = "after"}
+// CHECK-NEXT:    return %[[A]]
+// CHECK:       func.func private @[[LOAD]](%[[A:.*]]: tensor<f32> {mhlo.memory_kind = "pinned_host"}) -> tensor<f32> attributes {jaxpp.kind = "before"}
 // CHECK-NEXT:    return %[[A]]
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %w: tensor<f32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"}, %v: tensor<f32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"})
