@@ -74,13 +74,19 @@ class _Copies:
                 end.operands[number] = self._copy("store", value, _elsewhere(entry), _kept(entry), ip)
         places = {op: place for place, op in enumerate(operations(self._block))} if here else {}
         back = {(places[end], number) for number, _ in stored} if here else set[tuple[int, int]]()
-        for value, entry in here.items():
-            uses = [(use.owner.operation, use.operand_number) for use in value.uses]
-            uses = [(op, number) for op, number in uses if (places[op], number) not in back]
+        # All uses before the first edit, which changes the hash of an operation.
+        read: dict[ir.Value, list[tuple[int, int, ir.Operation]]] = {value: [] for value in here}
+        for value, uses in read.items():
+            for use in value.uses:
+                place = places[use.owner.operation], use.operand_number
+                if place not in back:
+                    uses.append((*place, use.owner.operation))
+        for value, uses in read.items():
             if uses:
-                first = min((op for op, _ in uses), key=places.__getitem__)
-                loaded = self._copy("load", value, _kept(entry), _elsewhere(entry), ir.InsertionPoint(first))
-                for op, number in uses:
+                _, _, first = min(uses, key=lambda use: use[:2])
+                ip = ir.InsertionPoint(first)
+                loaded = self._copy("load", value, _kept(here[value]), _elsewhere(here[value]), ip)
+                for _, number, op in uses:
                     op.operands[number] = loaded
 
     def _copy(self, name: str, value: ir.Value, source: Entry, target: Entry, ip: ir.InsertionPoint) -> ir.Value:
