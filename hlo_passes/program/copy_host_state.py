@@ -63,7 +63,7 @@ class _Copies:
         arguments, results = at.argument_attributes(self._function), at.result_attributes(self._function)
         end = terminator(self._block)
         stored = [(number, entry) for number, entry in enumerate(results) if at.MEMORY in entry]
-        here = {
+        here: dict[ir.Value, Entry] = {
             value: entry for value, entry in zip(self._block.arguments, arguments, strict=True) if at.MEMORY in entry
         }
         for number, entry in stored:
