@@ -4,8 +4,9 @@
     python benchmarks/passes.py [--module gpt.mlir] [--sizes 8x64,16x128,32x256,64x512] [--repeat 3]
     python benchmarks/passes.py --gpt 96x48x64 --sizes "" --repeat 1    # GPT-3: layers x stages x microbatches
 
-Prints one table: a row per pass, a column per module, milliseconds (the minimum over the repetitions: a pass is
-deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should not grow.
+Prints one table: a row per pass, a column per module, milliseconds of the processor (the minimum over the repetitions:
+a pass is deterministic, what varies is the machine), and microseconds per task for the synthetic modules, which should
+not grow.
 """
 
 import argparse
@@ -33,7 +34,7 @@ from jaxpp.lowering import lower
 
 
 class Clock:
-    """An observer that keeps the least time of each pass, in seconds."""
+    """An observer that keeps the least time of each pass, in seconds of the processor."""
 
     def __init__(self) -> None:
         self.best: dict[str, float] = {}
@@ -41,11 +42,11 @@ class Clock:
 
     def before(self, step: Pass, module: ir.Module) -> None:
         """Start the clock."""
-        self._start = time.perf_counter()
+        self._start = time.process_time()
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Keep the least time."""
-        elapsed = time.perf_counter() - self._start
+        elapsed = time.process_time() - self._start
         self.best[step.name] = min(elapsed, self.best.get(step.name, elapsed))
 
 

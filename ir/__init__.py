@@ -1,1 +1,1 @@
-"""What the passes share: attributes, marks, functions, outlining, source locations."""
+"""The ground floor: what modules say, and what is known of their operations."""

@@ -18,7 +18,7 @@ ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_
 
 
 class MicrobatchRows(NamedTuple):
-    """Microbatch m writes row `start + step * m` along `dimension`."""
+    """Says that microbatch m writes row `start + step * m` along `dimension`."""
 
     dimension: int
     start: int
@@ -48,7 +48,7 @@ class Accumulator:
     microbatches: dict[int, list[int]] = field(default_factory=dict)
 
     def part(self, mesh: int, ip: ir.InsertionPoint) -> ir.Value:
-        """The accumulator of `mesh`; the first is the loop's own, the others of a sum start from zero."""
+        """Return the accumulator of `mesh`: the first starts from the initial value, others of a sum from zero."""
         if mesh not in self.parts:
             zero = bool(self.parts) and self.operator == ADD
             self.parts[mesh] = self.initial
@@ -58,14 +58,14 @@ class Accumulator:
         return self.parts[mesh]
 
     def update(self, mesh: int, microbatch: int, value: ir.Value) -> None:
-        """A task of `microbatch` on `mesh` made `value` of that mesh's accumulator."""
+        """Note that a task of `microbatch` on `mesh` has updated that mesh's accumulator to `value`."""
         self.parts[mesh] = value
         self.microbatches.setdefault(mesh, []).append(microbatch)
 
     def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
-        """All parts combined, beginning with those of the home meshes of the last stage that updates it."""
+        """Combine all parts, beginning with those on the home meshes of the last stage that updates the accumulator."""
         order = dict.fromkeys(mesh for stage in reversed(self.stages) for mesh in homes[stage] if mesh in self.parts)
-        if not order:  # the schedule leaves out all that would add to it
+        if not order:  # the schedule leaves out all tasks that would add to it
             return self.initial
         first, *others = order
         total = self.parts[first]
@@ -108,7 +108,7 @@ def find_accumulators(loop: MicrobatchLoop, functions: Mapping[str, ir.Operation
 def _follow(
     loop: MicrobatchLoop, functions: Mapping[str, ir.Operation], position: int, accumulator: Accumulator
 ) -> bool:
-    """Follow the accumulator from task to task; whether each only updates it, and the last one's is handed on."""
+    """Follow the accumulator from task to task; returns whether each only updates it, and the loop carries it."""
     while True:
         use = _only_use(accumulator.values[-1])
         if use is None:
@@ -127,13 +127,13 @@ def _follow(
 
 
 def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumulator: Accumulator) -> int | None:
-    """The result number of what a task makes of the accumulator `value`, if it only updates it."""
+    """Return which result of a task is the updated accumulator `value`; None if the task does more than update it."""
     while (use := _only_use(value)) is not None:
         op = use.owner.operation
         if op.name == "func.return":
             return use.operand_number
         if op.name != "sdy.sharding_constraint":
-            # Two rows may be the same one: then the later write counts.
+            # Two writes may be of the same row: then their order matters.
             if (
                 op.name not in (ADD, MAXIMUM, INSERT)
                 or (accumulator.operator or op.name) != op.name
@@ -150,7 +150,7 @@ def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumula
 
 
 def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> MicrobatchRows | None:
-    """The row that a microbatch writes; None unless `op` writes one whole row, a different one for each microbatch."""
+    """Return the row that a microbatch writes; None unless `op` writes one whole row, another for each microbatch."""
     whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
     moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
     if len(moving) != 1 or written != [*whole[: moving[0]], 1, *whole[moving[0] + 1 :]]:

@@ -13,7 +13,7 @@ FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
 
 @dataclass(frozen=True)
 class Boundary:
-    """What one mark says: stage `stage` ends here (`forward`), or its gradient enters here (`backward`)."""
+    """Says that stage `stage` ends here (`forward`), or that its gradient enters here (`backward`)."""
 
     stage: int
     phase: str

@@ -1,4 +1,4 @@
-"""Makes operations, and lets a new one take over what the old one said: its sharding, its task, its location."""
+"""Builders of operations. A new operation inherits the sharding, the task and the location of the one it replaces."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
@@ -64,7 +64,7 @@ def combine(operator: str, values: Sequence[ir.Value], ip: ir.InsertionPoint, lo
 
 
 def sharded(value: ir.Value, sharding: ir.Attribute | None, source: ir.Value | None = None) -> ir.Value:
-    """`value`, the result of a new operation, with this sharding (none: no mesh), and the task that makes `source`."""
+    """Give a new operation's result a sharding (none: no mesh), and the task that makes `source`; returns `value`."""
     op = ir.OpResult(value).owner.operation
     if source is not None:
         inherit_task(op, defining_op(source))

@@ -93,7 +93,7 @@ class Constants:
 
 
 def is_all_true(value: ir.Value) -> bool:
-    """Whether `value` is a mask that lets everything through."""
+    """Whether `value` is a mask that is true everywhere."""
     op = defining_op(value)
     while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint"):
         value = op.operands[0]

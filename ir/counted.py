@@ -26,7 +26,7 @@ def constant_integer(value: ir.Value) -> int | None:
 
 
 def handed_on(argument: ir.Value) -> ir.Value | None:
-    """What a loop starts with, for an argument of its test or body that the body returns as it is; None for others."""
+    """The initial value of a carried value that the loop's body hands on unchanged, given its argument; else None."""
     block, number = ir.BlockArgument(argument).owner, ir.BlockArgument(argument).arg_number
     loop = block.owner.operation
     if loop.name != "stablehlo.while":
@@ -99,7 +99,7 @@ def _integer_width(value: ir.Value) -> int:
 
 @dataclass(frozen=True)
 class _Test:
-    """When a loop goes on: how a carried value, to which each trip adds `step`, compares to `limit`."""
+    """Says when a loop goes on: a carried value, to which each trip adds `step`, compares so to `limit`."""
 
     position: int
     start: int

@@ -1,4 +1,4 @@
-"""What is wrong with a module, as its user reads it."""
+"""The errors that say what is wrong with a module, in words for its user."""
 
 from jaxlib.mlir import ir
 

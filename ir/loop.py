@@ -94,7 +94,7 @@ class MicrobatchLoop:
         return made
 
     def write(self) -> None:
-        """Write this on the loop, as `jaxpp.microbatch_loop`."""
+        """Write these fields on the loop, as `jaxpp.microbatch_loop`."""
         self.op.attributes[at.LOOP] = ir.DictAttr.get(
             {
                 "length": at.i64(self.length),

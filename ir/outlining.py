@@ -35,8 +35,8 @@ def outline(
     where they are, untouched: cheap ones may be cloned into several functions.
     """
     made = {result for op in ops for result in op.results}
-    used = [value for op in ops for value in operands_with_captures(op)]
-    arguments = [value for value in dict.fromkeys([*used, *outputs]) if value not in made]
+    used = dict.fromkeys(value for op in ops for value in operands_with_captures(op))
+    arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)

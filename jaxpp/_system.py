@@ -1,4 +1,4 @@
-"""What every room asks of the system, and below all of them: files written whole, a pause for the garbage collector."""
+"""Helpers for all rooms: writing files atomically, pausing the garbage collector."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_file(path: str, data: bytes) -> None:
         if os.path.exists(path):
             os.chmod(temporary, os.stat(path).st_mode & 0o7777)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: no file of half the bytes stays
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
@@ -34,7 +34,7 @@ def write_file(path: str, data: bytes) -> None:
 
 @contextmanager
 def collector_paused() -> Generator[None]:
-    """Pause Python's garbage collector: it would search millions of small tuples for cycles that are not there."""
+    """Pause Python's garbage collector, which would search millions of small tuples for cycles; they have none."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

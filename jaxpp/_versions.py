@@ -1,4 +1,4 @@
-"""The versions of JAX that jaxpp was tried with, and what is said of others."""
+"""The versions of JAX that jaxpp was tried with, and messages about others."""
 
 import functools
 import warnings

@@ -1,4 +1,4 @@
-"""What XLA gets wrong of a module that is right, and what it is given instead."""
+"""Rewrites of correct modules that XLA would compile wrongly."""
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -29,12 +29,5 @@ def module_for_xla(bytecode: bytes) -> ir.Module:
 
 def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> None:
     """Put a constraint between `value`, a result of `op`, and its users."""
-    constraint = ir.Operation.create(
-        "sdy.sharding_constraint",
-        results=[value.type],
-        operands=[value],
-        attributes={"sharding": sharding},
-        ip=ir.InsertionPoint.after(op),
-        loc=op.location,
-    )
-    value.replace_all_uses_except(constraint.results[0], constraint)
+    constrained = sdy.sharding_constraint(value, sharding, ip=ir.InsertionPoint.after(op), loc=op.location)
+    value.replace_all_uses_except(constrained, constrained.owner.operation)

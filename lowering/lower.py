@@ -13,6 +13,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import host_callbacks, other_devices, own_copy, source_of_ordered_effect
 from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.kinds import write_operations
 from jaxpp.lowering import arguments as arguments_
 from jaxpp.lowering.arguments import Placer, StaticArguments
@@ -21,7 +22,7 @@ from jaxpp.lowering.locations import source_line
 from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
-from jaxpp.lowering.narrow import Axes, narrow, walk
+from jaxpp.lowering.narrow import Axes, narrow
 from jaxpp.lowering.operations import Operation
 from jaxpp.schedules.errors import ScheduleError
 
@@ -289,8 +290,7 @@ def _check_effects(traced: Any) -> None:
 
 def _check_memory(module: ir.Module, names: Sequence[str], placer: Placer) -> None:
     """Refuse a result that the function itself puts into another memory than that of the devices."""
-    for name, attributes in zip(names, ir.ArrayAttr(_main(module).attributes["res_attrs"]), strict=True):
-        entries = {named.name: named.attr for named in ir.DictAttr(attributes)}
+    for name, entries in zip(names, at.result_attributes(main_of(module)), strict=True):
         if at.MEMORY in entries:
             placer.check_memory(name, ir.StringAttr(entries[at.MEMORY]).value)
 
@@ -299,31 +299,22 @@ def _has_mesh() -> bool:
     return not jax.sharding.get_abstract_mesh().empty
 
 
-def _main(module: ir.Module) -> ir.Operation:
-    return next(op.operation for op in module.body if ir.StringAttr(op.attributes["sym_name"]).value == "main")
-
-
 def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
     """Say how large the meshes are, where they differ: the module's own mesh has each axis in its largest size."""
     if mpmd_mesh.uneven:
         with module.context:
-            i64 = ir.IntegerType.get_signless(64)
-            sizes = [
-                ir.DictAttr.get({name: ir.IntegerAttr.get(i64, size) for name, size in mesh.shape.items()})
-                for mesh in mpmd_mesh.uneven
-            ]
+            shapes = [mesh.shape.items() for mesh in mpmd_mesh.uneven]
+            sizes = [ir.DictAttr.get({name: at.i64(size) for name, size in shape}) for shape in shapes]
             module.operation.attributes[at.MESH_SIZES] = ir.ArrayAttr.get(sizes)
 
 
 def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
     with module.context:
-        i64 = ir.IntegerType.get_signless(64)
-        attributes = list(ir.ArrayAttr(_main(module).attributes["res_attrs"]))
+        main = main_of(module)
+        results = at.result_attributes(main)
         for result, argument in feeds.items():
-            entries = {named.name: named.attr for named in ir.DictAttr(attributes[result])}
-            entries[at.FEEDS] = ir.IntegerAttr.get(i64, argument)
-            attributes[result] = ir.DictAttr.get(entries)
-        _main(module).attributes["res_attrs"] = ir.ArrayAttr.get(attributes)
+            results[result][at.FEEDS] = at.i64(argument)
+        at.set_tables(main, results=results)
 
 
 def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
@@ -344,10 +335,10 @@ def _set_schedule(module: ir.Module, schedule: Any) -> None:
     if schedule is None:
         return
     with module.context:
-        for loop in walk(module.operation):
+        for loop in nested(module.operation):
             if at.LOOP not in loop.attributes:
                 continue
-            entries = {named.name: named.attr for named in ir.DictAttr(loop.attributes[at.LOOP])}
+            entries = at.dictionary(loop.attributes[at.LOOP])
             if ir.StringAttr(entries["schedule"]).value == "":
                 entries["schedule"] = ir.StringAttr.get(_text_for(loop, schedule, ir.IntegerAttr(entries["length"])))
                 loop.attributes[at.LOOP] = ir.DictAttr.get(entries)

@@ -11,7 +11,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
 from jaxpp.lowering.locations import here
 
 FORWARD = "forward"
@@ -87,17 +87,6 @@ def is_array(leaf: Any) -> bool:
     return True
 
 
-def mark_attribute(stage: int, phase: str, name: str) -> ir.Attribute:
-    """`{stage = k : i64, phase = "...", name = "..."}` in the current MLIR context."""
-    return ir.DictAttr.get(
-        {
-            "stage": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), stage),
-            "phase": ir.StringAttr.get(phase),
-            "name": ir.StringAttr.get(name),
-        }
-    )
-
-
 mark_p = Primitive("jaxpp_mark")
 mark_p.multiple_results = True
 
@@ -140,7 +129,7 @@ def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[lis
 
 def _lower(_: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str) -> list[ir.Value]:
     barrier = stablehlo.OptimizationBarrierOp(list(values))
-    barrier.operation.attributes[at.BOUNDARY] = mark_attribute(stage, phase, name)
+    boundary.write(barrier.operation, boundary.Boundary(stage, phase, name))
     return list(barrier.results)
 
 

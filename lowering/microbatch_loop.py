@@ -296,7 +296,7 @@ def _lower(ctx: mlir.LoweringRuleContext, *values: ir.Value, body: ClosedJaxpr, 
     while loop.name == "sdy.sharding_constraint":  # a result has a sharding where mesh axes are Explicit
         loop = loop.operands[0].owner
     attribute: dict[str, ir.Attribute] = {
-        "length": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), length),
+        "length": at.i64(length),
         "schedule": ir.StringAttr.get(schedule),
     }
     loop.attributes[at.LOOP] = ir.DictAttr.get(attribute)

@@ -1,6 +1,5 @@
 """Narrows a module over the whole mesh to one that serves every submesh."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +7,8 @@ import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import nested
 from jaxpp.lowering import other_meshes
 from jaxpp.lowering.locations import source_line
 from jaxpp.lowering.other_meshes import SHARDINGS
@@ -70,7 +71,7 @@ def narrow(module: ir.Module, axes: Axes) -> None:
             mesh that can't be expressed by the axes of this one; names the user's line.
     """
     with module.context, ir.Location.unknown():
-        operations = list(walk(module.operation))
+        operations = list(nested(module.operation))
         other_meshes.onto(operations, list(zip(axes.names, axes.sizes, strict=True)))
         for op in operations:
             _refuse_mpmd_sharding(op, axes)
@@ -80,15 +81,6 @@ def narrow(module: ir.Module, axes: Axes) -> None:
         _one_mesh(module, meshes, axes)
         i32 = ir.IntegerType.get_signless(32)
         module.operation.attributes["mhlo.num_partitions"] = ir.IntegerAttr.get(i32, axes.devices)
-
-
-def walk(op: ir.Operation) -> Iterator[ir.Operation]:
-    """Every operation inside `op`, in order."""
-    for region in op.regions:
-        for block in region:
-            for inner in block:
-                yield inner.operation
-                yield from walk(inner.operation)
 
 
 def _refuse_mpmd_sharding(op: ir.Operation, axes: Axes) -> None:
@@ -103,13 +95,13 @@ def _refuse_mpmd_sharding(op: ir.Operation, axes: Axes) -> None:
 
 
 def _refuse_in_signature(function: ir.Operation, axes: Axes) -> None:
-    for attribute, what in (("arg_attrs", "argument"), ("res_attrs", "result")):
-        if attribute not in function.attributes:
-            continue
-        for k, value in enumerate(ir.ArrayAttr(function.attributes[attribute])):
-            entries = ir.DictAttr(value)
-            if "sdy.sharding" in entries and _uses_axis(entries["sdy.sharding"], axes.mpmd_name):
-                raise ValueError(_sharded_over_mpmd(f"{what} {k}", entries["sdy.sharding"], axes))
+    for what, table in (
+        ("argument", at.argument_attributes(function)),
+        ("result", at.result_attributes(function)),
+    ):
+        for k, entries in enumerate(table):
+            if at.SHARDING in entries and _uses_axis(entries[at.SHARDING], axes.mpmd_name):
+                raise ValueError(_sharded_over_mpmd(f"{what} {k}", entries[at.SHARDING], axes))
 
 
 def _sharded_over_mpmd(what: str, sharding: Any, axes: Axes) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxlib.mlir import ir
-from scipy.optimize import linear_sum_assignment
 
 from jaxpp.hlo_passes.loop.transfer import is_by_rows
 from jaxpp.ir import attributes as at
@@ -230,6 +229,8 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
+    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
+
     bytes_of = {
         (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
         for read in reads

@@ -27,7 +27,7 @@ from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.phases import check_unrolled
 from jaxpp.ir.values import defining_op
 
-# The number of an argument of the fused function, or (which call, which result of it) for what stays inside.
+# An operand of a fused call: the number of the function's argument, or (call, result) for a value that stays inside.
 Source: TypeAlias = int | tuple[int, int]
 Signature: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
 
@@ -90,7 +90,7 @@ def _check_adjacent(calls: Sequence[ir.Operation], between: Sequence[ir.Operatio
 
 @dataclass(frozen=True, eq=False)
 class _FusedCalls:
-    """Calls that become one.
+    """Holds calls that become one.
 
     Attributes:
         calls: in their order.
@@ -130,7 +130,7 @@ def _read(calls: list[ir.Operation]) -> _FusedCalls:
 
 
 def _is_shared(value: ir.Value) -> bool:
-    """Whether two operands that are `value` are the same for every microbatch: first values of sums may not be."""
+    """Whether two operands that are `value` now are equal for every microbatch: not so initial values of two sums."""
     op = defining_op(value)
     return op is None or op.name == "func.call"
 
@@ -144,7 +144,7 @@ class _Fused:
     used: dict[tuple[int, int], None] = field(default_factory=dict[tuple[int, int], None])
 
     def add(self, group: _FusedCalls) -> None:
-        """Serve `group` too."""
+        """Let the function serve `group` too."""
         self.groups.append(group)
         self.used.update(dict.fromkeys(sorted(group.used)))
 
@@ -186,7 +186,7 @@ class _Fused:
 def _tasks(
     calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]
 ) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """(kind, stage, microbatch) of the tasks that `calls` are, and for each call the number of its task.
+    """Return (kind, stage, microbatch) of the tasks of `calls`, and for each call the number of its task.
 
     The halves of a backward are one task.
     """

@@ -56,7 +56,7 @@ class InferPlacement(Pass):
         _Regroup(module, graph, place(graph)).run()
 
 
-# What the group of an operation is called for: (phase, meshes, level). A level waits for what those before it make.
+# Names a group: (phase, meshes, level). The operations of a level need values of the levels before it.
 Key = tuple[str, Meshes, int]
 
 
@@ -147,7 +147,7 @@ class _Regroup:
         The norm of all gradients, say: not together with the update of one mesh, which the others would wait for too.
         """
         early: set[Node] = set()
-        # What waits for an operation that is rematerialised: the meshes, and the groups of early operations.
+        # The waiting users of an operation that is rematerialised: the meshes, and the groups of early operations.
         waiting: dict[Node, tuple[Meshes, set[Key]]] = {}
         for node in reversed(self._graph.ops):
             meshes: Meshes = 0

@@ -1,8 +1,7 @@
 """`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
@@ -48,8 +47,8 @@ class InsertTransfers(Pass):
         plan = _Plan(main, meshes)
         plan.read(steps)
         writer = _Writer(module, main, plan.channels)
-        for mesh, line in enumerate(plan.lines):
-            writer.write(mesh, line)
+        for line in plan.lines:
+            writer.write(line)
         main.erase()
 
 
@@ -73,21 +72,29 @@ class _Border(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """An operation that the mesh runs; on one of several meshes, a copy of it."""
+    """An operation that a mesh runs: a call that moves there, or a copy of a constant or of a call of several meshes.
+
+    Attributes:
+        op: the operation in `@main`.
+        mesh: the mesh.
+        renamed: (number, value) of the operands that have another name on the mesh.
+        copies: what `op` makes, if the mesh runs a copy of it; None if it moves.
+        sends: for each value of `op` that the mesh sends the channels, in the order in which other meshes need it.
+    """
 
     op: ir.Operation
-    operands: Sequence[ir.Value]
-    results: Sequence[ir.Value]
-    copied: bool
+    mesh: int
+    renamed: Sequence[tuple[int, ir.Value]]
+    copies: Sequence[ir.Value] | None
+    sends: dict[ir.Value, list[int]]
 
 
 @dataclass(slots=True)
 class _Receive:
-    """A value that comes from the mesh `source`."""
+    """A value that comes from another mesh."""
 
     value: ir.Value
     channel: int
-    source: int
 
 
 @dataclass(slots=True)
@@ -95,18 +102,20 @@ class _Line:
     """What one mesh runs, in order, in terms of the values of `@main`.
 
     Attributes:
+        mesh: the mesh.
         arguments: the arguments of its function.
         results: the results of its function.
         steps: constants and calls, and what it receives.
-        sends: for each value that it sends, the (channel, mesh) to which, in the order in which they need it.
-        known: the values that it has so far.
+        sends: for each argument that it sends the channels, in the order in which other meshes need it.
+        renamed: the values that have another name there: arguments, what it receives, what copies make.
     """
 
-    arguments: list[_Border]
-    results: list[_Border]
+    mesh: int
+    arguments: list[_Border] = field(default_factory=list[_Border])
+    results: list[_Border] = field(default_factory=list[_Border])
     steps: list[_Run | _Receive] = field(default_factory=list[Any])
-    sends: dict[ir.Value, list[tuple[int, int]]] = field(default_factory=dict[ir.Value, Any])
-    known: set[ir.Value] = field(default_factory=set[ir.Value])
+    sends: dict[ir.Value, list[int]] = field(default_factory=dict[ir.Value, Any])
+    renamed: set[ir.Value] = field(default_factory=set[ir.Value])
 
 
 class _Plan:
@@ -114,16 +123,19 @@ class _Plan:
 
     Attributes:
         lines: what each mesh runs.
-        channels: the attribute of each channel.
+        channels: the attributes of the send and the receive on each channel.
     """
 
     def __init__(self, main: ir.Operation, meshes: int) -> None:
-        self.lines = [_Line([], []) for _ in range(meshes)]
-        self.channels: list[ir.Attribute] = []
+        self.lines = [_Line(mesh) for mesh in range(meshes)]
+        self.channels: list[dict[str, ir.Attribute]] = []
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._main = main
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
-        self._home: dict[ir.Value, int] = {}
+        self._moved: dict[ir.Value, _Run] = {}
+        self._sources: dict[ir.Value, _Run | _Line] = {}
+        """Where an argument, or what several meshes make, is sent from."""
         self._constants: dict[ir.Value, ir.Operation] = {}
         self._read_arguments()
         self._read_results()
@@ -137,8 +149,8 @@ class _Plan:
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
                 self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                self.lines[mesh].known.add(here)
-                self._home.setdefault(here, mesh)
+                self.lines[mesh].renamed.add(here)
+                self._sources.setdefault(here, self.lines[mesh])
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -163,10 +175,9 @@ class _Plan:
                 self._add_other(op)
             else:
                 self._add(op, meshes)
-        for mesh, line in enumerate(self.lines):
-            for value in (border.value for border in line.results):
-                if value not in line.known:
-                    self._provide(value, mesh)
+        for line in self.lines:
+            for border in line.results:
+                self._is_renamed(border.value, line)
 
     def _add_other(self, op: ir.Operation) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
@@ -177,73 +188,81 @@ class _Plan:
 
     def _add(self, call: ir.Operation, meshes: Sequence[int]) -> None:
         operands, results = list(call.operands), list(call.results)
-        run = _Run(call, operands, results, copied=len(meshes) > 1)
-        for mesh in meshes:
-            line = self.lines[mesh]
-            for value in operands:
-                if value not in line.known:
-                    self._provide(value, mesh)
+        copies = results if len(meshes) > 1 else None
+        for line in (self.lines[mesh] for mesh in meshes):
+            renamed = [each for each in enumerate(operands) if self._is_renamed(each[1], line)]
+            run = _Run(call, line.mesh, renamed, copies, {})
             line.steps.append(run)
-            line.known.update(results)
-        self._home.update(dict.fromkeys(results, meshes[0]))
+            if copies is None:
+                self._moved.update(dict.fromkeys(results, run))
+                continue
+            line.renamed.update(copies)
+            for value in copies:
+                self._sources.setdefault(value, run)
 
-    def _provide(self, value: ir.Value, mesh: int) -> None:
-        """Let `mesh` make a constant, or receive another value."""
-        line = self.lines[mesh]
-        line.known.add(value)
-        constant = self._constants.get(value)
-        if constant is not None:
-            line.steps.append(_Run(constant, [], [value], copied=True))
-            return
-        source = self._home.get(value)
+    def _is_renamed(self, value: ir.Value, line: _Line) -> bool:
+        """Whether `value` has another name on a mesh, which makes or receives it now unless it is there."""
+        run = self._moved.get(value)
+        if run is not None and run.mesh == line.mesh:
+            return False
+        if value not in line.renamed:
+            line.renamed.add(value)
+            constant = self._constants.get(value)
+            if constant is not None:
+                line.steps.append(_Run(constant, line.mesh, (), (value,), {}))
+            else:
+                self._transfer(value, run or self._sources.get(value), line)
+        return True
+
+    def _transfer(self, value: ir.Value, source: _Run | _Line | None, line: _Line) -> None:
         if source is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
-            raise PassError(f"{what} that mesh {mesh} needs is on no mesh", location=where.location)
-        channel = len(self.channels)
-        self.channels.append(stablehlo.ChannelHandle.get(channel, 1))
-        self.lines[source].sends.setdefault(value, []).append((channel, mesh))
-        line.steps.append(_Receive(value, channel, source))
+            raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
+        hop, channel = (source.mesh, line.mesh), len(self.channels)
+        if hop not in self._pairs:
+            self._pairs[hop] = ir.Attribute.parse(f"dense<[[{hop[0]}, {hop[1]}]]> : tensor<1x2xi64>")
+        handle = stablehlo.ChannelHandle.get(channel, 1)
+        self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[hop]})
+        source.sends.setdefault(value, []).append(channel)
+        line.steps.append(_Receive(value, channel))
 
 
 class _Writer:
     """Writes the functions of the meshes in front of `@main`, whose calls move there."""
 
-    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[ir.Attribute]) -> None:
+    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[dict[str, ir.Attribute]]) -> None:
         self._module = module
         self._main = main
         self._channels = channels
         self._shardings = Shardings(module)
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
         self._token_type = ir.Type.parse("!stablehlo.token")
         self._unknown = ir.Location.unknown()
 
-    def write(self, mesh: int, line: _Line) -> None:
+    def write(self, line: _Line) -> None:
         """Write the function of one mesh."""
-        block = body_of(self._function(mesh, line))
+        block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._token = self._make("stablehlo.create_token", [], [], {}).results[0]
         local: dict[ir.Value, ir.Value] = {}
         local.update(zip((border.value for border in line.arguments), block.arguments, strict=True))
-        self._send(mesh, line, local, local.keys())
+        self._send(line.sends, local)
         for step in line.steps:
             if isinstance(step, _Receive):
-                local[step.value] = self._receive(step, mesh)
+                local[step.value] = self._receive(step)
             else:
-                self._run(step, mesh, block, local)
-                self._send(mesh, line, local, step.results)
+                self._run(step, block, local)
+                self._send(step.sends, local)
         returned = [local.get(border.value, border.value) for border in line.results]
         ir.Operation.create("func.return", operands=returned, ip=self._ip, loc=self._unknown)
 
-    def _function(self, mesh: int, line: _Line) -> ir.Operation:
+    def _function(self, line: _Line) -> ir.Operation:
         """The function of a mesh, without its body."""
         inputs = [_type(border) for border in line.arguments]
         outputs = [border.value.type for border in line.results]
-        attributes = {at.MESH: at.i64(mesh)}
-        function = create(
-            self._module, f"mesh_{mesh}", inputs, outputs, attributes, visibility="public", before=self._main
-        )
+        name, attributes = f"mesh_{line.mesh}", {at.MESH: at.i64(line.mesh)}
+        function = create(self._module, name, inputs, outputs, attributes, visibility="public", before=self._main)
         arguments = [self._entry(at.ARGUMENT, border) for border in line.arguments]
         at.set_tables(function, arguments, [self._entry(at.RESULT, border) for border in line.results])
         return function
@@ -262,36 +281,33 @@ class _Writer:
             entry[at.MEMORY] = border.memory
         return entry
 
-    def _run(self, step: _Run, mesh: int, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
+    def _run(self, step: _Run, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
         """Move or copy an operation to the end of `block`, and let it use the `local` values."""
         op = step.op
-        if step.copied:
+        if step.copies is not None:
             op = op.clone(self._ip).operation
-            local.update(zip(step.results, op.results, strict=True))
+            local.update(zip(step.copies, op.results, strict=True))
         else:
             block.append(op)
         operands = op.operands
-        for number, value in enumerate(step.operands):
-            new = local.get(value)
-            if new is not None:
-                operands[number] = new
+        for number, value in step.renamed:
+            operands[number] = local[value]
         if at.MESHES in op.attributes:
             del op.attributes[at.MESHES]
-            op.attributes[at.MESH] = at.i64(mesh)
+            op.attributes[at.MESH] = at.i64(step.mesh)
 
-    def _send(self, mesh: int, line: _Line, local: Mapping[ir.Value, ir.Value], values: Iterable[ir.Value]) -> None:
-        """Send those of `values` that other meshes need: last the one that is needed first."""
-        sent = [(line.sends[value], local.get(value, value)) for value in values if value in line.sends]
-        for targets, value in sorted(sent, key=itemgetter(0), reverse=True):
-            for channel, target in targets:
-                attributes = self._channel(channel, mesh, target)
-                self._token = self._make("stablehlo.send", [], [value, self._token], attributes).results[0]
+    def _send(self, sends: dict[ir.Value, list[int]], local: Mapping[ir.Value, ir.Value]) -> None:
+        """Send values to the meshes that need them: last the value that is needed first."""
+        for value, channels in reversed(sends.items()):
+            for channel in channels:
+                operands = [local.get(value, value), self._token]
+                self._token = self._make("stablehlo.send", [], operands, self._channels[channel]).results[0]
 
-    def _receive(self, step: _Receive, mesh: int) -> ir.Value:
-        attributes = self._channel(step.channel, step.source, mesh)
+    def _receive(self, step: _Receive) -> ir.Value:
+        attributes = self._channels[step.channel]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
-            attributes[at.SHARDING] = self._received(sharding)
+            attributes = {**attributes, at.SHARDING: self._received(sharding)}
         value, self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes).results
         return value
 
@@ -301,15 +317,6 @@ class _Writer:
         """An operation whose last result is a token."""
         types = [*types, self._token_type]
         return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
-
-    def _channel(self, channel: int, source: int, target: int) -> dict[str, ir.Attribute]:
-        """The attributes of a send or receive."""
-        if (source, target) not in self._pairs:
-            self._pairs[source, target] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
-        return {
-            "channel_handle": self._channels[channel],
-            "source_target_pairs": self._pairs[source, target],
-        }
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""

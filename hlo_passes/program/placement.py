@@ -46,7 +46,7 @@ def _follow_operands(node: Node, sources: dict[Node, dict[Value, None]]) -> None
         bytes_on: dict[Meshes, int] = {}
         for value in found:
             bytes_on[value.node.meshes] = bytes_on.get(value.node.meshes, 0) + value.size
-        # Of equals the first operand's: a sum of accumulators names the home of its stage first.
+        # Among equals, the first operand's mesh wins: a sum of accumulators has the one of its stage's home first.
         node.meshes, node.fixed = max(bytes_on, key=bytes_on.__getitem__), True
 
 
@@ -93,13 +93,13 @@ def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
             argument.node.meshes, argument.node.fixed = meshes, is_one(meshes)
         found[number] = meshes
         value.sinks |= meshes
-    # What only results need is where they are.
+    # A node that only results need is where they are.
     _place_arguments(graph)
     return found
 
 
 def _shared_by_arguments(value: Value) -> Meshes:
-    """One mesh that has all the arguments that a rematerialised value depends on; mesh 0 when there is none."""
+    """Return a mesh that has all arguments on which a rematerialised value depends; mesh 0 if there is none."""
     shared = -1
     work = {value: None}
     for current in (found := list(work)):

@@ -13,7 +13,7 @@ from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.phases import Step
 from jaxpp.ir.values import byte_size, defining_op
 
-# Computing something this small again is cheaper than sending it.
+# In bytes: computing a value of this size again is cheaper than sending it.
 SMALL = 1 << 16
 
 # A set of meshes: bit k stands for mesh k.
@@ -21,7 +21,7 @@ Meshes: TypeAlias = int
 
 
 def each_of(meshes: Meshes) -> Iterator[Meshes]:
-    """Each of these meshes by itself, in ascending order."""
+    """Yield each of these meshes as a set of its own, in ascending order."""
     while meshes:
         yield (mesh := meshes & -meshes)
         meshes ^= mesh
@@ -33,13 +33,13 @@ def numbers(meshes: Meshes) -> list[int]:
 
 
 def is_one(meshes: Meshes) -> bool:
-    """Whether it is exactly one mesh."""
+    """Return whether the set has exactly one mesh."""
     return meshes.bit_count() == 1
 
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """An operation; or, without `op`, where a value comes from: an argument, a block of a stack, a task.
+    """Stands for an operation; or, without `op`, for the source of a value: an argument, a block of a stack, a task.
 
     Attributes:
         op: the operation.
@@ -154,7 +154,7 @@ class PlacementGraph:
         return value
 
     def _value(self, ssa: ir.Value) -> Value:
-        """What stands for `ssa`; what is not known yet is the result of a task."""
+        """Return the graph's value for `ssa`; one that is not known yet is the result of a task."""
         value = self.values.get(ssa)
         if value is None:
             task = defining_op(ssa)

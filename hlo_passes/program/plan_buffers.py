@@ -1,6 +1,6 @@
 """`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -64,8 +64,8 @@ def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
             op.attributes[at.LAST_USE] = lists[last]
             kept.update(operands)
         if name == "func.call":
-            times = Counter(operands) if last else {}
-            once = {number for number in last if times[operands[number]] == 1}
+            distinct = len(set(operands)) == len(operands)
+            once = {number for number in last if distinct or operands.count(operands[number]) == 1}
             called = callee(op)
             dies[called] = once if called not in dies else dies[called] & once
 

@@ -63,13 +63,13 @@ class ShareFunctions(Pass):
             each.split(module, parts, shardings)
 
 
-# What a part computes, and how many equal ones stand before it in its function.
+# Identifies a part: the computation, and how many equal ones stand before it in its function.
 _Label = tuple[Hashable, int]
 
 
 @dataclass
 class _Part:
-    """Results of a function, by number, and how many operations only they need; a result counts as one at least."""
+    """Holds results of a function, by number, and the number of operations that only they need (at least one each)."""
 
     results: list[int]
     work: int

@@ -10,7 +10,7 @@ from jaxpp.ir.values import byte_size
 
 
 class Halves(Protocol):
-    """What `divide` asks about the two halves, whose operations are numbered."""
+    """Answers what `divide` asks about the two halves, whose operations are numbered."""
 
     def operands(self, op: int) -> Sequence[ir.Value]:
         """What `op` uses, also in its regions."""
@@ -42,7 +42,7 @@ class Halves(Protocol):
 
 
 class Division(NamedTuple):
-    """Late operations that become early, and early ones that the late half computes again."""
+    """Holds the late operations that become early, and the early ones that the late half computes again."""
 
     moved: set[int]
     again: set[int]
@@ -102,7 +102,7 @@ class _FlowProblem:
                     self._edges.append((entry + 1, 1, UNCUTTABLE))
             producer = self._halves.producer(value)
             if producer is not None and producer in self._movable:
-                # What moves to the early half takes along what it depends on.
+                # An operation that moves to the early half takes along what it depends on.
                 above = self._nodes[producer]
                 self._edges.extend((node, above, UNCUTTABLE) for node in inside)
         if not self._movable and not self._again:
@@ -114,7 +114,7 @@ class _FlowProblem:
         )
 
     def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
-        """What the late operations use, the movable ones told apart."""
+        """Find the uses by late operations, those of movable ones separately."""
         halves = self._halves
         uses: dict[ir.Value, list[int | None]] = {}
         for op in late:

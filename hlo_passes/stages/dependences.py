@@ -9,7 +9,7 @@ from jaxpp.ir.ops import traits
 
 
 def is_product(op: ir.Operation) -> bool:
-    """Whether `op` is a matrix product, a convolution or the like, or holds one."""
+    """Whether `op` is a matrix product, a convolution or the like, or contains one."""
     return any(traits(each).product for each in (op, *nested(op)))
 
 
@@ -56,18 +56,18 @@ class Dependences:
         arguments = zip(loop.results, test.arguments, body.arguments, strict=True)
         values = zip(loop.operands, terminator(body).operands, strict=True)
         for (result, tested, argument), (first, following) in zip(arguments, values, strict=True):
-            # A result and its argument are ends of one carried value: what depends on one depends on both.
+            # A loop's result and its argument are one carried value: what depends on one depends on both.
             self._read[result] = self._read[tested] = [argument]
             self._read[argument] = [result, first, following, *tests]
         for block in (test, body):
             self._add(operations(block)[:-1], loops)
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
-        """The operations that are none of `loops`, also those inside of these, each with the values that it uses."""
+        """Yield the operations, and those inside of `loops` in place of these, each with the values that it uses."""
         return iter(self._used)
 
     def behind(self, values: Iterable[ir.Value]) -> set[ir.Value]:
-        """`values` and all that they depend on, with the values from outside on which the search ends."""
+        """Return `values` and all values on which they depend, up to those from outside."""
         found = set(values)
         work = list(found)
         while work:
@@ -78,7 +78,7 @@ class Dependences:
         return found
 
     def products(self, values: Collection[ir.Value]) -> set[int]:
-        """The numbers of the products that make any of `values`."""
+        """Return the numbers of the products on which any of `values` depends."""
         made = ((number, op.results) for number, (op, _) in enumerate(self._products))
         return {number for number, results in made if any(result in values for result in results)}
 

@@ -24,7 +24,7 @@ from jaxpp.ir.values import defining_op
 
 _CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where")
 
-# What may make both gradients and can't be divided: its name, and what to write in its place.
+# Operations that may make both gradients and can't be divided, each with what to write in its place.
 _CONSTRUCTS = {
     "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
@@ -102,7 +102,7 @@ class Backward:
             early = needs.behind(awaited)
             if not needs.products(early):
                 early = needs.behind(awaited | needs.inner_products())
-            # What the next microbatch's input gradient reads has to come from this one's.
+            # A value that the next microbatch's input gradient reads has to come from this one's.
             more = {self.returned[n] for value in early & self.carried.keys() for n in self.carried[value]}
             if more <= awaited:
                 break
@@ -124,7 +124,7 @@ def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[
 
 
 def _is_awaited(loop: MicrobatchLoop, call: ir.Operation, result: ir.Value) -> bool:
-    """Whether another task uses `result`, of this microbatch or, as a value that the loop carries, of the next."""
+    """Whether another task uses `result`, in this microbatch or, as a value that the loop carries, in the next."""
     for use in result.uses:
         op = use.owner.operation
         if op.name == "func.call":
@@ -147,7 +147,7 @@ class Halved:
 
 def halve(backward: Backward) -> Halved:
     """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
-    # Only the body of a loop shows which of its products those of the next trip depend on.
+    # Only the body of a loop tells on which of its products those of the next trip depend.
     in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
     values = backward.early(Dependences(backward.ops), in_loops)
     ops = backward.ops
@@ -180,7 +180,7 @@ def _check_apart(backward: Backward) -> None:
 
 
 def may_be_in_either(op: ir.Operation) -> bool:
-    """Whether it makes no difference in which half `op` is: it is no product, and a known operation."""
+    """Whether `op` may be in either half: it is a known operation, and no product."""
     return traits(op).light
 
 

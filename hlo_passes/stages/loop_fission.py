@@ -40,7 +40,7 @@ def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
 
 @dataclass(frozen=True)
 class _Plan:
-    """A loop to divide, and those inside of it that are divided before."""
+    """Plans to divide a loop, after the loops inside of it."""
 
     loop: ir.Operation
     inner: list["_Plan"]
@@ -67,7 +67,7 @@ def _plans(
 
 @dataclass
 class _Known:
-    """What is known of the values of a backward, also inside of its loops.
+    """Holds what is known of the values of a backward, also inside of its loops.
 
     Attributes:
         early: those that the first half makes.
@@ -175,13 +175,13 @@ class _LoopHalves:
         return {result: value for result, value in self._before_barriers.items() if result not in self._values}
 
     def _counting(self, used: Collection[ir.Value]) -> list[ir.Value]:
-        """What the test of the second half reads, and the counters that its body reads."""
+        """Return the carried values that the test of the second half reads, and the counters that its body reads."""
         arguments = list(self._next)
         read = {arguments[position] for position, *_ in counters(self._loop)}.intersection(used)
         return [argument for argument in arguments if argument in read or argument in self._tested]
 
     def _size(self, value: ir.Value) -> int:
-        """What it costs to keep `value`: its bytes; of a value of the body those of all trips, and 1 to write them."""
+        """Return the cost of keeping `value`: its bytes, or for a value of the body those of all trips and 1 more."""
         inside = value in self._producers or value in self._next
         return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
 
@@ -212,7 +212,7 @@ class _LoopHalves:
 
 
 def _tested(loop: ir.Operation) -> list[ir.Value]:
-    """The arguments of the body that stand for what the test reads."""
+    """Return the arguments of the body for the carried values that the test reads."""
     test, body = (region.blocks[0] for region in loop.regions)
     needed = Dependences(operations(test)[:-1]).behind(terminator(test).operands)
     pairs = zip(test.arguments, body.arguments, strict=True)
@@ -220,7 +220,7 @@ def _tested(loop: ir.Operation) -> list[ir.Value]:
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:
-    """For each result of a barrier the value that it was before all barriers."""
+    """Return for each result of a barrier the value before all barriers."""
     before: dict[ir.Value, ir.Value] = {}
     for op in ops:
         if op.name == "stablehlo.optimization_barrier":

@@ -45,7 +45,7 @@ class PlaceResiduals(Pass):
         for stage, (moved, again) in chosen:
             for number in moved:
                 set_task(body.ops[number], stage.forward)
-            for number in reversed(again):  # a copy uses the copies of what it is made of
+            for number in reversed(again):  # in reverse, so that a copy uses those of its operands
                 copy_into(stage.backward, body.ops[number])
 
 
@@ -99,15 +99,15 @@ class _Stage:
     backward: StageTask
 
     def residuals(self) -> tuple[list[int], list[int]]:
-        """What moves from the backward to the forward, and what the backward computes again, in program order."""
+        """Return what moves from the backward to the forward and what the backward recomputes, in program order."""
         early, late = (self.body.by_task.get(half, []) for half in (self.forward, self.backward))
-        if not early:  # a stage without a forward of its own must not get one
+        if not early:  # a stage without a forward function must not get one
             return [], []
         moved, again = divide(self, late, self.body.wanted.get(self.backward, []))
         return sorted(moved), self._bounded(sorted(again))
 
     def _bounded(self, again: Sequence[int]) -> list[int]:
-        """The operations of `again` without long chains: of a chain that is too long, one value is kept as a residual.
+        """Return `again` without long chains: of a chain that is too long, one value is kept as a residual.
 
         XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
         and computed, once for each of its values.

@@ -60,7 +60,7 @@ class SplitBackward(Pass):
         sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
         calls = [op for op in operations(loop.body) if op.name == "func.call"]
         split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
-        # All of it before the first edit: the calls use one another's results.
+        # All is decided before the first edit: the calls use one another's results.
         mesh, backwards = MeshAxes.of(module), [Backward(loop, by_name[callee(op)], op, sums) for op in split]
         for number, (op, backward) in enumerate(zip(split, backwards, strict=True)):
             if divide_loops(backward, mesh):

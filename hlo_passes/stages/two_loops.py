@@ -1,4 +1,4 @@
-"""The two loops that a loop is divided into, and the stacks between them."""
+"""Writes the two loops into which a loop is divided, and the stacks between them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Half:
 
 @dataclass(frozen=True)
 class TwoLoops:
-    """How `loop` is divided: two loops of as many trips. The first one stacks the values `kept` for the second."""
+    """Divides `loop` into two loops of as many trips. The first one stacks the values `kept` for the second."""
 
     loop: ir.Operation
     first: Half
@@ -43,7 +43,7 @@ class TwoLoops:
 
     def write(self, mesh: MeshAxes | None) -> ir.Operation:
         """Write both in front of the loop, which nobody uses afterwards; returns the first."""
-        counter = counter_of_test(self.loop)  # of all counters the one that both loops carry, and that never wraps
+        counter = counter_of_test(self.loop)  # the one counter that both loops carry, and that never wraps around
         first = _Writer(self.loop, self.first, mesh)
         first.open(self.kept)
         first.clone()
@@ -60,7 +60,7 @@ class TwoLoops:
 
 
 class _Writer:
-    """One of the two loops, while it is written: it carries the positions of `half`, and then stacks."""
+    """Writes one of the two loops: it carries the positions of `half`, and after these the stacks."""
 
     op: ir.Operation
 
@@ -100,7 +100,7 @@ class _Writer:
         return sharded(written, self._stacked(value))
 
     def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter) -> None:
-        """Read what stands for `value` of the old body from `stack`."""
+        """Read the value that stands for `value` of the old body from `stack`."""
         type_ = _stack_type(value, 1)
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
             row = stablehlo.dynamic_slice(stack, self._place(value, counter), type_.shape)
@@ -130,7 +130,7 @@ class _Writer:
         stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
 
     def _place(self, value: ir.Value, counter: Counter) -> list[ir.Value]:
-        """Where the row of this trip begins in a stack of values like this: the number of the trip, and zeros."""
+        """Return the start indices of this trip's row in a stack of such values: the number of the trip, and zeros."""
         position, start, step = counter
         trip = self._values[loop_body(self._old).arguments[position]]
         if start:
@@ -145,11 +145,11 @@ class _Writer:
         return sharded(made, self._stacked(value))
 
     def _sharding(self, value: ir.Value) -> ir.Attribute | None:
-        """That of `value`; None where a mesh is one device."""
+        """Return the sharding of `value`; None where a mesh is one device."""
         return None if self._mesh is None else self._mesh.attribute(self._mesh.read(value))
 
     def _stacked(self, value: ir.Value) -> ir.Attribute | None:
-        """That of a stack of values like this."""
+        """Return the sharding of a stack of values like this; None where a mesh is one device."""
         return None if self._mesh is None else self._mesh.attribute([(), *self._mesh.read(value)])
 
 

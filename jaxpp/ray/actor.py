@@ -125,7 +125,7 @@ class Actor:
             return self.failure
         try:
             return getattr(self, method)(*args)
-        except Exception as error:
+        except Exception as error:  # of any kind: the driver reports it
             follows = isinstance(error, TransferError)
             first = str(error) if follows else f"{type(error).__name__}: {error}"
             self.failure = Failed("\n".join([first, *getattr(error, "__notes__", ())]), follows)

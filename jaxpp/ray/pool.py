@@ -64,7 +64,7 @@ class Pool:
             self._remotes = [self._create(number) for number in range(actors)]
             self._start(self._remotes)
             self._meet()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: actors that were created must not stay
             self.shutdown()
             raise
 

@@ -1,4 +1,4 @@
-"""The door through which the arguments of a step come in."""
+"""Takes in the arguments of a step: checks them, and places them on the meshes that use them."""
 
 import contextlib
 from collections.abc import Callable, Generator
@@ -65,7 +65,7 @@ class Door:
         return value
 
     def split(self, whole: Any) -> list[Any]:
-        """The arrays of the single meshes, in the order of `places`, around the same buffers."""
+        """Return the arrays of the single meshes, in the order of `places`, around the same buffers."""
         shards = _compat.shards(whole)
         return [
             _compat.join_arrays(piece.aval, piece.sharding, [shards[number] for number in numbers])
@@ -97,7 +97,7 @@ class Door:
 
 @contextlib.contextmanager
 def _implicitly() -> Generator[None]:
-    """`jax.transfer_guard` then treats `jax.device_put` as an implicit transfer: the user has not called it."""
+    """Make `jax.transfer_guard` treat `jax.device_put` as an implicit transfer: it is not the user who calls it."""
     with contextlib.ExitStack() as stack:
         for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard_device_to_device):
             if guard.value in ("log", "disallow"):

@@ -22,7 +22,7 @@ Executables = dict[tuple[str, int], Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FunctionStats:
-    """What the compiler says of one function, for one device.
+    """The compiler's statistics of one function, for one device.
 
     costs: as `jax.stages.Compiled.cost_analysis`; empty where the backend has none.
     """
@@ -33,7 +33,7 @@ class FunctionStats:
 
     @classmethod
     def of(cls, executable: Any) -> "FunctionStats":
-        """The stats of a compiled function, which may be for a device that is not here."""
+        """Return the statistics of a compiled function, which may be for a device of another process."""
         memory = executable.get_compiled_memory_stats()
         try:
             costs = dict(executable.cost_analysis())
@@ -74,7 +74,7 @@ def compile_program(
         try:
             meshes = meshes_of[name]
             made, failure = _compile_function(program, name, meshes, submeshes, options, host_callbacks)
-        except Exception as error:
+        except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for mesh {meshes_of[name][0]}")
             raise
         finally:
@@ -84,7 +84,7 @@ def compile_program(
             failures[name] = failure
 
     workers = max(1, min(len(meshes_of), os.cpu_count() or 1))
-    # What takes longest comes first, so that no thread is left alone with it in the end.
+    # The longest compile comes first, so that no thread is left alone with it in the end.
     names = sorted(meshes_of, key=lambda name: len(program.functions[name].bytecode), reverse=True)
     progress = Progress("compiling stage programs", len(names))
     with contextlib.closing(progress), ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
@@ -95,7 +95,7 @@ def compile_program(
                 for each in done:
                     each.result()
                 progress.report(len(names) - len(pending), running.copy())
-        except BaseException:
+        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if failures:
@@ -117,7 +117,7 @@ def _compile_function(
     options: Mapping[str, Any],
     host_callbacks: Sequence[Any],
 ) -> tuple[Executables, Exception | None]:
-    """The executables of one function: the first is compiled, the others are loaded from it where that works.
+    """Make the executables of one function: the first is compiled, the others are loaded from it where that works.
 
     Also returns the error of a load, unless it says that the backend can't load at all.
     """
@@ -146,7 +146,7 @@ def _load(
     devices: Sequence[Any],
     options: Mapping[str, Any],
 ) -> Any:
-    """The compiled function for other devices, without compiling it. Raises what XLA does for a backend that cannot."""
+    """Load the compiled function for other devices, without compiling it. Raises XLA's error if it can't."""
     cached = _compat.load_from_cache(bytecode, compiled_for, devices, options)
-    # What is not in the cache did not come out of it, so it may be serialized.
+    # An executable that is not in the cache was compiled here, so that it can be serialized.
     return cached or _compat.load_executable(serialized(), devices, options)

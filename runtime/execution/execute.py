@@ -106,14 +106,14 @@ class Executable:
     def run(
         self, arguments: Sequence[Any], observe: Observe, on_start: Callable[[Sequence[Any]], None] | None = None
     ) -> list[jax.Array]:
-        """Run one step slowly, each instruction on its own, followed by `observe`: for traces and tests.
+        """Run one step slowly, calling `observe` after each instruction: for traces and tests.
 
         on_start: called with the registers before the first instruction; arguments may still be on their way.
         """
         return self._run(arguments, self._one_by_one, observe, on_start)
 
     def crosses(self, channel: int) -> bool:
-        """Whether other processes have to do with a transfer."""
+        """Whether other processes take part in a transfer."""
         hop = self.program.hops[channel]
         return self._links is not None and not self._links.is_local(hop.source, hop.target)
 
@@ -149,7 +149,7 @@ class Executable:
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
-        """Know the thread that runs a step."""
+        """Note the thread that runs a step, while it does."""
         self._runner = threading.get_ident()
         try:
             yield
@@ -175,14 +175,14 @@ class Executable:
             self._links.end()
 
     def _fail(self, error: BaseException, label: Label) -> None:
-        """Say where, and let the other processes know."""
+        """Add to the error where it was raised, and tell the other processes."""
         if label:
             error.add_note(_where(label))
         if self._links:
             self._links.fail(error)
 
     def _enter(self, arguments: Sequence[Any]) -> list[Any]:
-        """The registers at the start: constants and arguments in place."""
+        """Return the registers at the start of a step, with constants and arguments."""
         if len(arguments) != self._argument_count:
             raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
         if self._donated and len({*map(id, arguments)}) != len(arguments):
@@ -214,7 +214,7 @@ class Executable:
                 )
 
     def _leave(self, registers: list[Any], arguments: Sequence[Any]) -> list[jax.Array]:
-        """The results. Deletes the arrays of donated arguments."""
+        """Return the results, and delete the arrays of donated arguments."""
         results = self._results.take(registers)
         for number, delete in self._donated.items():
             value = arguments[number]
@@ -223,7 +223,7 @@ class Executable:
         return results
 
     def _find_donated(self) -> dict[int, bool]:
-        """The numbers of the donated arguments, and whether to delete them: not what leaves again as a result."""
+        """Return the numbers of the donated arguments, and whether to delete each: not one that is also a result."""
         leaving = {place for result in self.program.results for place in result.registers}
         return {
             number: leaving.isdisjoint(argument.registers)
@@ -232,7 +232,7 @@ class Executable:
         }
 
     def _make_constants(self, meshes: Iterable[int]) -> dict[int, jax.Array]:
-        """An array for every constant, by register; equal constants of a mesh are one array."""
+        """Make an array for every constant, by register; equal constants of a mesh share one array."""
         made: dict[tuple[int, Any, bytes], jax.Array] = {}
         constants: dict[int, jax.Array] = {}
         for mesh in meshes:

@@ -1,4 +1,4 @@
-"""`jax_debug_nans` and `jax_debug_infs`: which task made the first NaN, or the first infinity."""
+"""For `jax_debug_nans` and `jax_debug_infs`: finds the task that made the first NaN, or the first infinity."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -28,12 +28,12 @@ class InvalidValues:
 
     @classmethod
     def wanted(cls, program: Program) -> "InvalidValues | None":
-        """None if neither `jax_debug_nans` nor `jax_debug_infs` is set, in this thread."""
-        nans, infs = jax.debug_nans.value, jax.debug_infs.value  # reads of the configuration, once a step
+        """Make one, if `jax_debug_nans` or `jax_debug_infs` is set in this thread; else None."""
+        nans, infs = jax.debug_nans.value, jax.debug_infs.value  # the configuration is read once a step
         return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
 
     def look(self, label: Label, made: Iterable[Any], _: object = None) -> None:
-        """Look at what a step made."""
+        """Look at the arrays that an instruction made."""
         self._note(made, lambda: "; ".join(self._where(each, mesh) for mesh, each in label))
 
     def look_at_argument(self, array: Any, name: str) -> None:
@@ -54,7 +54,7 @@ class InvalidValues:
             self._first[kind] = where()
 
     def _kinds(self, array: Any, kinds: Iterable[str]) -> list[str]:
-        """Which of these kinds of values the shards of this process have."""
+        """Return which of these kinds of values are in the shards of this process."""
         if not isinstance(array, jax.Array) or not jnp.issubdtype(array.dtype, jnp.inexact):
             return []
         shards = [_compat.to_host(shard) for shard in _compat.shards(array)]

@@ -1,4 +1,4 @@
-"""What one program sends to other processes and receives from them, step after step."""
+"""The transfers of one program to and from other processes, step after step."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -60,7 +60,7 @@ class Links:
         return {owner for mesh in meshes for owner in self.owners[mesh]} == {self.me}
 
     def stays(self, mesh: int, send: Send) -> tuple[list[int], Parts, list[Any]]:
-        """The pieces that stay in this process, the function that cuts them, and the devices that are to have them."""
+        """Return the pieces that stay in this process, the function that cuts them, and the devices for them."""
         route, near, far = self._route(mesh, send)
         stays = [number for number, pair in enumerate(zip(near, far, strict=True)) if pair == (self.me, self.me)]
         if not stays:
@@ -80,7 +80,7 @@ class Links:
             self._given[argument] = digest(value, dtype, self._step, self._sampling == "all")
 
     def start(self, _: Sequence[Any]) -> list[Any]:
-        """Begin a step: tell the neighbours, and hear of those that have not begun the last one."""
+        """Begin a step: tell the neighbours, and check that they have begun the last one."""
         self._offered.clear()
         self.transport.running.add(self)
         self._step += 1
@@ -94,7 +94,7 @@ class Links:
         return []
 
     def offer(self, mesh: int, send: Send) -> Run:
-        """Offers the pieces that this process makes of an array to the processes that are to have them."""
+        """Offer the pieces that this process makes of an array to the processes that receive them."""
         spec = self.program.registers[mesh][send.operand]
         route, near, far = self._route(mesh, send)
         pieces: list[tuple[int, int, Payload, list[int]]] = []
@@ -120,7 +120,7 @@ class Links:
         return run
 
     def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
-        """Asks the other processes for their pieces of what this mesh receives; also returns which pieces those are."""
+        """Ask the other processes for their pieces of a value for this mesh; also returns which pieces these are."""
         route, near, far = self._route(mesh, receive)
         spec = self.program.registers[mesh][receive.result]
         pieces: list[tuple[int, int, Payload]] = []
@@ -139,7 +139,7 @@ class Links:
         return run, order
 
     def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
-        """Waits for pulled pieces, and puts them and those copied here, the pieces of `order`, together."""
+        """Wait for pulled pieces, and join them with those that were copied here, in the order of `order`."""
         spec = self.program.registers[mesh][receive.result]
         placed = self.shardings.place(spec, (mesh,))
         route, _, far = self._route(mesh, receive)
@@ -161,7 +161,7 @@ class Links:
         return run
 
     def shared(self) -> list[tuple[int, Call, int]]:
-        """(mesh, call, register) of the last result that each mesh computes which this process shares with others."""
+        """The last result, as (mesh, call, register), of each mesh that this process shares with others."""
         found: list[tuple[int, Call, int]] = []
         for mesh, sequence in enumerate(self.program.sequences):
             if self.is_local(mesh) or not self.positions(mesh):
@@ -172,7 +172,7 @@ class Links:
         return found
 
     def finish(self, mesh: int, call: Call) -> Run:
-        """Waits for what a shared mesh computed: the collectives in there need all its processes."""
+        """Wait for the results of a shared mesh: the collectives in its programs need all its processes."""
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 
         def run(values: Sequence[Any]) -> list[Any]:
@@ -215,7 +215,7 @@ class Links:
         return sorted(found - {self.me})
 
     def _route(self, mesh: int, hop: Send | Receive) -> tuple[Route, list[int], list[int]]:
-        """The route of a transfer, and for each piece the owners of its ends, that on `mesh` first."""
+        """Return the route of a transfer, and for each piece the processes at its two ends, that of `mesh` first."""
         route = route_of(self.program, hop.channel, self.owners)
         if isinstance(hop, Send):
             here, there = self.owners[mesh], self.owners[hop.destination]
@@ -226,7 +226,7 @@ class Links:
         return route, [near for near, _ in ends], [far for _, far in ends]
 
     def _groups(self, near: Sequence[int], far: Sequence[int]) -> dict[int, list[int]]:
-        """Which pieces of this process go to or come from each other process."""
+        """Return which pieces go to, or come from, each other process."""
         groups: dict[int, list[int]] = {}
         for number, (here, there) in enumerate(zip(near, far, strict=True)):
             if here == self.me and there != self.me:
@@ -244,7 +244,7 @@ class Links:
 
 
 def _tasks(program: Program) -> dict[int, Call]:
-    """By channel: the call that makes what is sent over it."""
+    """Return by channel the call that makes the value that is sent over it."""
     found: dict[int, Call] = {}
     for sequence in program.sequences:
         made: dict[int, Call] = {}

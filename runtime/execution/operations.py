@@ -21,7 +21,7 @@ def check_operations(program: Program, operations: Operations) -> None:
 
 
 def bound(call: Call, operations: Operations, device: Any, *, wait: bool) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What calls the function of one task: a function of arrays that returns none.
+    """Return a function of arrays that calls the user's function of one task, and returns no arrays.
 
     device: where JAX computes what has no operands.
     wait: until the arrays that the user's function returns are computed, which nobody else gets.

@@ -1,4 +1,4 @@
-"""The one order in which a single thread issues the instructions of all meshes."""
+"""The order in which one thread issues the instructions of all meshes."""
 
 import heapq
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ def merged_order(program: Program, costs: Mapping[str, float] = COSTS, hop: floa
 
 
 def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
-    """`order` with every receive `ahead` calls of its mesh earlier: what is asked for by then arrives meanwhile.
+    """Return `order` with every receive `ahead` calls of its mesh earlier, so that its value arrives during these.
 
     Each one more costs the memory of one value that waits to be used.
     """
@@ -58,7 +58,7 @@ def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
 
 
 class _Merger:
-    """The meshes at one moment of the simulated step."""
+    """The state of the meshes at one moment of the simulated step."""
 
     def __init__(self, program: Program, hop: float) -> None:
         self.hop = hop

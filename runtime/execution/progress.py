@@ -1,4 +1,4 @@
-"""Says on stderr how far a long piece of work is: a bar on a terminal, elsewhere a line now and then."""
+"""Reports the progress of long work on stderr: a bar on a terminal, elsewhere a line now and then."""
 
 import sys
 import time
@@ -39,7 +39,7 @@ class Progress:
         return None if self._is_bar else max(self._next - self._seconds, 0.0)
 
     def report(self, done: int, running: Collection[str]) -> None:
-        """Tell how many pieces are done by now, and which are being done."""
+        """Report how many pieces are done, and which are being done."""
         self._bar.update(done - self._done)
         self._done = done
         if not self._is_bar and self._seconds >= self._next:

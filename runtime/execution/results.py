@@ -15,7 +15,7 @@ from jaxpp.runtime.processes.arrays import batch_copy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a result comes from: the array of a register, or (joined) the shards of several, as (register, shard)."""
+    """The source of a result: the array of a register, or (joined) the shards of several, as (register, shard)."""
 
     register: int
     shards: tuple[tuple[int, int], ...]
@@ -78,7 +78,7 @@ class Results:
         return _Source(0, shards, self._shardings.place(result.spec, meshes, result.stacked))
 
     def _own(self, result: Result, place: tuple[int, int]) -> int:
-        """The register of a result on one mesh, or that of a copy of it when somebody else has it."""
+        """Return the register of a result on one mesh, or that of a copy if somebody else has the array too."""
         number = self._flat.number(*place)
         if number in self._taken:
             self._sources.append(number)

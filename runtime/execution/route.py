@@ -1,4 +1,4 @@
-"""Which part of which shard goes to which device, when a value moves from one mesh to another."""
+"""How a value moves from one mesh to another: which part of which shard goes to which device."""
 
 import functools
 import itertools
@@ -25,7 +25,7 @@ TypeAt = Callable[[int, Sequence[int]], Any]
 
 
 class ShardPiece(NamedTuple):
-    """What one device sends to one other.
+    """The part of a shard that one device sends to another.
 
     source: its position in the mesh that sends.
     target: that of the device that receives, in its mesh.
@@ -40,7 +40,7 @@ class ShardPiece(NamedTuple):
 
 
 class Route:
-    """How a value gets from one mesh to another: the pieces, by target, those of one target in row-major order.
+    """Moves a value from one mesh to another, in `pieces`: by target, those of one target in row-major order.
 
     Where both meshes cut the value alike, every device sends its shard to the one at its position. Otherwise a shard
     that goes to several devices is cut where it is, and one that comes from several is put together where it is
@@ -55,7 +55,7 @@ class Route:
         self.pieces: list[ShardPiece] = []
         self.is_direct = list(sources) == list(targets)
         self._sources = sources
-        alone: Owners = range(-len(sources), 0), range(len(targets))  # each device as if in a process of its own
+        alone: Owners = range(-len(sources), 0), range(len(targets))  # as if each device were a process
         self._owners = alone if owners is None or self.is_direct else owners
         self._grids: dict[int, tuple[list[int], tuple[int, ...]]] = {}
         """For each target that receives pieces: these, and how many of them lie along each dimension."""
@@ -91,16 +91,16 @@ class Route:
 
     @functools.cached_property
     def size(self) -> int:
-        """How many elements all pieces have together."""
+        """The number of elements of all pieces together."""
         return sum(math.prod(piece.shape) for piece in self.pieces)
 
     def _choose(self, holders: Sequence[int], target: int) -> int:
-        """Which of the devices that hold a shard sends it: those in the target's process, or else all, take turns."""
+        """Choose the device that sends a shard: those in the target's process that hold it, or else all, take turns."""
         near = [each for each in holders if self._owners[0][each] == self._owners[1][target]] or holders
         return near[len(self._grids) % len(near)]
 
     def cut(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Makes these pieces of the shards that a process has of the sending mesh, at these positions."""
+        """Return a function that cuts these pieces out of the shards at these positions of the sending mesh."""
         wanted: dict[int, list[tuple[int, Bounds]]] = {}
         whole: list[tuple[int, int]] = []
         for place, number in enumerate(pieces):
@@ -130,7 +130,7 @@ class Route:
         return run
 
     def join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Makes the shards at these positions of the receiving mesh, of these pieces: all those of a process."""
+        """Return a function that makes the shards at these positions of the receiving mesh out of these pieces."""
         firsts = [position for position in positions if position in self._grids]
         others = [position for position in positions if position in self._origins]
         joined = self._join(pieces, firsts, type_at)
@@ -148,7 +148,7 @@ class Route:
         return run
 
     def _join(self, pieces: Sequence[int], positions: Sequence[int], type_at: TypeAt) -> Parts:
-        """Makes the shards of the devices that receive pieces."""
+        """Return a function that makes the shards of the devices that receive pieces."""
         places = {number: place for place, number in enumerate(pieces)}
         joiners: list[tuple[list[int], Callable[..., Any]]] = []
         for position in positions:
@@ -166,7 +166,7 @@ Layout = tuple[TensorSpec, tuple[tuple[str, int], ...], int]
 
 
 def route_of(program: Program, channel: int, owners: Sequence[Sequence[int]] | None = None) -> Route:
-    """The route of what goes over a channel; owners: by mesh the process of each device, where there are several."""
+    """Return the route of a channel; owners: the process of each device by mesh, where there are several processes."""
     hop = program.hops[channel]
     ends = (tuple(owners[hop.source]), tuple(owners[hop.target])) if owners else None
     return _route(_layout(program, hop.source, hop.operand), _layout(program, hop.target, hop.result), ends)
@@ -183,7 +183,7 @@ def _route(source: Layout, target: Layout, owners: Owners | None) -> Route:
 
 
 def _shards(spec: TensorSpec, sizes: Sequence[tuple[str, int]], devices: int) -> list[Bounds]:
-    """What each device of a mesh has of a value."""
+    """Return the part of a value that each device of a mesh has."""
     extents = dict(sizes)
     places = itertools.product(*(range(size) for _, size in sizes)) if sizes else [()] * devices
     return [_shard(spec, extents, dict(zip(extents, place, strict=True))) for place in places]
@@ -214,7 +214,7 @@ def _cutter(cuts: tuple[Bounds, ...], type_: Any) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _joiner(grid: tuple[int, ...], types: tuple[Any, ...]) -> Callable[..., Any]:
-    """Puts parts, in row-major order, together: so many along each dimension."""
+    """Return a function that joins parts in row-major order, so many along each dimension."""
 
     def join(*parts: jax.Array) -> jax.Array:
         for dimension in reversed(range(len(grid))):
@@ -231,7 +231,7 @@ def _itself(part: Any) -> Any:
 
 
 def _compiled(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:
-    """`function`, compiled in another thread: the mesh and the precision that the caller has set are not its own."""
+    """Compile `function` in another thread, where the mesh and the precision that the caller has set don't apply."""
 
     def compile_() -> Callable[..., Any]:
         with jax.enable_x64(True):

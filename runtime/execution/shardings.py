@@ -1,4 +1,4 @@
-"""Where the values of a program live: their shardings on its submeshes."""
+"""The shardings of a program's values on its submeshes."""
 
 import dataclasses
 import itertools
@@ -63,7 +63,7 @@ class SubmeshShardings:
         return _here(self.union((mesh,)))
 
     def union(self, meshes: tuple[int, ...]) -> Mesh:
-        """The mesh of these submeshes' devices, put together along the mpmd axis. At least one must be known.
+        """Return the mesh of these submeshes' devices, joined along the mpmd axis. At least one must be known.
 
         Of submeshes that differ in size it is one long row: their arrays are replicated.
         """
@@ -127,7 +127,7 @@ def _check_memory(mesh: Mesh, meshes: Sequence[int], memory: str) -> None:
 
 
 def _here(mesh: Mesh) -> list[Any]:
-    """The devices of this process, in the order in which an array over `mesh` has its shards."""
+    """Return the devices of this process, in the order in which an array over `mesh` has its shards."""
     return [device for device in mesh.devices.flat if device.process_index == device.client.process_index()]
 
 

@@ -1,4 +1,4 @@
-"""One stage function of the program module as a module of its own, ready to compile."""
+"""Makes a module of one stage function of the program, ready to compile."""
 
 import io
 from collections.abc import Mapping
@@ -94,7 +94,7 @@ def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
 
 
 def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-    """Refuse a shard_map that was traced for what the mesh is not: its axes, or the devices its collectives name."""
+    """Refuse a shard_map that was traced for other axes or devices than those of the mesh."""
     manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
     over = [axis for axis in (manual[number] for number in range(len(manual))) if traced[axis] != sizes[axis]]
     if not over and not any(traits(inner).collective for inner in nested(op)):
@@ -118,7 +118,7 @@ def _has_part(sharding: ir.Attribute) -> bool:
 def _closed(
     attributes: list[dict[str, ir.Attribute]], specs: tuple[TensorSpec, ...], mesh: str
 ) -> list[dict[str, ir.Attribute]]:
-    """The argument or result attributes without ours, and with the sharding that the runtime counts on."""
+    """Return the argument or result attributes without ours, and with the sharding that the runtime expects."""
     closed: list[dict[str, ir.Attribute]] = []
     for attrs, spec in zip(attributes, specs, strict=True):
         kept = {key: value for key, value in attrs.items() if not at.is_ours(key) and key != at.SHARDING}

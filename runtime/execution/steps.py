@@ -44,7 +44,7 @@ NOTHING: Operands = operator.itemgetter(slice(0, 0))
 
 
 class Flat:
-    """The steps of a program, and which register each mesh's register became.
+    """Holds the steps of a program, and the register that stands for each register of a mesh.
 
     numbers: (mesh, the mesh's register) -> register; count: how many there are.
     batched: the Flat whose registers this one shares, where each instruction is to be a step of its own.
@@ -79,7 +79,7 @@ class Flat:
         self.fragile = _fragile(program) if links else set[Place]()
 
     def define(self, places: Sequence[Place]) -> slice:
-        """The registers, side by side, of these (mesh, register)."""
+        """Define the registers of these (mesh, register), side by side."""
         for place in places:
             if place not in self.numbers:
                 self.numbers[place] = self.count
@@ -94,7 +94,7 @@ class Flat:
         return self.numbers[mesh, register]
 
     def reserve(self, count: int) -> slice:
-        """New registers that are no register of a mesh."""
+        """Return new registers that stand for no register of a mesh."""
         self.count += count
         return slice(self.count - count, self.count)
 
@@ -122,7 +122,7 @@ class Flat:
                 self.copies[key] = batch_copy([each.sharding for each in placed])
         operands = getter([self.number(mesh, register) for register in call.operands])
         results = self.define([(mesh, register) for register in call.results])
-        frees = tuple(self.number(mesh, register) for register in call.frees)  # results that nobody uses among them
+        frees = tuple(self.number(mesh, register) for register in call.frees)  # also those of results that nobody uses
         if function.is_operation:
             run = bound(call, self.operations, self.shardings.devices_here(mesh)[0], wait=not self.is_batched)
             self.add(run, operands, results, frees, (mesh, call))
@@ -249,7 +249,7 @@ def flatten(
 
 
 def _fragile(program: Program) -> set[Place]:
-    """What may be donated or deleted while another process still has to fetch it: the user's arrays among it."""
+    """Return the registers whose arrays may be donated or deleted before another process has fetched them."""
     found: set[Place] = set()
     values: list[Any] = [*program.arguments.values(), *program.results]
     for each in values:
@@ -262,7 +262,7 @@ def _fragile(program: Program) -> set[Place]:
 
 
 def getter(numbers: Sequence[int]) -> Operands:
-    """Reads these registers, always as a sequence."""
+    """Return a function that reads these registers, always as a sequence."""
     if len(numbers) > 1:
         return operator.itemgetter(*numbers)
     start = numbers[0] if numbers else 0
@@ -270,7 +270,7 @@ def getter(numbers: Sequence[int]) -> Operands:
 
 
 def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Copy:
-    """Copies an array to the mesh at the other end of the channel, both meshes being this process's."""
+    """Return a function that copies an array to the channel's other mesh; both meshes are this process's."""
     hop = program.hops[channel]
     placed = shardings.place(program.registers[hop.target][hop.result], (hop.target,))
     route = route_of(program, channel)
@@ -287,7 +287,7 @@ def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Cop
 
 
 def _on_shards(cut: Parts, copy: Copy) -> Copy:
-    """`copy` for the parts of the shards of one array."""
+    """Apply `copy` to the parts of the shards of one array."""
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         return copy(cut(_compat.shards(arrays[0])))
@@ -296,12 +296,12 @@ def _on_shards(cut: Parts, copy: Copy) -> Copy:
 
 
 def _after(copy: Copy, run: Copy) -> Copy:
-    """`run` on the copies."""
+    """Return a function that runs `run` on the copies."""
     return lambda arrays: run(copy(arrays))
 
 
 def _both(copy: Copy, run: Copy) -> Copy:
-    """`run`, after `copy` of the same arrays, whose results are returned."""
+    """Return a function that copies arrays, then runs `run` on the same arrays, and returns the copies."""
 
     def both(arrays: Sequence[Any]) -> list[Any]:
         copied = copy(arrays)

@@ -1,1 +1,1 @@
-"""What a program needs, and where its time goes."""
+"""What a program takes: memory, FLOPs, bytes sent, and time."""

@@ -50,7 +50,7 @@ def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None,
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
-    """What the tasks of each mesh cost one device in one step, in XLA's words; None of a mesh that others run.
+    """Return the costs of each mesh's tasks per device and step, under XLA's names; None for a mesh of other processes.
 
     XLA counts a loop inside of a task as if it ran once.
     """
@@ -99,7 +99,7 @@ def _tasks(sequence: Sequence[Instruction]) -> Iterator[TaskName]:
 
 
 def parameters(program: Program, state: Collection[int]) -> dict[int, int]:
-    """The parameters of a model: by argument, how many elements of it each of its meshes has.
+    """Return the parameters of a model: for each argument, the number of elements on each of its meshes.
 
     They are the floating-point arguments, of those that the step returns updated (`state`), that a task of a
     microbatch reads, also after a cast of them that stands before the loop.
@@ -203,7 +203,7 @@ class _BufferWalk:
                 self.total -= self.live.pop(self.buffers[register], 0)
 
     def _call(self, call: Call) -> set[int]:
-        """Make the results; returns the operands whose buffers they have taken over."""
+        """Allocate the results of a call; returns the operands whose buffers they take over."""
         function = self.program.functions[call.function]
         taken: set[int] = set()
         for register, donor in zip(call.results, function.donors, strict=True):

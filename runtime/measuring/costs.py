@@ -1,4 +1,4 @@
-"""What a measured step costs, as the simulator and the search of schedules read it."""
+"""The costs of a measured step, for the simulator and the search of schedules."""
 
 import dataclasses
 import statistics
@@ -68,7 +68,7 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
 
 
 def _rounded(time: float) -> float:
-    """To six digits: a cost file is read by people too."""
+    """Round to six digits: people read cost files too."""
     return float(f"{time:.6g}")
 
 
@@ -141,7 +141,7 @@ def _other_kinds(
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:
-    """The median over the messages, in seconds. What a task sends to a mesh is one, as long as its longest copy."""
+    """Return the median over messages, in seconds. What a task sends to a mesh is one, as long as its longest copy."""
     found: list[float] = []
     for events in steps:
         messages: dict[tuple[object, ...], float] = {}
@@ -177,7 +177,7 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
 
 
 def _apart(program: Program, call: Call) -> list[Call]:
-    """A call as one of each of its tasks, where it is several: each with its own operands and results."""
+    """Divide a call that is several tasks into one for each, with its own operands and results."""
     if not call.fused:
         return [call]
     function = program.functions[call.function]
@@ -220,7 +220,7 @@ class _Values:
                             self.tasks[task].append((mesh, part))
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
-        """What the calls read of their own microbatch; only what tasks of `made_by`, a (kind, stage), made."""
+        """Return what the calls read of their own microbatch, if tasks of `made_by`, a (kind, stage), made it."""
         return {
             (mesh, register)
             for mesh, call in calls
@@ -230,11 +230,11 @@ class _Values:
         }
 
     def size(self, places: Iterable[Place]) -> int:
-        """Their bytes."""
+        """Return the bytes of these values."""
         return sum(self.program.registers[mesh][register].bytes for mesh, register in places)
 
     def _maker(self, place: Place) -> Iterator[Call]:
-        """The call that made a value; none if it is an argument or a constant."""
+        """Return the call that made a value; None for an argument or a constant."""
         while place in self._channels:
             place = self._sent[self._channels[place]]
         if place in self._makers:

@@ -41,7 +41,7 @@ def title(program: Program, name: str) -> str:
 def summary(
     program: Program, stats: Stats, *, name: str, device: str, state: Collection[int], rows_sent: int = 0
 ) -> str:
-    """What a step needs of each mesh, as a table in plain text.
+    """Return what a step needs of each mesh, as a table in plain text.
 
     stats: of the functions that were compiled in this process.
     device: what the devices are called.
@@ -101,7 +101,7 @@ def summary(
 
 
 def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
-    """Arguments, temporaries and peak: of each the largest one of the meshes that are known."""
+    """Return texts for arguments, temporaries and peak: the largest of each over the meshes that are known."""
     known = [each for each in found if each is not None]
     columns = (
         [each.argument_size_in_bytes for each in known],

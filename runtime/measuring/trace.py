@@ -1,4 +1,4 @@
-"""Where the time and the memory of a step go: every task and copy of one step, measured alone."""
+"""Traces one step: the time and the memory of every task and copy, each measured alone."""
 
 import dataclasses
 import json
@@ -52,12 +52,12 @@ class Event:
 
     @property
     def label(self) -> Label:
-        """What it is called in a trace."""
+        """Its name in a trace."""
         return Label(self.kind, self.stage, self.microbatch)
 
     @property
     def labels(self) -> list[Label]:
-        """What its tasks are called in a trace, where it may be several."""
+        """The names of its tasks in a trace; a fused call has several."""
         return [Label(*task) for task in self.fused] or [self.label]
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def trace_step(executable: Executable, arguments: Sequence[Any]) -> tuple[list[j
     """
     tracer = _Tracer(executable)
     if executable.gather is not None:
-        executable.gather("")  # so that all begin together
+        executable.gather("")  # all processes begin together
     results = executable.run(arguments, tracer.on_step, tracer.on_start)
     if executable.gather is None:
         return results, tracer.events
@@ -96,7 +96,7 @@ def write_chrome_trace(events: Sequence[Event], path: str | Path) -> None:
 
 
 def _memory(events: Sequence[Event]) -> Memory:
-    """The bytes of what the step made, on each mesh."""
+    """Return the bytes of the values that the step made, on each mesh, over time."""
     meshes = 1 + max((mesh for each in events for mesh in (each.mesh, each.target or 0)), default=-1)
     changes: list[list[tuple[float, int]]] = [[] for _ in range(meshes)]
     for each in events:
@@ -109,7 +109,7 @@ def _memory(events: Sequence[Event]) -> Memory:
 
 
 def _since_epoch() -> float:
-    """What to add to `time.perf_counter()` for the clock that all processes have.
+    """Return the number to add to `time.perf_counter()` for the clock that all processes share.
 
     The two clocks are read one after the other, several times, and the readings that are nearest to each other count:
     if the process is interrupted between two readings, they are apart by as much as several hops take.
@@ -122,7 +122,7 @@ def _since_epoch() -> float:
 
 
 def _merged(parts: Sequence[Mapping[str, Any]]) -> list[Event]:
-    """The events of several processes; those of a mesh that several share are of the first of them.
+    """Merge the events of several processes; of a mesh that several processes share, those of the first count.
 
     A copy between processes takes from when it is offered and asked for until it is there: the clocks of two hosts have
     to agree to say that. JSON has made strings of the channels.
@@ -171,7 +171,7 @@ class _Tracer:
         """Of a channel from another process when it was asked for, and when it was there, likewise."""
 
     def on_start(self, registers: Sequence[Any]) -> None:
-        """The arguments are on their way: start the clock when they have arrived."""
+        """Wait for the arguments, then start the clock."""
         jax.block_until_ready(registers)
         self.begin = self.last = time.perf_counter()
 

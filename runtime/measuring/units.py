@@ -4,22 +4,22 @@ from collections.abc import Sequence
 
 
 def bytes_text(count: float) -> str:
-    """In powers of 1024: `4.00 KiB`."""
+    """Format bytes in powers of 1024: `4.00 KiB`."""
     return _scaled(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def flops_text(count: float) -> str:
-    """In powers of 1000: `3.81 TFLOP`."""
+    """Format FLOPs in powers of 1000: `3.81 TFLOP`."""
     return _scaled(count, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP", "ZFLOP"))
 
 
 def count_text(count: float) -> str:
-    """As models are called, thousands, millions and billions (10^9): `1.24 k`, `7.00 M`, `174 B`."""
+    """Format a count in thousands, millions or billions (10^9), as in names of models: `1.24 k`, `7.00 M`, `174 B`."""
     return _scaled(count, 1000, ("", "k", "M", "B", "T")).rstrip()
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:
-    """To three digits, in the largest unit that makes the number 1 or more; whole numbers in the smallest unit."""
+    """Format with three digits, in the largest unit that leaves at least 1; in the smallest unit as a whole number."""
     power = 0
     while round(value, 0 if power else 9) >= base and power < len(units) - 1:
         value /= base

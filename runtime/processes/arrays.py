@@ -1,4 +1,4 @@
-"""Arrays over the devices of several processes: which part of an array lies where, and how it gets to other devices."""
+"""Arrays over the devices of several processes: the part that each process holds, and copies to other devices."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
@@ -15,7 +15,7 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 def put(value: Any, sharding: Sharding) -> jax.Array:
-    """`value`, a numpy array or a `jax.Array`, in a sharding: each process places the shards of its own devices.
+    """Place `value`, a numpy array or a `jax.Array`: each process places the shards of its own devices.
 
     `jax.device_put` would have all processes compare their values. Raises LookupError when a shard is made of what only
     another process holds.
@@ -40,7 +40,7 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
 
 
 def _part(array: jax.Array, index: Any) -> jax.Array:
-    """What `array` has at `index`, out of one of the shards that are here."""
+    """Return the part of `array` at `index`, out of one of the shards that this process holds."""
     wanted = bounds_of(index, array.shape)
     for shard in array.addressable_shards:
         held = bounds_of(shard.index, array.shape)
@@ -51,7 +51,7 @@ def _part(array: jax.Array, index: Any) -> jax.Array:
 
 
 def are_parts_here(array: jax.Array, sharding: Sharding) -> bool:
-    """Whether every process could `put` the array so, out of what it holds; the same answer in all of them."""
+    """Whether every process holds the parts to `put` the array in this sharding; all processes get the same answer."""
     held: dict[int, list[Bounds]] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         held.setdefault(device.process_index, []).append(bounds_of(index, array.shape))
@@ -67,7 +67,7 @@ def bounds_of(index: Sequence[slice], shape: Sequence[int]) -> Bounds:
 
 
 def overlap(one: Bounds, other: Bounds) -> Bounds:
-    """The part that both have; where there is none, an end lies before its start or at it."""
+    """Return the part that both have; if there is none, an end of it is not after its start."""
     return tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(one, other, strict=True))
 
 
@@ -77,7 +77,7 @@ def covers(whole: Bounds, part: Bounds) -> bool:
 
 
 def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequence[Any]], list[Any]]:
-    """Copies as many arrays as there are `shardings` to these, in one asynchronous call.
+    """Return a function that copies as many arrays as there are `shardings` to these, in one asynchronous call.
 
     Of an array over the devices of several processes each copies the shards that it has.
     """
@@ -89,7 +89,7 @@ def batch_copy(shardings: Sequence[Any], always: bool = False) -> Callable[[Sequ
 
 
 def _copy_of_shards(shardings: Sequence[Any], always: bool) -> Callable[[Sequence[Any]], list[Any]]:
-    """As `batch_copy`, for arrays whose shards stay on their devices: to another memory, or to buffers of their own."""
+    """As `batch_copy`, for shards that stay on their devices: they are copied to another memory, or to new buffers."""
     here = [
         [
             SingleDeviceSharding(device, memory_kind=sharding.memory_kind)

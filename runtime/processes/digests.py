@@ -36,7 +36,7 @@ def digest(value: np.ndarray[Any, Any], dtype: np.dtype[Any], step: int, whole: 
     """
     if value.size > LARGE and not whole:
         stride = value.size // SAMPLES
-        start = step * PRIME % stride  # after `stride` steps each element has had its turn
+        start = step * PRIME % stride  # after `stride` steps each element has been read
         if value.flags.c_contiguous:
             value = value.reshape(-1)[start::stride]
         else:

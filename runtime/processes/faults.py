@@ -1,4 +1,4 @@
-"""Ends the waits of this process when another process dies, freezes or ends, and this process if nothing else helps."""
+"""Ends the waits of this process when another process is gone, or ends this process if the waits can't be ended."""
 
 import contextlib
 import os
@@ -132,7 +132,7 @@ class Guard:
         if not together:
             _compat.skip_farewell()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(int(LAST))  # whatever in XLA still waits for a dead peer ends here
+            signal.alarm(int(LAST))  # ends waits inside of XLA for a dead peer
 
     def _on_loss(self, loss: Loss) -> None:
         # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
@@ -168,7 +168,7 @@ class Guard:
 
 
 def _error(error: BaseException | None) -> str:
-    """What ended this process, in a line; empty where nothing did."""
+    """Return the error that ended this process, in a line; empty if there was none."""
     if error is None:
         return ""
     text = " ".join(str(error).split())[:500]

@@ -1,4 +1,4 @@
-"""What the processes of a `jax.distributed` job do together: they agree on a program, meet, gather texts."""
+"""The calls that processes of a `jax.distributed` job make together: they agree on a program, meet, gather texts."""
 
 import collections
 import hashlib
@@ -36,7 +36,7 @@ WIDTH = 100
 def peers(
     submeshes: Sequence[Mesh], text: Callable[[], str], described: Callable[[], Sequence[str]] = lambda: ["step"]
 ) -> Peers | None:
-    """Who runs a program on these submeshes; None where this process does so alone.
+    """Return the processes that run a program on these submeshes; None if this process does so alone.
 
     Every process that holds a device of them calls this, and they compare what they are about to run.
 
@@ -101,7 +101,7 @@ def interruptible(function: Callable[[], None]) -> None:
     def run() -> None:
         try:
             function()
-        except BaseException as error:
+        except BaseException as error:  # of any kind: it is raised again in the caller's thread
             errors.append(error)
 
     thread = threading.Thread(target=run, name="jaxpp-together", daemon=True)
@@ -165,7 +165,7 @@ def agree(text: str, together: Sequence[int]) -> bytes:
 
 
 def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
-    """Where two texts start to differ, with that line of both."""
+    """Say where two texts start to differ, with this line of both."""
     lines = itertools.zip_longest(*(text.splitlines() for text in texts), fillvalue="(nothing)")
     number, pair = next((number, pair) for number, pair in enumerate(lines, 1) if pair[0] != pair[1])
     column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))

@@ -32,7 +32,7 @@ WIDTH = 100
 
 
 class MeetingKind(enum.IntEnum):
-    """What processes do together."""
+    """The kinds of calls that processes make together."""
 
     STEP = 1
     COMPILE = 2
@@ -63,7 +63,7 @@ class Meeting:
     sampling: str = ""
 
     def message(self) -> list[int]:
-        """The numbers that the others get."""
+        """The numbers of the message to the others."""
         given = 0
         if self.names:
             given = zlib.crc32("\0".join((self.sampling, *self.names)).encode())
@@ -72,7 +72,7 @@ class Meeting:
 
 
 def identity_of(*parts: object) -> bytes:
-    """16 bytes that tell calls apart."""
+    """Return 16 bytes that differ from call to call."""
     return hashlib.sha256("\0".join(map(str, parts)).encode()).digest()[:16]
 
 

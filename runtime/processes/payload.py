@@ -1,4 +1,4 @@
-"""What one transfer between two processes carries."""
+"""The arrays that one transfer between two processes carries."""
 
 import itertools
 import math
@@ -12,7 +12,7 @@ from jaxpp.runtime.processes.wire import SMALL, WireError
 
 
 class Payload:
-    """What one transfer carries.
+    """The arrays that one transfer carries: their types, and their bytes one after the other.
 
     types: of each of its arrays, all on one device each, as `jax.ShapeDtypeStruct`s.
     size: the bytes of all of them.

@@ -1,4 +1,4 @@
-"""Who has come: the processes of a job meet at the address of their coordinator before JAX does.
+"""The roll call: the processes of a job meet at the address of their coordinator, before JAX connects them.
 
 JAX's own start waits for minutes, hears no Ctrl-C, and aborts the process when somebody is missing. Here each process
 says its number, how many processes there are, and its version of JAX; process 0 tells all of them what is wrong, if
@@ -58,7 +58,7 @@ def roll_call(coordinator: str, processes: int, process: int, seconds: float) ->
 
 
 class _RollCall:
-    """Process 0's side."""
+    """Calls the roll, in process 0."""
 
     def __init__(self, listener: socket.socket, count: int, own: Mapping[str, object]) -> None:
         self.listener, self.count, self.own = listener, count, own
@@ -86,7 +86,7 @@ class _RollCall:
             else:
                 problem = self._hear()
         for each in (*self.present.values(), *self.strangers):
-            with each.socket, contextlib.suppress(OSError):  # gone again, which JAX will notice
+            with each.socket, contextlib.suppress(OSError):  # it is gone again, which JAX will notice
                 if each.peer is not None:
                     each.send({"problem": problem})
         self.selector.close()
@@ -127,7 +127,7 @@ class _RollCall:
         return ""
 
     def _talk(self, connection: Connection) -> Generator[None, bytes, None]:
-        """Follow a connection message by message. Raises ProcessError for what is wrong with who came."""
+        """Follow a connection message by message. Raises ProcessError for a process that should not have come."""
         number, _ = yield from introduce(connection, 0, job_secret(), _admit)
         found = json.loads((yield))
         connection.peer = number
@@ -165,7 +165,7 @@ def _admit(number: int, name: str, use: str) -> None:
 
 
 def _answer(host: str, port: int, process: int, own: Mapping[str, object], seconds: float) -> None:
-    """The side of the others: say who this is, hear the outcome."""
+    """Answer the roll call, in all other processes: say who this is, and wait for the outcome."""
     with _dial(host, port, seconds) as dialled:
         try:
             # Process 0 waits as long for the others, and began at another time.

@@ -1,4 +1,4 @@
-"""Arrays from process to process, by `jax.experimental.transfer` or over a wire, with waits that end.
+"""Transfers arrays from process to process, by `jax.experimental.transfer` or over a wire, with waits that end.
 
 A transfer is a pull: the sender offers arrays under a number, the receiver asks for that number, in either order. Both
 calls return at once, and the arrays may not be computed yet. What is offered lives in the sender's server until it was
@@ -119,7 +119,7 @@ class Transport:
             _compat.offer(self._server, number, arrays)
 
     def pull(self, peer: int, number: int, payload: Payload) -> list[Any]:
-        """What the peer offers under `number`, on its way: for each array of the payload something that `wait` takes.
+        """Ask for the arrays that the peer offers under `number`; returns for each one something that `wait` takes.
 
         Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
         """
@@ -142,7 +142,7 @@ class Transport:
                 _compat.offer(self._server, number, [array])
 
     def fetch(self, peer: int) -> Any:
-        """The peer's next message, on its way: something that `wait` takes, and returns as an array."""
+        """Ask for the peer's next message; returns something that `wait` takes, and returns as an array."""
         self._fetched[peer] += 1
         number = _message_number(peer, self.me, self._fetched[peer])
         if peer in self._wires:
@@ -150,7 +150,7 @@ class Transport:
         return _compat.pull(self.connection(peer), number, self.device, self._message.types)[0]
 
     def wait(self, array: Any, waiting: Waiting) -> Any:
-        """The array that was pulled, when it has arrived. Every wait for another process goes through here.
+        """Wait until an array that was pulled has arrived, and return it. All waits for other processes end here.
 
         Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
         what was waited for, if it will not come, or not within the patience of `waiting`.
@@ -162,7 +162,7 @@ class Transport:
         else:
             try:
                 error = self._waiter.wait(array, lambda seconds: self._look(waiting, seconds))
-            except BaseException:
+            except BaseException:  # Ctrl-C too: what was waited for may still come, and be taken for something else
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
@@ -178,7 +178,7 @@ class Transport:
             )
 
     def _receive(self, array: _WireArray, waiting: Waiting) -> Any:
-        """`wait` for what comes over a wire."""
+        """Wait for an array that comes over a wire."""
         transfer, peer = array.transfer, waiting.peer
         if transfer.arrays is None:
             end = _message_number(peer, self.me, self._posted[peer] + 1)
@@ -191,13 +191,13 @@ class Transport:
                 )
             except WireError as error:
                 self._fail(error, waiting)
-            except BaseException:
+            except BaseException:  # likewise
                 self.disconnect(peer)
                 raise
         return transfer.arrays[array.index]
 
     def wait_computed(self, array: Any, waiting: Waiting) -> None:
-        """As `wait`, for an array that a collective with others computes: a thread inside of that never comes back."""
+        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted."""
         start = looked = time.monotonic()
         while not array.is_ready():
             now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Waits for another process: what is waited for, in which thread, and the error when it will not come."""
+"""Waits for another process, in a thread of their own, and the error if what is waited for will not come."""
 
 import dataclasses
 import queue
@@ -11,12 +11,12 @@ from jaxpp.runtime.processes.wire import TICK
 
 
 class TransferError(RuntimeError):
-    """What another process was to send will not come, or is not what was expected."""
+    """Data from another process will not come, or is not what was expected."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a process waits for.
+    """Says what a process waits for, and how long.
 
     peer: the process that it comes from; of a mesh that several processes share, one of the others.
     mesh: the mesh that waits; None between steps.
@@ -40,7 +40,7 @@ class Waiting:
 
     @property
     def what(self) -> str:
-        """What the mesh waits for, and for whom."""
+        """Say in words what the mesh waits for, and for which process."""
         return f"{self.action} process {self.peer}".lstrip()
 
 
@@ -82,9 +82,9 @@ def _serve(requests: "queue.SimpleQueue[Any]") -> None:
 
 
 def failure(array: Any) -> Exception | None:
-    """What a wait for the array raises; None when it has arrived."""
+    """Return the error that a wait for the array raises; None if the array is computed."""
     try:
         array.block_until_ready()
-    except Exception as error:
+    except Exception as error:  # of XLA, or of any kind that a host callback raised; the caller reports it
         return error
     return None

@@ -1,4 +1,4 @@
-"""Small values from process to process, over a connection of their own.
+"""Sends small values from process to process, over a connection of their own.
 
 A frame is the number of a transfer, a length, and the bytes of its arrays, or instead of these the text of an error.
 The thread that dispatches sends the arrays that are computed, as far as the system's buffer takes them, and receives.
@@ -117,7 +117,7 @@ class Wire:
         with self._receiving:
             if len(self._chunks) > 1:  # Ctrl-C came after they were read
                 self._take_apart()
-            if number in self._arrived:  # or another thread has read it
+            if number in self._arrived:  # another thread has read it
                 return True
             try:
                 self._chunks.extend(map(self._socket.recv, (SMALL,)))
@@ -162,7 +162,7 @@ class _Outgoing:
         self.sent: list[int] = []
 
     def make(self) -> bytes:
-        """The frame, when the arrays are computed."""
+        """Wait until the arrays are computed; returns the frame."""
         if not self.frame:
             try:
                 data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
@@ -179,7 +179,7 @@ class _Outgoing:
         return self.sent == [len(frame)]
 
     def send(self, connected: socket.socket) -> None:
-        """Send the rest of it."""
+        """Send the rest of the frame."""
         rest = self.make()[sum(self.sent) :]
         with contextlib.suppress(OSError):
             connected.sendall(rest)

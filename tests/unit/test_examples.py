@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from unit.progress import without_progress
 
 from jaxpp import schedules
 from jaxpp.tools import opt, schedule
@@ -254,16 +255,14 @@ def program(page: Path, folder: Path) -> Path:
 
 
 def run(script: Path, *flags: str, folder: Path = ROOT) -> str:
-    """What a script prints; it has to succeed, and to stay silent on stderr, but for the progress on a busy machine."""
+    """What a script prints; it has to succeed, and to stay silent on stderr."""
     done = start(script, *flags, folder=folder)
-    said = [line for line in done.stderr.splitlines() if "compiling stage programs: " not in line]
-    assert (done.returncode, said) == (0, []), f"{done.stdout}{done.stderr}"
+    assert (done.returncode, without_progress(done.stderr)) == (0, ""), f"{done.stdout}{done.stderr}"
     return done.stdout
 
 
 def start(script: Path, *flags: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     unset = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
-    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # most of the time is XLA's
     command = (sys.executable, "-W", "error", str(script), *flags)
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)

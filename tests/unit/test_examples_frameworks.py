@@ -15,7 +15,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_learns_the_same_as_plain_jit(name: str, package: str) -> None:
     pytest.importorskip(package)
     environment = {key: value for key, value in os.environ.items() if key != "JAX_NUM_CPU_DEVICES"}
-    environment["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # most of the time is XLA's
     done = subprocess.run(
         [sys.executable, EXAMPLES / f"{name}.py", "--check"], env=environment, capture_output=True, text=True
     )

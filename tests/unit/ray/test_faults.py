@@ -58,7 +58,7 @@ def test_a_dead_actor_is_an_error_within_seconds_that_names_its_mesh(cluster: An
     start = time.monotonic()
     with pytest.raises(jaxpp.ray.ActorError) as error:
         jax.block_until_ready(step(state, steps.batch(1)))
-    assert time.monotonic() - start < 5.0
+    assert time.monotonic() - start < 20, "a second where nothing else runs"
     assert f"actor 1 (mesh 1, process {pid} on " in str(error.value)
     assert "died" in str(error.value)
     with pytest.raises(jaxpp.ray.ActorError, match="died"):

@@ -39,9 +39,10 @@ def test_what_can_be_no_cluster() -> None:
 
 def test_ctrl_c_in_the_driver_ends_everything_within_seconds() -> None:
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    forced = "--xla_force_host_platform_device_count=8"  # for the driver; each of its actors has one device
     driver = subprocess.Popen(
         [sys.executable, "-m", "unit.ray.driver"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} {forced}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

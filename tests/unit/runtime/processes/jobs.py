@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import signal
+import sys
 import time
 import warnings
 from collections import Counter
@@ -19,7 +20,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jaxpp.api as jaxpp
-from jaxpp import schedules
+from jaxpp import _compat, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.transfer import Transport, Waiting, key
@@ -299,18 +300,35 @@ def arrays_of_jaxpp() -> list[bool]:
     return [value.is_partially_addressable, first.is_partially_addressable, first.array.is_fully_addressable]
 
 
-def nothing_piles_up() -> list[int]:
-    """Many steps; the live arrays after some of them."""
-    weights, batch = arguments(2)
-    step = compiled(2)
-    counts: list[int] = []
-    for number in range(1000):
-        weights, value = step(weights, batch)
-        if number % 300 == 299:
-            jax.block_until_ready((weights, value))
-            gc.collect()
-            counts.append(len(jax.live_arrays()))
-    return counts
+def nothing_piles_up() -> list[list[int]]:
+    """Many steps, on one device per stage and on two; the live arrays after some of them.
+
+    Fewer on two: most of their time XLA sums gradients over these devices.
+    """
+    first, _, third, _ = jax.devices()
+    found: list[list[int]] = []
+    for devices, steps in ([first, third], 1000), (None, 100):
+        weights, batch = arguments(2, microbatches=2)
+        step = compiled(2, devices)
+        counts: list[int] = []
+        for number in range(1, steps + 1):
+            weights, value = step(weights, batch)
+            if number % (steps // 4) == 0:
+                jax.block_until_ready((weights, value))
+                counts.append(live_arrays(most=min(counts, default=sys.maxsize)))
+        found.append(counts)
+    return found
+
+
+def live_arrays(most: int) -> int:
+    """How many arrays are live; what is still being sent may take seconds until no more than `most` are."""
+    end = time.monotonic() + 20
+    while True:
+        gc.collect()
+        count = len(jax.live_arrays())
+        if count <= most or time.monotonic() > end:
+            return count
+        time.sleep(0.01)
 
 
 def deleted_at_once() -> None:
@@ -335,20 +353,27 @@ def forward_only(function: Callable[..., Any]) -> Any:
     return jaxpp.mpmd_jit_by_yield(function, mesh, target_num_stages=2)
 
 
-def one_step_ahead() -> list[float]:
-    """Process 1 sleeps before its second call. When the calls of process 0, which only sends, return, in seconds."""
+def one_step_ahead() -> float:
+    """Process 1 begins its second call half a second after that of process 0, which only sends, has returned.
+
+    When it began, in process 1; in process 0 when its third call has returned.
+    """
     (w, _), (x, _) = arguments(2)
     step = forward_only(lambda x, w: jaxpp.mark_stage_end(jnp.tanh(x @ w)) @ w)  # pyright: ignore[reportUnknownLambdaType]  # of arrays
     step(x, w)
     job.gather("")
-    start = time.monotonic()
-    returned: list[float] = []
+    store, told, found = _compat.key_value_store(), "its second call has returned", 0.0
     for number in range(4):
-        if jax.process_index() and number == 1:
-            time.sleep(1.0)
+        if jax.process_index() == 1 and number == 1:
+            store.blocking_key_value_get(told, 60_000)
+            time.sleep(0.5)
+            found = time.time()
         step(x, w)
-        returned.append(time.monotonic() - start)
-    return returned
+        if jax.process_index() == 0 and number == 1:
+            store.key_value_set(told, "")
+        if jax.process_index() == 0 and number == 2:
+            found = time.time()
+    return found
 
 
 def raised(function: Callable[[], Any]) -> tuple[str, str, float]:

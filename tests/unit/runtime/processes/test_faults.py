@@ -19,9 +19,6 @@ from unit.runtime.processes import together
 SCRIPT = str(Path(__file__).with_name("fault_jobs.py"))
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
-SOON = 20.0
-"""Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
-
 
 class Outcome:
     """How the processes of a job ended: exit codes, what they printed, and that as far as it was JSON."""
@@ -65,7 +62,7 @@ def check_loss(found: Outcome, victim: int, waited: dict[int, str], seconds: flo
         assert found.codes[process] == 0, found.shown
         took = found.find(process, "at")[0] - hit - seconds
         print(f"process {process} raised {took:.2f} s after the other was to be missed")
-        assert took < SOON
+        assert took < together.SOON
 
 
 @pytest.mark.parametrize("job", ["one_is_killed", "one_is_killed_in_a_transfer"])
@@ -212,7 +209,7 @@ def test_ctrl_c_in_one_process_ends_the_other(interrupted: tuple[Outcome, float,
     assert found.codes[1] in {-signal.SIGINT, 130}, found.shown
     assert found.codes[0] == 1, found.shown
     assert re.search(r"process 1 (failed: KeyboardInterrupt|has ended)", found.texts[0])
-    assert took < SOON
+    assert took < together.SOON
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -240,8 +237,8 @@ def test_processes_end_with_their_launcher(blow: signal.Signals, tmp_path: Path)
         while not all(each.exists() and each.read_text() for each in numbers) and time.monotonic() < end:
             time.sleep(0.02)
         starter.send_signal(blow)
-        assert starter.wait(SOON) in {-blow, 130}
-    end = time.monotonic() + SOON
+        assert starter.wait(together.SOON) in {-blow, 130}
+    end = time.monotonic() + together.SOON
     while any(is_running(int(each.read_text())) for each in numbers) and time.monotonic() < end:
         time.sleep(0.02)
     assert not any(is_running(int(each.read_text())) for each in numbers)

@@ -101,8 +101,9 @@ def test_names_of_jaxpp(results: dict[str, list[Any]]) -> None:
 
 
 def test_nothing_piles_up_over_a_thousand_steps(results: dict[str, list[Any]]) -> None:
-    for counts in results["nothing_piles_up"]:
-        assert len(set(counts)) == 1
+    for each in results["nothing_piles_up"]:
+        assert [len(counts) for counts in each] == [4, 4]
+        assert all(counts[-1] <= min(counts) for counts in each), each
 
 
 def test_processes_with_different_programs_stop_at_once(results: dict[str, list[Any]]) -> None:
@@ -114,7 +115,7 @@ def test_processes_with_different_programs_stop_at_once(results: dict[str, list[
             r"  process 1: .*dense<1.500000e\+00> : tensor<f32>",
             message,
         )
-        assert seconds < 10
+        assert seconds < together.SOON
 
 
 def test_processes_that_call_different_programs_or_steps_stop_at_once(results: dict[str, list[Any]]) -> None:
@@ -127,14 +128,14 @@ def test_processes_that_call_different_programs_or_steps_stop_at_once(results: d
         "process 1 is at step 3, process 0 at step 2",
         "process 0 is at step 2, process 1 at step 3",
     ]
-    assert all(each[2] < 10 for both in found.values() for each in both)
+    assert all(each[2] < together.SOON for both in found.values() for each in both)
 
 
 def test_calls_that_differ_stop_at_once(results: dict[str, list[Any]]) -> None:
     for me, found in enumerate(results["steps_in_turns"]):
         other = 1 - me
         assert {each[0] for each in found} == {"TransferError"}
-        assert all(each[2] < 10 for each in found)
+        assert all(each[2] < together.SOON for each in found)
         numbers, tree, shape, another_call = [each[1] for each in found]
         assert numbers == (
             f"argument `batch[1]` has other numbers in process {other} than in process {me}: "
@@ -172,7 +173,7 @@ def test_transfers_that_differ_end(results: dict[str, list[Any]]) -> None:
         wrong = "INVALID_ARGUMENT: Invalid slicing of buffer" if is_transfer else "32 bytes came, 16 were expected"
         assert another_size[1].startswith(f"{where}: {wrong}")
         assert interrupted[0] == "KeyboardInterrupt"
-        assert interrupted[2] < 2
+        assert interrupted[2] < together.SOON
 
 
 def test_what_was_not_sent_before_the_next_step_is_an_error(results: dict[str, list[Any]]) -> None:
@@ -191,9 +192,8 @@ def test_results_may_be_deleted_at_once(results: dict[str, list[Any]]) -> None:
 
 def test_a_process_that_only_sends_stays_close_to_its_receiver(results: dict[str, list[Any]]) -> None:
     """What it has on offer is bounded: that of the step that the receiver is in, and of the next."""
-    sender, _ = results["one_step_ahead"]
-    assert sender[1] < 0.9
-    assert sender[2] > 0.9
+    returned, began = results["one_step_ahead"]
+    assert returned > began
 
 
 def test_a_forked_child_ends(results: dict[str, list[Any]]) -> None:
@@ -204,4 +204,4 @@ def test_a_step_with_a_process_that_has_ended(results: dict[str, list[Any]]) -> 
     first, second = results["one_process_ends"]
     assert first is None
     assert second[:2] == ["TransferError", "waiting for process 0: process 0 has ended"]
-    assert second[2] < 2
+    assert second[2] < together.SOON

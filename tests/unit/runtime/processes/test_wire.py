@@ -122,13 +122,11 @@ def test_what_is_not_computed_yet_is_sent_when_it_is(ends: tuple[Wire, Wire]) ->
 
 
 def test_nobody_waits_for_one_that_does_not_read(ends: tuple[Wire, Wire]) -> None:
-    """Both send more than the buffers of the system hold, before either reads."""
+    """Both send more than the buffers of the system hold, before either reads: a send that waits has no end."""
     data = [np.full(SMALL, number % 251, np.uint8).tobytes() for number in range(300)]
-    start = time.monotonic()
     for end in ends:
         for number, each in enumerate(data):
             end.send_bytes(number, each)
-    assert time.monotonic() - start < 5
     for end in ends:
         assert [received(end, number) for number in range(300)] == data
     for end in ends:

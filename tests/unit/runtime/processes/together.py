@@ -16,6 +16,9 @@ from typing import Any
 
 TESTS = Path(__file__).parents[3]
 
+SOON = 20.0
+"""Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
+
 
 def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, seconds: float = 300) -> list[list[Any]]:
     """Run the jobs, functions of a module, one after the other in each process; what each returned, by process and job.
@@ -54,7 +57,6 @@ def started(
             "JAX_NUM_CPU_DEVICES": str(devices),
             "PYTHONPATH": str(TESTS),
             "PYTHONUNBUFFERED": "1",
-            "XLA_FLAGS": "",
         }
         children: list[subprocess.Popen[bytes]] = []
         try:
