@@ -319,15 +319,14 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
 
 def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
     """Write down the arguments and results that are in another memory than that of the devices."""
-    main = _main(module)
+    main = main_of(module)
     with module.context:
-        for table, memories in (("arg_attrs", arguments), ("res_attrs", results)):
-            attributes = list(ir.ArrayAttr(main.attributes[table])) if memories else []
+        tables = at.argument_attributes(main), at.result_attributes(main)
+        for table, memories in zip(tables, (arguments, results), strict=True):
             for number, kind in memories.items():
-                entries = {named.name: named.attr for named in ir.DictAttr(attributes[number])}
-                attributes[number] = ir.DictAttr.get({**entries, at.MEMORY: ir.StringAttr.get(kind)})
-            if memories:
-                main.attributes[table] = ir.ArrayAttr.get(attributes)
+                table[number][at.MEMORY] = ir.StringAttr.get(kind)
+        if arguments or results:
+            at.set_tables(main, *tables)
 
 
 def _set_schedule(module: ir.Module, schedule: Any) -> None:
