@@ -18,6 +18,7 @@ from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
+from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
@@ -82,6 +83,7 @@ def mpmd(
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         InsertTransfers(),  # needs everything on a mesh
+        CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
         VerifyProgram(memory_limit),  # the proof, and the peaks of memory

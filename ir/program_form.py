@@ -28,6 +28,7 @@ class Border(NamedTuple):
     donated: bool
     block: Block
     sharding: ir.Attribute | None
+    memory: ir.Attribute | None
 
 
 def check_form(module: ir.Module, meshes: Sequence[ir.Operation]) -> None:
@@ -176,7 +177,8 @@ def _read_border(function: ir.Operation, kind: str, position: int, entry: Entry,
     _check(function, what, entry, name, f"the number of the step's {kind}", at.is_number)
     _check(function, what, entry, at.BLOCK, "array<i64: number, count>", _is_block)
     number = ir.IntegerAttr(entry[name]).value
-    return Border(number, at.DONOR in entry or at.ALIAS in entry, at.block(entry), entry.get(at.SHARDING))
+    donated = at.DONOR in entry or at.ALIAS in entry
+    return Border(number, donated, at.block(entry), entry.get(at.SHARDING), entry.get(at.MEMORY))
 
 
 def _is_block(said: ir.Attribute) -> bool:

@@ -210,7 +210,7 @@ class Line:
         """Read the mesh function, whose arguments and results are these. Raises ProgramError at what is wrong."""
         block = body_of(self._op)
         for border, value in zip(arguments, block.arguments, strict=True):
-            spec = self._tables.spec(value.type, border.sharding, self.axes, self._op)
+            spec = self._border_spec(border, value)
             self.arguments.append((border, self._define(value, spec, mortal=border.donated)))
         readers = {
             "func.call": self._call,
@@ -223,6 +223,9 @@ class Line:
         for name, op in steps_of(self._op):
             readers[name](op)
         self._free_unused()
+
+    def _border_spec(self, border: Border, value: ir.Value) -> TensorSpec:
+        return _in_memory(self._tables.spec(value.type, border.sharding, self.axes, self._op), border.memory)
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
@@ -404,7 +407,7 @@ class Line:
     def _return(self, results: Sequence[Border], op: ir.Operation) -> None:
         values = list(op.operands)
         for position, (border, value, own) in enumerate(zip(results, values, self._read(op, values), strict=True)):
-            spec = self._tables.spec(value.type, border.sharding, self.axes, self._op)
+            spec = self._border_spec(border, value)
             self.results.append((border, self._as(op, own, spec, f"result {position}")))
 
     def _free_unused(self) -> None:

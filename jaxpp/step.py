@@ -162,4 +162,5 @@ class CompiledStep:
             return MpmdSharding(mesh, frozenset(), PartitionSpec())
         meshes = tuple(number for number, _ in value.registers)
         spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
-        return MpmdSharding(mesh, frozenset(meshes), spec, blocks=meshes if value.stacked else ())
+        memory, blocks = value.spec.memory or None, meshes if value.stacked else ()
+        return MpmdSharding(mesh, frozenset(meshes), spec, memory, blocks)

@@ -13,6 +13,9 @@ from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
 from jaxpp.lowering.prefixes import entries_per_leaf, entries_per_result
 
+HOST, DEVICE = "pinned_host", "device"
+"""Kinds of memory, as JAX names them."""
+
 
 @dataclass(frozen=True)
 class StaticArguments:
@@ -89,11 +92,13 @@ class Placer:
         mpmd_mesh: the user's mesh.
         mesh: the mesh of the trace: the whole mesh, or one submesh.
         stacks: filled with what was asked to be sharded over the mpmd axis in its first dimension, by argument.
+        memories: filled with the memory of the arguments that are to be in another one than that of the devices.
     """
 
     mpmd_mesh: MpmdMesh
     mesh: Mesh
     stacks: dict[str, str] = field(default_factory=dict[str, str])
+    memories: dict[str, str] = field(default_factory=dict[str, str])
 
     def describe(self, name: str, argument: Any, shardings: Sequence[Any]) -> Any:
         """The argument with every array replaced by its type and sharding; `shardings` has one entry per leaf."""
@@ -107,6 +112,9 @@ class Placer:
         placed = self.requested(f"in_shardings for {name}", sharding)
         if 0 in self._over_mpmd(spec := getattr(sharding, "spec", sharding)):
             self.stacks[name] = f"in_shardings for {name}: {spec}"
+        memory = self.other_memory(sharding)
+        if memory is not None:
+            self.memories[name] = memory
         if placed is None:
             placed = self._present(leaf)
         else:
@@ -134,7 +142,11 @@ class Placer:
         spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"{what}: {type(sharding).__name__}; expected a NamedSharding, a PartitionSpec or None")
-        self.check_memory(what, getattr(sharding, "memory_kind", None))
+        memory = self.other_memory(sharding)
+        if memory not in (None, HOST):
+            raise ValueError(
+                f"{what}: memory_kind={memory!r}; values of a step are in the memory of its devices or in {HOST!r}"
+            )
         axes, mpmd = _axes(spec), self.mpmd_mesh.mpmd_axis_name
         for axis in axes:
             if axis not in self.mesh.axis_names:
@@ -148,14 +160,23 @@ class Placer:
         entries = [_axes(PartitionSpec(entry)) for entry in spec] if isinstance(spec, PartitionSpec) else []
         return [dimension for dimension, names in enumerate(entries) if names == [self.mpmd_mesh.mpmd_axis_name]]
 
-    def check_memory(self, what: str, kind: str | None) -> None:
-        """Refuse a memory other than that of the devices of the mesh: values are in no other."""
+    def other_memory(self, sharding: Any) -> str | None:
+        """The memory that a sharding names, if it is another than that of the devices of the mesh."""
+        kind = getattr(sharding, "memory_kind", None)
+        return None if kind in (None, DEVICE, self._own_memory) else kind
+
+    @property
+    def _own_memory(self) -> str | None:
         # JAX has None if all devices belong to other processes.
-        own = NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind
-        if own is not None and kind not in (None, own):
+        return NamedSharding(self.mpmd_mesh.jax_mesh, PartitionSpec()).memory_kind
+
+    def check_memory(self, what: str, kind: str) -> None:
+        """Refuse a result that the function itself puts into a memory other than that of the devices."""
+        own = self._own_memory
+        if own is not None and kind != own:
             raise ValueError(
-                f"{what}: memory_kind={kind!r}; the results of a step are in the memory of its devices ({own!r}), and "
-                "arguments elsewhere are copied there: leave memory_kind out, and move results with jax.device_put"
+                f"{what}: memory_kind={kind!r}; the functions of a step make values in the memory of its devices "
+                f"({own!r}): give the result its memory_kind in out_shardings"
             )
 
     def _present(self, leaf: Any) -> NamedSharding | None:
@@ -250,6 +271,15 @@ def out_shardings(placer: Placer, prefix: Any) -> Any:
         return placer.requested(f"out_shardings{jax.tree_util.keystr(path)}", sharding, of_result=True)
 
     return jax.tree_util.tree_map_with_path(requested, prefix, is_leaf=is_sharding)
+
+
+def result_memories(placer: Placer, prefix: Any, results: Any) -> dict[int, str]:
+    """The memory of the results that are to be in another one than that of the devices, by their numbers."""
+    if prefix is None:
+        return {}
+    shardings = entries_per_result(prefix, results, is_sharding, "out_shardings do not", "sharding")
+    found = {number: placer.other_memory(sharding) for number, sharding in enumerate(shardings)}
+    return {number: memory for number, memory in found.items() if memory is not None}
 
 
 def check_results(placer: Placer, prefix: Any, results: Any) -> None:

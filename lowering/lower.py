@@ -136,6 +136,8 @@ def lower(
     _check_memory(module, out_names, placer)
     _set_sizes(module, mpmd_mesh)
     _set_feeds(module, feeds)
+    results = arguments_.result_memories(placer, request.out_shardings, lowered.out_info)
+    _set_memories(module, {names.index(name): kind for name, kind in placer.memories.items()}, results)
     _set_schedule(module, schedule)
     write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
@@ -313,6 +315,18 @@ def _set_feeds(module: ir.Module, feeds: Mapping[int, int]) -> None:
         for result, argument in feeds.items():
             results[result][at.FEEDS] = at.i64(argument)
         at.set_tables(main, results=results)
+
+
+def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapping[int, str]) -> None:
+    """Write down the arguments and results that are in another memory than that of the devices."""
+    main = main_of(module)
+    with module.context:
+        tables = at.argument_attributes(main), at.result_attributes(main)
+        for table, memories in zip(tables, (arguments, results), strict=True):
+            for number, kind in memories.items():
+                table[number][at.MEMORY] = ir.StringAttr.get(kind)
+        if arguments or results:
+            at.set_tables(main, *tables)
 
 
 def _set_schedule(module: ir.Module, schedule: Any) -> None:

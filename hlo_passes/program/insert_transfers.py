@@ -62,12 +62,14 @@ class _Border(NamedTuple):
         value: what it is in `@main`; of a stack, the block.
         block: (number, how many there are) of a block of a stack; None for another value.
         donated: whether the user donated the argument.
+        memory: where it is, if not in the memory of the devices.
     """
 
     number: int
     value: ir.Value
     block: tuple[int, int] | None
     donated: bool = False
+    memory: ir.Attribute | None = None
 
 
 @dataclass(slots=True)
@@ -148,7 +150,7 @@ class _Plan:
             for mesh in at.numbers(entry[at.MESHES]):
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
-                self.lines[mesh].arguments.append(_Border(number, here, block, donated))
+                self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
                 self.lines[mesh].renamed.add(here)
                 self._sources.setdefault(here, self.lines[mesh])
 
@@ -166,7 +168,7 @@ class _Plan:
             for mesh in at.numbers(entry[at.MESHES]):
                 block = None if join is None else (join.homes.index(mesh), len(join.homes))
                 value = returned[number] if join is None or block is None else join.op.operands[block[0]]
-                self.lines[mesh].results.append(_Border(number, value, block))
+                self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
 
     def read(self, steps: Sequence[Step]) -> None:
         """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
@@ -281,6 +283,8 @@ class _Writer:
             entry[at.SHARDING] = sharding
         if border.donated:
             entry[at.DONOR] = ir.BoolAttr.get(True)
+        if border.memory is not None:
+            entry[at.MEMORY] = border.memory
         return entry
 
     def _run(self, step: _Run, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:

@@ -29,7 +29,13 @@ def put(value: Any, sharding: Sharding) -> jax.Array:
         return jax.device_put(value, sharding)
     whole = np.asarray(value) if is_here else None
     indices = sharding.addressable_devices_indices_map(value.shape)
-    parts = [jax.device_put(_part(value, i) if whole is None else whole[i], d) for d, i in indices.items()]
+    parts = [
+        jax.device_put(
+            _part(value, index) if whole is None else whole[index],
+            SingleDeviceSharding(device, memory_kind=sharding.memory_kind),
+        )
+        for device, index in indices.items()
+    ]
     return jax.make_array_from_single_device_arrays(value.shape, sharding, parts, dtype=value.dtype)
 
 

@@ -305,15 +305,29 @@ def test_the_mpmd_axis_among_others_and_of_results(mesh: MpmdMesh) -> None:
     assert results == ["#sdy.sharding<@mesh, [{}, {}]>", '#sdy.sharding<@mesh, [{}, {"data"}]>']
 
 
+def test_memories_of_arguments_and_results(mesh: MpmdMesh) -> None:
+    """They are written on `@main`; the functions that are traced know nothing of them."""
+    host = NamedSharding(mesh.jax_mesh, P(), memory_kind="pinned_host")
+    device = NamedSharding(mesh.jax_mesh, P(), memory_kind="device")
+    lowered = lower(
+        lambda a, b: (a, b["c"] + a),
+        (X, {"c": X}),
+        mpmd_mesh=mesh,
+        in_shardings=(device, MpmdSharding(mesh, {0}, P(), memory_kind="pinned_host")),
+        out_shardings=(None, host),
+    )
+    assert attributes(lowered.module, "arg_attrs", "mhlo.memory_kind") == [None, '"pinned_host"']
+    assert attributes(lowered.module, "res_attrs", "mhlo.memory_kind") == [None, '"pinned_host"']
+
+
 def test_error_of_another_memory(mesh: MpmdMesh) -> None:
-    """It would be ignored."""
-    elsewhere = NamedSharding(mesh.jax_mesh, P(), memory_kind="pinned_host")
-    text = "memory_kind='pinned_host'; the results of a step are in the memory of its devices ('device')"
-    with pytest.raises(ValueError, match=re.escape(f"in_shardings for b['c']: {text}, and arguments elsewhere are")):
+    elsewhere = NamedSharding(mesh.jax_mesh, P(), memory_kind="unpinned_host")
+    text = "memory_kind='unpinned_host'; values of a step are in the memory of its devices or in 'pinned_host'"
+    with pytest.raises(ValueError, match=re.escape(f"in_shardings for b['c']: {text}")):
         lower(lambda a, b: a, (X, {"c": X}), mpmd_mesh=mesh, in_shardings=(None, elsewhere))
-    elsewhere = MpmdSharding(mesh, {0}, P(), memory_kind="pinned_host")
+    elsewhere = MpmdSharding(mesh, {0}, P(), memory_kind="unpinned_host")
     with pytest.raises(ValueError, match=re.escape(f"out_shardings[1]['c']: {text}")):
         lower(lambda a: (a, {"c": a}), (X,), mpmd_mesh=mesh, out_shardings=(None, {"c": elsewhere}))
-    with pytest.raises(ValueError, match=re.escape(f"result['c']: {text}")):
+    text = "memory_kind='pinned_host'; the functions of a step make values in the memory of its devices ('device')"
+    with pytest.raises(ValueError, match=re.escape(f"result['c']: {text}: give the result its memory_kind in")):
         lower(lambda a: {"b": a, "c": jax.device_put(a, jax.memory.Space.Host)}, (X,), mpmd_mesh=mesh)
-    lower(lambda a: a, (X,), mpmd_mesh=mesh, in_shardings=NamedSharding(mesh.jax_mesh, P(), memory_kind="device"))

@@ -1,0 +1,112 @@
+"""`copy-host-state`: arguments and results in the memory of the host are copied when the devices need them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, create, operations, terminator
+from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.values import defining_op
+
+Entry = dict[str, ir.Attribute]
+
+
+@dataclass(frozen=True)
+class CopyHostState(Pass):
+    """Copies arguments of a mesh that are in the memory of the host to its devices, and results back.
+
+    Parameters or the state of an optimizer may live there (`mhlo.memory_kind = "pinned_host"`): an argument is copied
+    right before the first operation that uses it, and a result as soon as it is made. An argument that is returned as
+    it is, to the memory where it is, is not copied.
+
+    The copies are calls of functions that return their argument as it is, from one memory to the other: the runtime
+    copies, and compiles nothing.
+
+    Preconditions: `insert-transfers` ran.
+
+    ```mlir
+    func.func public @mesh_0(%m {"pinned_host"})        ==>   func.func public @mesh_0(%m {"pinned_host"})
+        -> (tensor<f32> {"pinned_host"}) {                        -> (tensor<f32> {"pinned_host"}) {
+                                                                %l = call @load_0(%m)
+      %n = call @after_0(%m, %g)                                %n = call @after_0(%l, %g)
+                                                                %s = call @store_1(%n)
+      return %n                                                 return %s
+    ```
+    """
+
+    name: ClassVar[str] = "copy-host-state"
+
+    def run(self, module: ir.Module) -> None:
+        """Add the copies to the mesh functions of `module`."""
+        count = 0
+        for mesh, function in enumerate(mesh_functions(module)):
+            copies = _Copies(module, mesh, function, count)
+            copies.add()
+            count = copies.count
+
+
+class _Copies:
+    """The copies of one mesh.
+
+    count: how many copies the module has so far.
+    """
+
+    def __init__(self, module: ir.Module, mesh: int, function: ir.Operation, count: int) -> None:
+        self._module, self._mesh, self._function, self.count = module, mesh, function, count
+        self._block = body_of(function)
+
+    def add(self) -> None:
+        arguments, results = at.argument_attributes(self._function), at.result_attributes(self._function)
+        end = terminator(self._block)
+        stored = [(number, entry) for number, entry in enumerate(results) if at.MEMORY in entry]
+        here: dict[ir.Value, Entry] = {
+            value: entry for value, entry in zip(self._block.arguments, arguments, strict=True) if at.MEMORY in entry
+        }
+        for number, entry in stored:
+            value = end.operands[number]
+            if value not in here:
+                op = defining_op(value)
+                ip = ir.InsertionPoint.at_block_begin(self._block) if op is None else ir.InsertionPoint.after(op)
+                end.operands[number] = self._copy("store", value, _elsewhere(entry), _kept(entry), ip)
+        places = {op: place for place, op in enumerate(operations(self._block))} if here else {}
+        back = {(places[end], number) for number, _ in stored} if here else set[tuple[int, int]]()
+        # All uses before the first edit, which changes the hash of an operation.
+        read: dict[ir.Value, list[tuple[int, int, ir.Operation]]] = {value: [] for value in here}
+        for value, uses in read.items():
+            for use in value.uses:
+                place = places[use.owner.operation], use.operand_number
+                if place not in back:
+                    uses.append((*place, use.owner.operation))
+        for value, uses in read.items():
+            if uses:
+                _, _, first = min(uses, key=lambda use: use[:2])
+                ip = ir.InsertionPoint(first)
+                loaded = self._copy("load", value, _kept(here[value]), _elsewhere(here[value]), ip)
+                for _, number, op in uses:
+                    op.operands[number] = loaded
+
+    def _copy(self, name: str, value: ir.Value, source: Entry, target: Entry, ip: ir.InsertionPoint) -> ir.Value:
+        """Call a new function that returns `value` as it is, in another memory."""
+        name = f"{name}_{self.count}"
+        self.count += 1
+        kind: Entry = {at.KIND: ir.StringAttr.get("after" if at.MEMORY in target else "before")}
+        function = create(self._module, name, [value.type], [value.type], kind)
+        at.set_tables(function, [source], [target])
+        body = body_of(function)
+        func.return_(list(body.arguments), ip=ir.InsertionPoint(body), loc=ir.Location.unknown())
+        mesh: Entry = {at.MESH: at.i64(self._mesh)}
+        return call(name, [value.type], [value], mesh, ip, ir.Location.unknown()).results[0]
+
+
+def _kept(entry: Entry) -> Entry:
+    """What the argument or result of a mesh function says of its sharding and its memory."""
+    return {name: entry[name] for name in (at.SHARDING, at.MEMORY) if name in entry}
+
+
+def _elsewhere(entry: Entry) -> Entry:
+    """The same in the memory of the devices."""
+    return {name: entry[name] for name in (at.SHARDING,) if name in entry}
