@@ -30,7 +30,7 @@ from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
 from jaxpp.hlo_passes.stages.call_operations import CallOperations
-from jaxpp.hlo_passes.stages.offload_residuals import OffloadResiduals
+from jaxpp.hlo_passes.stages.move_residuals import MoveResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
 from jaxpp.hlo_passes.stages.split_backward import SplitBackward
@@ -56,7 +56,7 @@ def mpmd(
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
         recompute: option `keep` of `split-forward`.
-        offload: option `stages` of `offload-residuals`.
+        offload: option `stages` of `move-residuals`.
         memory_limit: option of `verify-program`.
     """
     return (
@@ -77,7 +77,7 @@ def mpmd(
         SplitBackward(),  # before unrolling, likewise; needs to know which values cross to other tasks
         SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
-        OffloadResiduals(offload),  # what the backwards read, when they are cut
+        MoveResiduals(offload),  # what the backwards read, when they are cut
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -93,7 +93,7 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    OffloadResiduals: VerifyTasks(),  # the last pass of the phase
+    MoveResiduals: VerifyTasks(),  # the last pass of the phase
     FuseTasks: VerifyUnrolled(),
     ShareFunctions: VerifyPlaced(),
 }

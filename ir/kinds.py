@@ -7,6 +7,7 @@ from typing import Final
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
+from jaxpp.schedules.kinds import KIND_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +19,13 @@ class Form:
         optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
         is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
             copies, and compiles nothing.
+        sends_late: what such a task takes from another mesh is sent when its turn comes, not as soon as it is made.
     """
 
     made_by: str
     optional: bool = False
     is_copy: bool = False
+    sends_late: bool = False
 
 
 FORMS: Final[Mapping[str, Form]] = {
@@ -31,8 +34,10 @@ FORMS: Final[Mapping[str, Form]] = {
     "input_grad": Form("split-backward"),
     "weight_grad": Form("split-backward"),
     "recompute": Form("split-forward", optional=True),
-    "offload": Form("offload-residuals", optional=True, is_copy=True),
-    "reload": Form("offload-residuals", optional=True, is_copy=True),
+    "offload": Form("move-residuals", optional=True, is_copy=True),
+    "reload": Form("move-residuals", optional=True, is_copy=True),
+    "evict": Form("move-residuals", optional=True, is_copy=True),
+    "load": Form("move-residuals", optional=True, is_copy=True, sends_late=True),
 }
 """The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""
 
@@ -54,6 +59,21 @@ def operations_of(module: ir.Module) -> dict[str, bool]:
     if not isinstance(said, ir.DictAttr):
         return {}
     return {named.name: named.attr == ir.StringAttr.get("residuals", said.context) for named in said}
+
+
+def parse_operations(text: str) -> dict[str, bool]:
+    """What `operations_of` returns, from text: `tick,log:residuals`.
+
+    Raises:
+        ValueError: a part is no name of a kind, or asks for something else than residuals.
+    """
+    found: dict[str, bool] = {}
+    for word in filter(None, text.split(",")):
+        name, colon, reads = word.partition(":")
+        if not KIND_NAME.fullmatch(name) or (colon and reads != "residuals"):
+            raise ValueError(f"operations: expected KIND or KIND:residuals, found '{word}'")
+        found[name] = bool(colon)
+    return found
 
 
 def write_operations(module: ir.Module, operations: Mapping[str, bool]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.tensors import TensorSpec
 
 
@@ -35,8 +36,8 @@ class Function:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it does nothing but copy each argument to another memory: there is nothing to compile."""
-        return any(spec.memory for spec in (*self.arguments, *self.results))
+        """Whether it returns its arguments as they are, in another memory or not: there is nothing to compile."""
+        return self.kind in FORMS and FORMS[self.kind].is_copy
 
     @property
     def is_compiled(self) -> bool:

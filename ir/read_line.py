@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
-from jaxpp.ir.kinds import operations_of
+from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.mesh_functions import steps_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
@@ -122,8 +122,8 @@ class Tables:
         kind, stage = kind_and_stage(op)
         arguments, taken = self._signature(signature.inputs, entries, axes, op)
         made, given = self._signature(signature.results, results, axes, op)
-        if any(spec.memory for spec in (*arguments, *made)):
-            _check_copy(op, arguments, made)
+        if form_of(kind).is_copy or any(spec.memory for spec in (*arguments, *made)):
+            _check_copy(op, kind, arguments, made)
         is_operation = kind in self._operations
         if is_operation:
             _check_operation(op)
@@ -155,15 +155,18 @@ def _in_memory(spec: TensorSpec, memory: ir.Attribute | None) -> TensorSpec:
     return dataclasses.replace(spec, memory=ir.StringAttr(memory).value) if memory is not None else spec
 
 
-def _check_copy(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> None:
-    """Raise ProgramError unless the function returns its arguments as they are, in other memories."""
+def _check_copy(op: ir.Operation, kind: str, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> None:
+    """Raise ProgramError unless the function is of a kind that copies, and returns its arguments as they are."""
+    if not form_of(kind).is_copy:
+        raise ProgramError(
+            f"@{name_of(op)} has values in another memory, and is neither an offload nor a reload", location=op.location
+        )
     body = body_of(op)
     here = [dataclasses.replace(spec, memory="") for spec in arguments]
     there = [dataclasses.replace(spec, memory="") for spec in results]
     if here != there or list(terminator(body).operands) != list(body.arguments):
         raise ProgramError(
-            f"@{name_of(op)} has values in another memory, and does more than return its arguments",
-            location=op.location,
+            f"@{name_of(op)} is of the kind {kind!r}, and does more than return its arguments", location=op.location
         )
 
 

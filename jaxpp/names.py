@@ -22,6 +22,7 @@ from jaxpp.schedules import (
     GIS,
     BaseSchedule,
     BitPipe,
+    BPipe,
     Chimera,
     DualPipe,
     DualPipeV,
@@ -48,6 +49,7 @@ from jaxpp.schedules import (
 __all__ = [
     "GIS",
     "Add",
+    "BPipe",
     "BaseSchedule",
     "BitPipe",
     "Chimera",

@@ -33,7 +33,7 @@ class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
     kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
-        "recompute", and `stages` of `offload-residuals` under "offload".
+        "recompute", and `stages` of `move-residuals` under "offload".
     """
 
     module: ir.Module

@@ -29,7 +29,7 @@ position and the reason.
 
     Plan, F, B, I, W, Operation       what each mesh does, step by step
     block, by_priority                a building block to repeat; what a free mesh prefers
-    offload, recompute, split_backward, freeze, insert    done to a finished schedule
+    offload, evict, recompute, split_backward, freeze, insert    done to a finished schedule
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from jaxpp.schedules.memory import activations
 from jaxpp.schedules.named import (
     GIS,
     BitPipe,
+    BPipe,
     Chimera,
     DualPipe,
     DualPipeV,
@@ -72,6 +73,7 @@ from jaxpp.schedules.named import (
     ZeroBubbleV,
 )
 from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
@@ -86,6 +88,7 @@ from_csv = Schedule.from_csv
 __all__ = [
     "GIS",
     "B",
+    "BPipe",
     "BaseSchedule",
     "BitPipe",
     "Bubble",
@@ -134,6 +137,7 @@ __all__ = [
     "by_priority",
     "check",
     "draw",
+    "evict",
     "freeze",
     "from_csv",
     "gpipe",

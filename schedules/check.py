@@ -66,6 +66,7 @@ def _every_task_is_fine(graph: Graph) -> bool:
         not graph.partners
         and distinct == len(graph.tasks)
         and graph.rules.keys() >= graph.numbers.keys()
+        and not any(graph.rules[kind].peer for kind in graph.numbers)
         and all(map(set.issubset, on_meshes, held))
     )
 
@@ -78,9 +79,12 @@ def _name_the_wrong_task(graph: Graph) -> None:
         here: set[Task] = set()
         for number in row:
             task = graph.tasks[number]
-            if task.stage not in held:
-                raise _error(graph, number, f"{task.words} does not belong here: mesh {mesh} holds {_listed(stages)}")
-            if task.kind not in graph.rules:
+            rule = graph.rules.get(task.kind)
+            if (task.stage in held) == (rule is not None and rule.peer):
+                where = f"mesh {mesh} holds {_listed(stages)}"
+                other = ", and this task stands on one that does not" if task.stage in held else ""
+                raise _error(graph, number, f"{task.words} does not belong here: {where}{other}")
+            if rule is None:
                 raise _error(graph, number, f"{task.words} is of an unknown kind: known are {', '.join(graph.rules)}")
             if task in here or (task in seen and task.stage not in graph.placement.spread):
                 first = _at(graph, graph.tasks.index(task))

@@ -51,7 +51,8 @@ class Costs:
         copy_bandwidth: bytes per unit of time from a mesh to its host or back, for tasks on another track. An offload
             moves the activations of its stage.
         kinds: time of each user's kind of task, and of "offload", "reload" and "recompute"; a recompute otherwise
-            takes as long as the forward. A "backward" here is the time of a full one.
+            takes as long as the forward, an "evict" or a "load" as long as a hop and the activations of its stage on
+            their link. A "backward" here is the time of a full one.
         fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe).
         slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
             arXiv 2504.14519).
@@ -118,6 +119,8 @@ class Costs:
             return _for_each_stage(rule.time, kind, schedule)
         if kind == "recompute":
             return self.time("forward", schedule)
+        if rule.source:  # it takes its hop, which depends on the meshes (`simulate`)
+            return [0.0] * schedule.stages
         moved = [abs(rule.memory) * size / self.copy_bandwidth for size in self.bytes("activation_bytes", schedule)]
         if rule.track and all(moved):
             return moved

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from jaxpp.schedules.kinds import Kind
@@ -20,7 +21,7 @@ Cells: TypeAlias = tuple[tuple[tuple[Task, ...], ...], ...]
 Numbers: TypeAlias = Sequence[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Graph:
     """Numbered tasks and what they wait for.
 
@@ -58,6 +59,11 @@ class Graph:
     transfers: list[tuple[int, int]] = field(default_factory=list)
     sends: list[Numbers] = field(default_factory=list)
     waits: list[Numbers] = field(default_factory=list)
+
+    @cached_property
+    def homes(self) -> list[int]:
+        """The mesh that runs each task."""
+        return [mesh for mesh, row in enumerate(self.rows) for _ in row]
 
     def key(self, task: Task) -> int:
         """Where the task stands in `numbers[task.kind]`."""

@@ -9,7 +9,12 @@ operation (offload, recompute, ...) is one more row, and a row of the same name 
 
 Where it runs, for how long, and what it does to memory stand behind the needs:
 
-    evict = Kind.parse("evict: forward; track copy; memory -1; time 0.5")
+    spill = Kind.parse("spill: forward; track copy; memory -1; time 0.5")
+
+What is moved from one mesh to another is there, on the mesh where the task stands, from its start, and until its end on
+the mesh of the task that it comes `from`; such a task may stand on a mesh that does not hold its stage:
+
+    evict = Kind.parse("evict: forward; track net; memory +1; from forward; on peer")
 """
 
 from __future__ import annotations
@@ -71,6 +76,9 @@ class Kind:
             it starts when the cell before it has ended, and what follows does not wait for it.
         memory: the activations that it makes (positive, from its start) or gives back (negative, at its end), as a
             share of what the forward of its stage makes. The built-in kinds have their own rules (`Report`).
+        source: the kind of the task of the same stage and microbatch whose mesh gives back, at the end, what this task
+            makes; "" where it makes something new.
+        peer: it stands on a mesh that does not hold its stage.
         time: how long it takes, for one microbatch on a whole mesh, where the costs do not say.
 
     Raises:
@@ -82,9 +90,11 @@ class Kind:
     track: str = ""
     memory: float = 0.0
     time: float | None = None
+    source: str = ""
+    peer: bool = False
 
     def __post_init__(self) -> None:
-        for name in (self.name, self.track or "copy"):
+        for name in (self.name, self.track or "copy", self.source or "forward"):
             if not KIND_NAME.fullmatch(name):
                 raise ScheduleError(
                     f"the kind of a task must be a name in lower case, such as 'offload', found {name!r}"
@@ -93,6 +103,10 @@ class Kind:
             raise ScheduleError(f"the memory of {self.name} must be a number, found {self.memory!r}")
         if self.time is not None and not 0 < self.time < math.inf:
             raise ScheduleError(f"the time of {self.name} must be a positive number, found {self.time!r}")
+        if self.source and (self.memory <= 0 or not any(self.source in need.kinds for need in self.needs)):
+            raise ScheduleError(
+                f"{self.name} moves memory from the mesh of its {self.source}: it must need that task, and make memory"
+            )
         for need in self.needs:
             _parse_need(str(need))
 
@@ -102,6 +116,8 @@ class Kind:
             "track": self.track,
             "memory": f"{self.memory:+.17g}" if self.memory else "",
             "time": "" if self.time is None else f"{self.time:.17g}",
+            "from": self.source,
+            "on": "peer" if self.peer else "",
         }
         words = "".join(f"; {key} {value}" for key, value in effects.items() if value)
         return " ".join([f"{self.name}:", *map(str, self.needs)]) + words
@@ -109,6 +125,8 @@ class Kind:
     @classmethod
     def parse(cls, text: str) -> Kind:
         """Read `name: need need ...; track copy; memory -1; time 0.5`; what stands behind the needs may be left out.
+
+        Two more say that memory moves from mesh to mesh: `from forward` and `on peer` (`source`, `peer`).
 
         Raises:
             ScheduleError: the text is not of that form.
@@ -119,13 +137,16 @@ class Kind:
         effects: dict[str, str] = {}
         for effect in match["effects"].split(";")[1:]:
             key, _, value = effect.strip().partition(" ")
-            if key not in ("track", "memory", "time") or key in effects or not value:
-                expected = "expected 'track NAME', 'memory NUMBER' or 'time NUMBER', each once"
+            value = value.strip()
+            known = key in ("track", "memory", "time", "from") or (key, value) == ("on", "peer")
+            if not known or key in effects or not value:
+                expected = "expected 'track NAME', 'memory NUMBER', 'time NUMBER', 'from KIND' or 'on peer', each once"
                 raise ScheduleError(f"cannot read {effect.strip()!r} of kind {match['name']}: {expected}")
-            effects[key] = value.strip()
+            effects[key] = value
         needs = tuple(_parse_need(word) for word in match["needs"].split())
         memory, time = (_number(effects, key) for key in ("memory", "time"))
-        return cls(match["name"], needs, effects.get("track", ""), memory or 0.0, time)
+        source, peer = effects.get("from", ""), "on" in effects
+        return cls(match["name"], needs, effects.get("track", ""), memory or 0.0, time, source, peer)
 
 
 def _number(effects: dict[str, str], key: str) -> float | None:
@@ -151,11 +172,13 @@ BUILTIN_KINDS: Final = tuple(
         Kind.parse,
         (
             "forward: forward@-1 forward~-1",
-            "backward: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?recompute",
-            "input_grad: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?recompute",
+            "backward: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute",
+            "input_grad: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute",
             "weight_grad: input_grad",
             "offload: forward; track copy; memory -1",
             "reload: offload; track copy; memory +1",
+            "evict: forward; track net; memory +1; from forward; on peer",
+            "load: evict; track net; memory +1; from evict",
             "recompute: forward",
         ),
     )
@@ -163,4 +186,5 @@ BUILTIN_KINDS: Final = tuple(
 """Activations flow up the stages, gradients down; a weight gradient waits for the input gradient of its own stage
 (Zero Bubble, arXiv 2401.10241, section 2). Slices of a sequence run forward in order and backward in reverse, as later
 ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to the host and come back (PipeOffload,
-arXiv 2503.01328); a stage that recomputes runs forward again before it runs backward."""
+arXiv 2503.01328), or to another mesh: `evict` stands on that mesh, `load` on the one that needs them again (BPipe, Kim
+et al., ICML 2023); a stage that recomputes runs forward again before it runs backward."""

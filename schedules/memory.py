@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
+from jaxpp.schedules.order import merged_order
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Task
 
 
 def activations(schedule: Schedule) -> list[int]:
@@ -11,26 +15,51 @@ def activations(schedule: Schedule) -> list[int]:
     An activation lives from the start of its forward to the end of its backward, or of its weight gradient where the
     backward is split; without any backward it is gone when its forward ends. Where it is recomputed it lives from the
     start of its recompute on: the forward keeps nothing; where it is offloaded, it is gone from the end of the offload
-    to the start of the reload. GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section
-    2.2). The schedule must be valid.
+    to the start of the reload. Where it is evicted it leaves its mesh with the end of the forward, for the mesh of the
+    `evict`, and comes back with the start of the `load`, in the order in which one process starts all tasks
+    (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section 2.2). The
+    schedule must be valid.
     """
-    return [_peak(schedule, mesh) for mesh in range(schedule.meshes)]
+    peers = {_unit(task): mesh for mesh, order in enumerate(schedule.orders) for task in order if task.kind == "evict"}
+    each = ([(mesh, task) for task in order] for mesh, order in enumerate(schedule.orders))
+    tasks = merged_order(schedule) if peers else chain.from_iterable(each)
+    alive = _Alive(schedule)
+    for mesh, task in tasks:
+        alive.run(mesh, task)
+        if task.kind == "load":
+            alive.change(peers[_unit(task)], -1)
+    return alive.peaks
 
 
-def _peak(schedule: Schedule, mesh: int) -> int:
-    order = schedule.orders[mesh]
-    trains = any(task.kind in ("backward", "weight_grad") for task in order)
-    again = {(task.stage, task.microbatch, task.slice) for task in order if task.kind == "recompute"}
-    alive = peak = 0
-    for task in order:
-        if task.kind == "recompute" or (
-            task.kind == "forward" and (task.stage, task.microbatch, task.slice) not in again
-        ):
-            peak = max(peak, alive + 1)
-            alive += trains
-        elif task.kind == "reload":
-            alive += trains
-            peak = max(peak, alive)
-        elif task.kind in ("backward", "weight_grad") or (trains and task.kind == "offload"):
-            alive -= 1
-    return peak
+class _Alive:
+    """How many activations are alive on each mesh, and the most that there were."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.now, self.peaks = [0] * schedule.meshes, [0] * schedule.meshes
+        self._trains = [any(task.kind in ("backward", "weight_grad") for task in order) for order in schedule.orders]
+        self._again = _units(schedule, "recompute")
+        self._evicted = _units(schedule, "evict")
+
+    def change(self, mesh: int, by: int) -> None:
+        """Let so many more be alive."""
+        self.now[mesh] += by
+        self.peaks[mesh] = max(self.peaks[mesh], self.now[mesh])
+
+    def run(self, mesh: int, task: Task) -> None:
+        """Run one task, on its own mesh."""
+        if task.kind == "forward" and _unit(task) not in self._again:
+            self.change(mesh, 1)
+            if not self._trains[mesh] or _unit(task) in self._evicted:
+                self.change(mesh, -1)
+        elif task.kind in ("recompute", "reload", "evict", "load"):
+            self.change(mesh, int(self._trains[mesh]))
+        elif task.kind in ("backward", "weight_grad") or (task.kind == "offload" and self._trains[mesh]):
+            self.change(mesh, -1)
+
+
+def _unit(task: Task) -> tuple[int, int, int]:
+    return task.stage, task.microbatch, task.slice
+
+
+def _units(schedule: Schedule, kind: str) -> set[tuple[int, int, int]]:
+    return {_unit(task) for task in schedule if task.kind == kind}

@@ -143,6 +143,10 @@ class ZeroBubbleH2(LibrarySchedule, published="zb-h2"):
     """ZB-H2: nearly no bubble, in twice the memory of 1F1B (see `zb_h2`)."""
 
 
+class BPipe(LibrarySchedule, published="bpipe"):
+    """1F1B with activations spread evenly over the meshes (see `bpipe`)."""
+
+
 class Chimera(LibrarySchedule, published="chimera"):
     """Two directions, each stage on two meshes (see `chimera`)."""
 

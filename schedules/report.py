@@ -21,7 +21,7 @@ Release: TypeAlias = Literal["W", "B", "half"]
 Numbers: TypeAlias = NDArray[np.float64]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
-_TRACKS: Final = {"copy": "offload"}
+_TRACKS: Final = {"copy": "offload", "net": "move"}
 
 
 class Bubble(NamedTuple):
@@ -82,9 +82,8 @@ class Report:
     def transfers(self) -> list[Transfer]:
         """The transfers between meshes, and their times."""
         graph = self.schedule.graph
-        homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
         return [
-            Transfer(graph.tasks[number], homes[number], target, start, end)
+            Transfer(graph.tasks[number], graph.homes[number], target, start, end)
             for (number, target), start, end in zip(graph.transfers, self.run.sent, self.run.received, strict=True)
         ]
 
@@ -234,7 +233,19 @@ class Report:
             if freed:
                 times.append(run.ends[number])
                 deltas.append(freed * shares[task.slice])
+        for number, given_back in self._moved_away(mesh):
+            task = graph.tasks[number]
+            times.append(run.ends[number])
+            deltas.append(-given_back * sizes[task.stage] * shares[task.slice])
         return in_order(times, deltas)
+
+    def _moved_away(self, mesh: int) -> Iterator[tuple[int, float]]:
+        """The tasks that move memory away from a mesh, and the share of an activation that each moves."""
+        graph = self.schedule.graph
+        for rule in graph.rules.values():
+            for key, number in graph.numbers.get(rule.name, {}).items() if rule.source else ():
+                if graph.homes[graph.numbers[rule.source][key]] == mesh:
+                    yield number, rule.memory
 
 
 def _peak(deltas: Numbers) -> float:

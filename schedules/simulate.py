@@ -59,11 +59,29 @@ def task_times(schedule: Schedule, costs: Costs) -> list[float]:
             if kind in graph.rules
         }
         durations = [parts[task.kind][task.stage][task.slice] for task in graph.tasks]
+    _add_moves(schedule, costs, durations)
     if costs.fused != 1 and schedule.fused:
         for number, span in enumerate(graph.spans):
             for part in range(number, number + span if span > 1 else number):
                 durations[part] *= costs.fused
     return durations
+
+
+def _add_moves(schedule: Schedule, costs: Costs, durations: list[float]) -> None:
+    """Let what moves memory from mesh to mesh take its hop, where neither the costs nor its kind say how long it is."""
+    graph = schedule.graph
+    kinds = [rule for rule in graph.rules.values() if rule.source and rule.time is None]
+    moving = [rule for rule in kinds if rule.name in graph.numbers and rule.name not in costs.kinds]
+    if not moving:
+        return
+    latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
+    sizes, shares = costs.bytes("activation_bytes", schedule), costs.shares(schedule)
+    for rule in moving:
+        for key, number in graph.numbers[rule.name].items():
+            task = graph.tasks[number]
+            start, end = graph.homes[graph.numbers[rule.source][key]], graph.homes[number]
+            size = rule.memory * sizes[task.stage] * shares[task.slice]
+            durations[number] = latency[start][end] + size / bandwidth[start][end]
 
 
 def _transfers(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float]]:
@@ -75,9 +93,8 @@ def _transfers(schedule: Schedule, costs: Costs) -> tuple[list[float], list[floa
     sizes, shares = costs.bytes("message_bytes", schedule), costs.shares(schedule)
     delays: list[float] = []
     busy: list[float] = []
-    homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
     for number, end in graph.transfers:
-        task, start = graph.tasks[number], homes[number]
+        task, start = graph.tasks[number], graph.homes[number]
         # Up go the outputs of a stage, down the gradients of its inputs: the outputs of the stage before it.
         carrier = task.stage if task.kind == "forward" else task.stage - 1
         known = task.kind in ("forward", "backward", "input_grad") and carrier >= 0

@@ -17,7 +17,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.counted import counters, trip_count, wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, operations
-from jaxpp.ir.kinds import operations_of
+from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.schedules.given import library_name
 
@@ -48,6 +48,8 @@ class FindMicrobatchLoop(Pass):
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
         meshes: the number of meshes for a schedule given by name.
+        operations: kinds of the schedule that are bound to functions of the user's, as `mpmd_jit_with_loop` writes them
+            on the module: `tick,log:residuals`.
 
     Preconditions: `inline-calls` ran; the loop counts to a constant; there are n-1 or n marks for n stages.
 
@@ -61,10 +63,15 @@ class FindMicrobatchLoop(Pass):
     name: ClassVar[str] = "find-microbatch-loop"
     schedule: str = ""
     meshes: int = 0
+    operations: str = ""
+
+    def __post_init__(self) -> None:
+        parse_operations(self.operations)
 
     def run(self, module: ir.Module) -> None:
         """Canonicalize the loop of `module`. Raises PassError for each way in which there is no such loop."""
-        main = main_of(module)
+        main, operations = main_of(module), self._operations(module)
+        write_operations(module, operations)
         loop = _find(main)
         check_marks(main, loop)
         drop_scalar_constraints(main)
@@ -75,7 +82,7 @@ class FindMicrobatchLoop(Pass):
         reuse_recomputed_marks(loop)
         count_from_zero(loop)
         length = _length(loop)
-        schedule, text = self._schedule(loop, length, operations_of(module))
+        schedule, text = self._schedule(loop, length, operations)
         marks = find_marks(loop)
         numbers = stages_of(marks, loop, schedule.stages)
         if numbers is None:
@@ -89,7 +96,10 @@ class FindMicrobatchLoop(Pass):
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = _find(main_of(module))
         drop_scalar_constraints(loop)
-        return self._schedule(loop, _length(loop), operations_of(module))[1]
+        return self._schedule(loop, _length(loop), self._operations(module))[1]
+
+    def _operations(self, module: ir.Module) -> dict[str, bool]:
+        return operations_of(module) | parse_operations(self.operations)
 
     def _schedule(self, loop: ir.Operation, length: int, operations: Collection[str]) -> tuple[schedules.Schedule, str]:
         """The schedule of the loop and its text form."""

@@ -8,6 +8,9 @@ from jaxpp import schedules
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.kinds import FORMS, form_of
 
+_BACK = {"offload": "reload", "evict": "load"}
+"""How residuals that have left come back."""
+
 
 def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
     """Raise PassError for what no pass can cut a loop into.
@@ -51,14 +54,14 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
 
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
-    """Raise PassError for residuals that stay in the memory of the host, and for a part of a cell that can't be one."""
-    back = {(task.stage, task.microbatch) for task in schedule if task.kind == "reload"}
+    """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
+    back = {(task.kind, task.stage, task.microbatch) for task in schedule if task.kind in _BACK.values()}
     for task in schedule:
-        if task.kind == "offload" and (task.stage, task.microbatch) not in back:
+        if task.kind in _BACK and (_BACK[task.kind], task.stage, task.microbatch) not in back:
             raise PassError(
-                f"the schedule {schedule.name} has {task.words} and no reload of it",
+                f"the schedule {schedule.name} has {task.words} and no {_BACK[task.kind]} of it",
                 location=loop.location,
-                hint="the backward reads what was offloaded: bring it back before",
+                hint="the backward reads what has left: bring it back before",
             )
     for task in (task for cell in schedule.fused for task in cell):
         if form_of(task.kind).is_copy or task.kind not in FORMS:

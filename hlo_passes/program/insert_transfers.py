@@ -11,7 +11,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, create, main_of, terminator
+from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
+from jaxpp.ir.kinds import form_of
 from jaxpp.ir.phases import Step, check_placed
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.values import defining_op
@@ -22,6 +23,7 @@ class InsertTransfers(Pass):
     """Cuts `@main` into one function `@mesh_k` per mesh: the calls of that mesh in order, sends and receives.
 
     A value is sent right after it is made, and received right before its first use; once per value and destination.
+    Only what a `load` takes is sent when its turn comes in `@main`: until then it waits where it was evicted to.
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
     of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
@@ -174,7 +176,7 @@ class _Plan:
             if function is None:
                 self._add_other(op)
             else:
-                self._add(op, meshes)
+                self._add(op, meshes, late=form_of(kind_and_stage(function)[0]).sends_late)
         for line in self.lines:
             for border in line.results:
                 self._is_renamed(border.value, line)
@@ -186,11 +188,11 @@ class _Plan:
         elif op not in self._stacks.slices and op not in self._joins:
             raise PassError(f"a {op.name} on no mesh", location=op.location, hint="run infer-placement first")
 
-    def _add(self, call: ir.Operation, meshes: Sequence[int]) -> None:
+    def _add(self, call: ir.Operation, meshes: Sequence[int], *, late: bool) -> None:
         operands, results = list(call.operands), list(call.results)
         copies = results if len(meshes) > 1 else None
         for line in (self.lines[mesh] for mesh in meshes):
-            renamed = [each for each in enumerate(operands) if self._is_renamed(each[1], line)]
+            renamed = [each for each in enumerate(operands) if self._is_renamed(each[1], line, late=late)]
             run = _Run(call, line.mesh, renamed, copies, {})
             line.steps.append(run)
             if copies is None:
@@ -200,7 +202,7 @@ class _Plan:
             for value in copies:
                 self._sources.setdefault(value, run)
 
-    def _is_renamed(self, value: ir.Value, line: _Line) -> bool:
+    def _is_renamed(self, value: ir.Value, line: _Line, *, late: bool = False) -> bool:
         """Whether `value` has another name on a mesh, which makes or receives it now unless it is there."""
         run = self._moved.get(value)
         if run is not None and run.mesh == line.mesh:
@@ -211,10 +213,11 @@ class _Plan:
             if constant is not None:
                 line.steps.append(_Run(constant, line.mesh, (), (value,), {}))
             else:
-                self._transfer(value, run or self._sources.get(value), line)
+                self._transfer(value, run or self._sources.get(value), line, late=late)
         return True
 
-    def _transfer(self, value: ir.Value, source: _Run | _Line | None, line: _Line) -> None:
+    def _transfer(self, value: ir.Value, source: _Run | _Line | None, line: _Line, *, late: bool) -> None:
+        """Send `value` from where it is made to the mesh of `line`: with `late`, behind what runs there last so far."""
         if source is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
@@ -224,6 +227,9 @@ class _Plan:
             self._pairs[hop] = ir.Attribute.parse(f"dense<[[{hop[0]}, {hop[1]}]]> : tensor<1x2xi64>")
         handle = stablehlo.ChannelHandle.get(channel, 1)
         self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[hop]})
+        if late:
+            runs = (step for step in reversed(self.lines[source.mesh].steps) if isinstance(step, _Run))
+            source = next(runs, source)
         source.sends.setdefault(value, []).append(channel)
         line.steps.append(_Receive(value, channel))
 

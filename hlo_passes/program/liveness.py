@@ -59,7 +59,8 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
     are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
-    has one; and not while they are in the memory of the host.
+    has one; and not while they are in the memory of the host. Those that are evicted are alive on their mesh in the
+    forward, on the other one until they are sent back, and from the load on.
     """
     microbatches: list[Container[int]] = [()] * len(specs)
     death: dict[int, int] = {}
@@ -67,6 +68,9 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
     kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
     """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
+    forwards: dict[tuple[int, int], int] = {}
+    evicted: list[tuple[int, int]] = []
+    """(index, index) of each forward whose residuals leave right after it."""
     for index, each in enumerate(sequence):
         if isinstance(each, Receive):
             microbatches[each.result] = _ANY
@@ -86,6 +90,12 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
                     for register in own:
                         since.pop(register, None)
                 again = [(since[r], r) for r in own if r in since and not specs[r].memory]
+                if kind == "forward":
+                    forwards[stage, microbatch] = index
+                elif kind == "evict":
+                    again = [(index, register) for register in each.results]
+                elif kind == "load" and (stage, microbatch) in forwards:
+                    evicted.append((forwards[stage, microbatch], forwards[stage, microbatch]))
                 if again:
                     kept.setdefault((stage, microbatch), []).extend(again)
                 for register in (*own, *each.results):
@@ -93,7 +103,7 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     end = len(sequence)
     change = [0] * (end + 2)
     spans = ([(start, death.get(register, end)) for start, register in each] for each in kept.values())
-    for start, last in chain.from_iterable(map(_merged, spans)):
+    for start, last in chain(evicted, *map(_merged, spans)):
         change[start] += 1
         change[last + 1] -= 1
     return max(accumulate(change))

@@ -110,11 +110,13 @@ class Flat:
         self.steps.append((function, operands, results, tuple(frees), None, label))
 
     def call(self, mesh: int, call: Call) -> None:
+        function = self.program.functions[call.function]
+        if function.is_copy and self.pass_on(mesh, call):
+            return
         self.copy_pending()
         for register in call.operands:
             self.arrive(mesh, register)
         key = (call.function, mesh)
-        function = self.program.functions[call.function]
         if key not in self.handlers:
             placed = [self.shardings.place(spec, (mesh,)) for spec in function.results]
             self.handlers[key] = [_compat.result_handler(each.aval, each.sharding) for each in placed]
@@ -130,6 +132,17 @@ class Flat:
             self.add(self.copies[key], operands, results, frees, (mesh, call))
         else:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
+
+    def pass_on(self, mesh: int, call: Call) -> bool:
+        """Let the results of a copy within one memory be its operands, if all of these are still on their way."""
+        pairs = [((mesh, one), (mesh, other)) for one, other in zip(call.operands, call.results, strict=True)]
+        function = self.program.functions[call.function]
+        waiting = all(place in self.coming for place, _ in pairs) and {*call.operands} <= {*call.frees}
+        if not (self.is_batched and waiting and function.arguments == function.results):
+            return False
+        for place, result in pairs:
+            self.coming[result] = self.coming.pop(place)
+        return True
 
     def send(self, mesh: int, send: Send) -> None:
         """Copy the pieces that stay in this process, and offer the others to their receivers."""

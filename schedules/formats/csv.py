@@ -21,7 +21,7 @@ from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.kinds import LETTERS
+from jaxpp.schedules.kinds import BUILTIN_KINDS, LETTERS
 from jaxpp.schedules.sweep import sweep
 from jaxpp.schedules.task import Placement, Task
 
@@ -35,6 +35,7 @@ _COPY: Final = re.compile(
 _SHARDS: Final = re.compile(rf"(?P<stage>{_NUMBER})(?:UNSHARD|RESHARD|REDUCE_GRAD)(?:{_NUMBER})?")
 _FUSED: Final = re.compile(r"\((?P<parts>[^()]*)\)OVERLAP_F_B")
 _STEPS: Final = {"forward": 1, "backward": -1, "input_grad": -1}
+_AWAY: Final = frozenset(kind.name for kind in BUILTIN_KINDS if kind.peer)
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
 _EXPECTED: Final = (
     "a cell is <stage><op><microbatch>, like 0F3, 2W1 or 1SEND_F0, fused (0F3;3B1)OVERLAP_F_B, or 0UNSHARD; the ops "
@@ -98,7 +99,7 @@ def placement_of(table: Table) -> Placement:
     """
     homes: dict[int, dict[int, tuple[int, int]]] = {}
     for mesh, row in enumerate(table.rows):
-        for task in (task for cell in row for task in cell):
+        for task in (task for cell in row for task in cell if task.kind not in _AWAY):
             first = (task.microbatch, mesh)
             held = homes.setdefault(task.stage, {})
             held[mesh] = min(held.get(mesh, first), first)

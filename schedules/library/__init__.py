@@ -19,6 +19,7 @@ from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
 from jaxpp.schedules.library.offload import gis
+from jaxpp.schedules.library.peers import bpipe
 from jaxpp.schedules.library.sequence import seq1f1b
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, zb_v
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
@@ -47,6 +48,7 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("bitpipe", bitpipe),
         ("seq1f1b", seq1f1b),
         ("gis", gis),
+        ("bpipe", bpipe),
     )
 )
 """The function of each schedule; its docstring tells where it comes from, its parameters what it takes."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.kinds import LETTERS
 from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
@@ -89,7 +90,7 @@ def _swapped(homes: list[int], one: int, other: int) -> list[int]:
 
 
 def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator[Schedule]:
-    """The schedules of the library on a placement, those that exist for these numbers."""
+    """The schedules of the library on a placement: those that exist for these numbers, and move no activations."""
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
     for name in LIBRARY:
@@ -98,5 +99,5 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
             made = make(name, meshes=meshes, microbatches=microbatches, **options)
         except ScheduleError:
             continue
-        if made.placement == placement:
+        if made.placement == placement and all(task.kind in LETTERS for task in made):
             yield made

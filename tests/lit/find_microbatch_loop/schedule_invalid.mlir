@@ -144,7 +144,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // Residuals that go to the host, and don't come back.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule mine has offload(stage 0, mb 0) and no reload of it
-// CHECK-NEXT: the backward reads what was offloaded: bring it back before
+// CHECK-NEXT: the backward reads what has left: bring it back before
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>

@@ -4,7 +4,7 @@
 // RUN: not jaxpp-opt %s --pipeline mpmd -p inline-calls 2>&1 | filecheck %s --check-prefix=BOTH
 
 // PASS: jaxpp-opt: error: unknown pass 'inline-cals'; did you mean 'inline-calls'?
-// OPTION: jaxpp-opt: error: pass 'find-microbatch-loop' has no option 'meshs'; it has: schedule=<str>, meshes=<int>
+// OPTION: jaxpp-opt: error: pass 'find-microbatch-loop' has no option 'meshs'; it has: schedule=<str>, meshes=<int>, operations=<str>
 // VALUE: jaxpp-opt: error: pass 'find-microbatch-loop': option 'meshes' takes an integer, found 'four'
 // BOTH: jaxpp-opt: error: -p and --pipeline exclude each other
 func.func @main() {

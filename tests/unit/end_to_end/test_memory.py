@@ -19,6 +19,7 @@ from jaxpp.schedules.memory import activations
 
 NAMES = {"1f1b": 4, "gpipe": 4, "interleaved-1f1b": 2, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
 CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}
+EVICTING = {"1f1b": 6, "eager-1f1b": 4}
 
 
 def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
@@ -46,6 +47,34 @@ def test_the_same_numbers(name: str, change: str) -> None:
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(schedule.stages), transformer.batch(8))
     check(step, arguments, make_mesh(schedule.meshes), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("name", EVICTING)
+def test_residuals_that_wait_on_another_mesh(name: str) -> None:
+    """The same numbers, at the peaks of the schedule by its order and by its time."""
+    meshes = EVICTING[name]
+    plain = schedules.make(name, meshes=meshes, microbatches=8)
+    schedule = schedules.evict(plain)
+    step = partial(transformer.train_step, schedule=schedule)
+    arguments = (transformer.state(meshes), transformer.batch(8))
+    found = peaks(step, arguments, meshes)
+    assert found == activations(schedule) == schedules.simulate(schedule).peak_activations()
+    assert max(found) < max(activations(plain))
+    check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state)
+
+
+def test_residuals_of_several_devices_wait_on_another_mesh() -> None:
+    schedule = schedules.make("bpipe", meshes=4, microbatches=4)
+    step = partial(sgd_step, schedule=schedule)
+    shardings = (P(), P(None, "data"))
+    found = check(step, (weights(4), batch(4)), make_mesh(4, data=2), in_shardings=shardings)
+    kept = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(4)), mpmd_mesh=make_mesh(4, data=2))
+    assert_same(found, kept(weights(4), batch(4)))
+    compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4, data=2)).lower(weights(4), batch(4)).compile()
+    traced, events = compiled.trace(weights(4), batch(4))
+    assert_same(traced, kept(weights(4), batch(4)))
+    moves = {(event.mesh, event.kind) for event in events if event.kind in ("evict", "load")}
+    assert moves == {(3, "evict"), (0, "load")}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -122,6 +151,6 @@ def test_a_device_without_such_a_memory(monkeypatch: pytest.MonkeyPatch) -> None
     lowered = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(2)).lower(
         weights(2), batch(4)
     )
-    monkeypatch.setattr("jaxpp.hlo_passes.stages.offload_residuals.HOST", "attic")
+    monkeypatch.setattr("jaxpp.hlo_passes.stages.move_residuals.HOST", "attic")
     with pytest.raises(ValueError, match=r"keeps values of mesh 0 in 'attic'; .* has only .*pinned_host.*: take"):
         lowered.compile()

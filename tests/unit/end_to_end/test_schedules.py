@@ -38,6 +38,7 @@ LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
     ("v-half", 2, {}),
     ("v-min", 2, {}),
     ("gis", 2, {}),
+    ("bpipe", 4, {"microbatches": 6}),
     ("dualpipe", 2, {"fused": False}),
     ("dualpipe", 4, {"microbatches": 8}),
     ("dualpipe-v", 2, {}),

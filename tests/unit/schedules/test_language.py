@@ -160,21 +160,21 @@ def test_weight_gradients_fill_the_bubbles_by_priority() -> None:
 
 
 def test_a_users_operation_beside_the_others() -> None:
-    evict = Operation.parse("evict: forward; track copy; memory -1; time 0.5")
-    fetch = Operation.parse("fetch: evict; track copy; memory +1; time 0.5")
+    spill = Operation.parse("spill: forward; track copy; memory -1; time 0.5")
+    fetch = Operation.parse("fetch: spill; track copy; memory +1; time 0.5")
     plan = Plan("host", S.Placement.linear(1), 3)
-    plan[0].warm_up(F(0) * 2, evict(0), F(0), fetch(0))
+    plan[0].warm_up(F(0) * 2, spill(0), F(0), fetch(0))
     plan[0].repeat(B(0))
     schedule = plan.schedule()
     assert str(schedule).split("\n")[2:] == [
-        "kind evict: forward; track copy; memory -1; time 0.5",
-        "kind fetch: evict; track copy; memory +1; time 0.5",
-        "mesh 0: 0F0 0F1 0evict0 0F2 0fetch0 0B0 0B1 0B2",
+        "kind spill: forward; track copy; memory -1; time 0.5",
+        "kind fetch: spill; track copy; memory +1; time 0.5",
+        "mesh 0: 0F0 0F1 0spill0 0F2 0fetch0 0B0 0B1 0B2",
     ]
     assert S.parse(str(schedule)) == schedule
-    kinds = ("forward", "backward", S.Kind.parse("evict: forward; track copy; time 0.5"))
+    kinds = ("forward", "backward", S.Kind.parse("spill: forward; track copy; time 0.5"))
     by_rule = by_priority("host", S.Placement.linear(2), 4, lambda t: t.microbatch, tasks=kinds)
-    assert sum(task.kind == "evict" for task in by_rule) == 8
+    assert sum(task.kind == "spill" for task in by_rule) == 8
 
 
 def test_offload_until_needed_lowers_the_peak() -> None:
@@ -260,8 +260,8 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
             "x: mesh_of sends F(stage 0, mb 0) to mesh 2, expected one of (0, 1)",
         ),
         (
-            lambda: by_priority("x", S.Placement.linear(1), 1, lambda t: 0, tasks=("forward", "evict")),
-            "evict(stage 0, mb 0) is of an unknown kind",
+            lambda: by_priority("x", S.Placement.linear(1), 1, lambda t: 0, tasks=("forward", "spill")),
+            "spill(stage 0, mb 0) is of an unknown kind",
         ),
         (
             lambda: by_priority("x", S.Placement.linear(1), 1, lambda t: 0, tasks=("forward", "weight_grad")),

@@ -50,7 +50,7 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
     ("build", "message"),
     [
         (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
-        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis; did you mean 'gpipe'?"),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, bpipe; did you mean 'gpipe'?"),
         (
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",
@@ -125,6 +125,7 @@ DIGESTS = {
     "bitpipe": "e81ed12c",
     "seq1f1b": "8f1e12a1",
     "gis": "49beb0ae",
+    "bpipe": "1771ce31",
 }
 
 
@@ -150,6 +151,7 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.Eager1F1B(4), "eager-1f1b", {}),
     (S.ZeroBubble(num_stages=4), "zb-h1", {}),
     (S.ZeroBubbleH2(4), "zb-h2", {}),
+    (S.BPipe(4), "bpipe", {}),
     (S.Chimera(4), "chimera", {}),
     (S.DualPipe(4), "dualpipe", {}),
     (S.Seq1F1B(4, slices=3), "seq1f1b", {"slices": 3}),

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -290,13 +289,14 @@ def test_any_schedule_simulates_in_the_order_of_its_dependences(made: Made, hop:
     fused = {task: group for group in schedule.fused for task in group}
     for task in schedule:
         start, end = report.times(task)
-        assert end > start >= 0
+        assert end > start >= 0 or (end == start and task.kind in ("evict", "load"))  # they take their hop
         for need in schedule.dependences(task):
             if need not in fused.get(task, ()):
                 assert report.times(need)[1] + (hop if homes[need] != homes[task] else 0) <= start + 1e-9
-    for cells, start, end in zip(schedule.cells, report.start, report.end, strict=True):
-        assert (np.diff(start) >= 0).all()
-        assert sum(map(len, cells)) == len(end)
+    for order, start, end in zip(schedule.orders, report.start, report.end, strict=True):
+        own = [time for task, time in zip(order, start, strict=True) if not schedule.rules[task.kind].track]
+        assert own == sorted(own)
+        assert len(order) == len(end)
     # Nothing can beat the work of one mesh.
     assert report.longest_stage <= report.makespan
     assert report.busy <= report.longest_stage + 1e-9

@@ -142,6 +142,7 @@ def test_a_slice_is_part_of_a_task() -> None:
         "reload: offload|evict ?forward~-1; track up; memory +0.25",
         "backward: forward@-2~+1",
         "side:; time 2.5",
+        "evict: forward; track net; memory +1; from forward; on peer",
     ],
 )
 def test_what_a_kind_does_round_trips(text: str) -> None:
@@ -153,10 +154,13 @@ def test_what_a_kind_does_round_trips(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("evict: forward; track", "cannot read 'track' of kind evict: expected 'track NAME', 'memory NUMBER' or"),
+        ("evict: forward; track", "cannot read 'track' of kind evict: expected 'track NAME', 'memory NUMBER', 'time"),
         ("evict: forward; memory 1; memory 2", "cannot read 'memory 2' of kind evict"),
         ("evict: forward; memory x", "cannot read memory 'x': expected a number"),
         ("evict: forward; memory nan", "the memory of evict must be a number, found nan"),
+        ("evict: forward; memory 1; from backward", "evict moves memory from the mesh of its backward: it must need"),
+        ("evict: forward; memory -1; from forward", "evict moves memory from the mesh of its forward: it must need"),
+        ("evict: forward; on home", "cannot read 'on home' of kind evict: expected 'track NAME', 'memory NUMBER', "),
         ("evict: forward; time 0", "the time of evict must be a positive number, found 0.0"),
         ("evict: forward; track Copy", "must be a name in lower case, such as 'offload', found 'Copy'"),
     ],

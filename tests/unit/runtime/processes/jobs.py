@@ -85,9 +85,10 @@ def check(
     steps: int = 3,
     function: Callable[..., Any] = train_step,
     operations: Any = None,
+    microbatches: int = 4,
 ) -> list[int]:
     """Train, and compare what this process holds with plain jax.jit; how many shards of each result that is."""
-    weights, batch = arguments(stages)
+    weights, batch = arguments(stages, microbatches)
     step, plain = compiled(stages, devices, function, operations), jax.jit(function)
     found: tuple[Any, Any] = weights, None
     expected = found
@@ -125,6 +126,12 @@ def residuals_on_the_host() -> list[list[int]]:
     first, second, third, fourth = jax.devices()
     function = partial(train_step, schedule=schedules.offload(jaxpp.Std1F1B(2).build(4)))
     return [check(2, devices, function=function) for devices in (None, [first, third, second, fourth])]
+
+
+def residuals_on_a_peer() -> list[int]:
+    """Four stages on two processes: those of the first stage wait on a mesh of the other process."""
+    function = partial(train_step, schedule=jaxpp.BPipe(4).build(6))
+    return check(4, function=function, microbatches=6)
 
 
 def operations_as_tasks() -> list[Any]:

@@ -12,6 +12,7 @@ JOBS = [
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
     jobs.residuals_on_the_host,
+    jobs.residuals_on_a_peer,
     jobs.operations_as_tasks,
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
@@ -61,6 +62,10 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
 
 def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_the_host"] == [[[2, 0, 0], [1, 1, 1]], [[0, 2, 2], [1, 1, 1]]]
+
+
+def test_residuals_that_go_to_a_peer(results: dict[str, list[Any]]) -> None:
+    assert results["residuals_on_a_peer"] == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]
 
 
 def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:

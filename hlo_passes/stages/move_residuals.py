@@ -1,0 +1,114 @@
+"""`move-residuals`: a stage's residuals go to the memory of the host, or to another mesh, and come back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, create, operations
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.shardings import Shardings, boundary_attributes
+
+HOST = "pinned_host"
+
+_WAYS = (("offload", "reload", True), ("evict", "load", False))
+"""How residuals leave and come back, and whether they are in the memory of the host meanwhile."""
+
+
+@dataclass(frozen=True)
+class MoveResiduals(Pass):
+    """Calls `@offload_i` or `@evict_i` after the forward, and `@reload_i` or `@load_i` before the backward of a stage.
+
+    All four return their arguments as they are: the runtime copies, and compiles nothing. What `@offload_i` returns,
+    and `@reload_i` takes, has `mhlo.memory_kind = "pinned_host"`, by which XLA knows the memory of the host.
+    `@evict_i` will be called on the mesh of the schedule's `evict`, and `@load_i` on that of the stage
+    (`unroll-microbatches`), so that the residuals are sent as all values are.
+
+    The residuals are what the backward of a stage, or its recompute, reads of the forward's results, and of its inputs
+    that other tasks made. Weights and the batch are no residuals: they stay where they are.
+
+    Microbatches that the schedule does not move pass by (`unroll-microbatches`).
+
+    Options:
+        stages: stages that are offloaded although the schedule does not say so, separated by blanks: their tasks are
+            added to the schedule.
+
+    Preconditions: `outline-stages` ran, and `split-backward` and `split-forward` for a schedule that needs them.
+
+    ```mlir
+    %y:2 = call @forward_0(%x, %w)     ==>   %y:2 = call @forward_0(%x, %w)
+                                             %h = call @offload_0(%y#1)
+                                             %r = call @reload_0(%h)
+    %d = call @backward_0(%y#1, %dy)         %d = call @backward_0(%r, %dy)
+    ```
+    """
+
+    name: ClassVar[str] = "move-residuals"
+    stages: str = ""
+
+    def __post_init__(self) -> None:
+        if not all(word.isdecimal() for word in self.stages.split()):
+            raise ValueError(f"stages is '{self.stages}', expected numbers of stages")
+
+    def run(self, module: ir.Module) -> None:
+        """Add the calls to the loop of `module`. Raises PassError for a stage that can't be offloaded."""
+        loop = MicrobatchLoop.of(module)
+        if self.stages:
+            loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.stages.split())))
+        if not loop.stages_with(*(way[0] for way in _WAYS)):
+            return
+        check_tasks(module, loop.body)
+        tasks = tasks_of(module, loop)
+        for stage in range(loop.stages):
+            residuals = residuals_of(loop, tasks, stage)
+            ways = [way for way in _WAYS if stage in loop.stages_with(way[0])]
+            if residuals and ways:
+                _move(module, residuals, tasks["forward", stage], readers_of(tasks, stage), ways)
+
+
+def _move(
+    module: ir.Module,
+    residuals: Sequence[ir.Value],
+    forward: ir.Operation,
+    readers: Sequence[ir.Operation],
+    ways: Sequence[tuple[str, str, bool]],
+) -> None:
+    """Call each way's two functions one after the other: of each microbatch one of them, or none, will be left."""
+    first = next(op for op in operations(forward.block) if op in readers)
+    uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
+    shardings = boundary_attributes(Shardings(module), list(residuals))
+    values, after = list(residuals), forward
+    for leave, back, to_host in ways:
+        away = [{**entry, at.MEMORY: ir.StringAttr.get(HOST)} for entry in shardings] if to_host else shardings
+        left = _copy(module, leave, values, (shardings, away), forward, ir.InsertionPoint.after(after))
+        after = _copy(module, back, list(left.results), (away, shardings), forward, ir.InsertionPoint(first))
+        values = list(after.results)
+    new = dict(zip(residuals, values, strict=True))
+    for op, number in uses:
+        op.operands[number] = new[op.operands[number]]
+
+
+def _copy(
+    module: ir.Module,
+    kind: str,
+    values: Sequence[ir.Value],
+    tables: tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]],
+    forward: ir.Operation,
+    ip: ir.InsertionPoint,
+) -> ir.Operation:
+    """Call a function that returns `values`, whose arguments and results have these attributes."""
+    stage = forward.attributes[at.STAGE]
+    name = f"{kind}_{ir.IntegerAttr(stage).value}"
+    types = [value.type for value in values]
+    function = create(module, name, types, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage})
+    at.set_tables(function, *tables)
+    block = body_of(function)
+    func.return_(list(block.arguments), ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    return call(name, types, values, {at.STAGE: stage}, ip, forward.location)

@@ -1,0 +1,187 @@
+"""Activations that wait for their backward on another mesh, so that all meshes keep about as many."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.memory import activations
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Task
+
+Cell: TypeAlias = tuple[Task, ...]
+Unit: TypeAlias = tuple[int, int, int]
+
+_MOVES = ("offload", "recompute", "evict")
+
+
+def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | None = None) -> Schedule:
+    """Let meshes that keep many activations hand some to meshes that keep few (BPipe, Kim et al., ICML 2023).
+
+    An activation leaves right after its forward, and comes back one cell before its backward, both on the net track,
+    beside the tasks of the meshes. In 1F1B mesh i keeps p - i activations. If it evicts to mesh p - 1 - i each of them
+    keeps at most ceil((p + 2) / 2), in the same time as long as a copy takes no longer than a forward.
+
+    What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
+    cell after its forward, and on its peer from there on, until it comes back.
+
+    Args:
+        schedule: without moved or recomputed activations so far; each mesh runs backwards in the order of its forwards.
+        limit: the most that a mesh may keep, in (stage, microbatch) pairs; None: for each pair of peers half of what
+            both keep, and a half more, rounded up.
+        peers: for each mesh the one that takes what it evicts; None: the last for the first, and so on inwards.
+
+    Raises:
+        ScheduleError: the peers are no meshes, activations are moved or recomputed already, or the limit can't be kept.
+    """
+    meshes = schedule.meshes
+    takers = _checked_peers(peers, meshes)
+    moved = next((task for task in schedule if task.kind in _MOVES), None)
+    if moved is not None:
+        raise ScheduleError(f"evict: {schedule.name} has {moved.words} already")
+    if limit is not None:
+        whole_number(limit, "the limit of evict", least=2)
+    kept = activations(schedule)
+    rows = _timelines(schedule)
+    before: list[dict[int, list[Task]]] = [{} for _ in range(meshes)]
+    for mesh, peer in enumerate(takers):
+        most = limit or (kept[mesh] + kept[peer] + 2) // 2
+        if kept[mesh] > most:
+            for life in _evicted(schedule.name, (mesh, peer), rows, most):
+                before[mesh].setdefault(life.read - 1, []).append(Task("load", *life.unit))
+                arrives = rows[peer].first_after(rows[mesh].ends[life.made])
+                before[peer].setdefault(arrives, []).append(Task("evict", *life.unit))
+    cells = [_with_tasks(row, before[mesh]) for mesh, row in enumerate(schedule.cells)]
+    made = Schedule.of(schedule.name, schedule.placement, cells, schedule.kinds, schedule.skipped)
+    check(made)
+    return made
+
+
+def _checked_peers(peers: Sequence[int] | None, meshes: int) -> list[int]:
+    if peers is None:
+        return list(reversed(range(meshes)))
+    found = [whole_number(peer, "a peer", least=0) for peer in peers]
+    if len(found) != meshes or any(peer >= meshes for peer in found):
+        raise ScheduleError(f"evict: expected the peer of each of {meshes} meshes, found {list(peers)}")
+    return found
+
+
+def _with_tasks(cells: Sequence[Cell], before: Mapping[int, Sequence[Task]]) -> list[Cell]:
+    """The cells of a mesh, with these tasks before those of these positions."""
+    row: list[Cell] = []
+    for at in range(len(cells) + 1):
+        row += [(task,) for task in before.get(at, ())]
+        row += cells[at : at + 1]
+    return row
+
+
+class _Life(NamedTuple):
+    """An activation, and the positions of the cells that make it, first need it again, and let it go."""
+
+    unit: Unit
+    made: int
+    read: int
+    freed: int
+
+
+@dataclass(frozen=True)
+class _Timeline:
+    """The cells of one mesh: when they run, each task one unit of time and a backward two, and what they keep."""
+
+    starts: Sequence[float]
+    ends: Sequence[float]
+    lives: Sequence[_Life]
+
+    @cached_property
+    def alive(self) -> list[int]:
+        """How many activations are alive in each cell."""
+        changes = [0] * (len(self.starts) + 1)
+        for life in self.lives:
+            changes[life.made] += 1
+            changes[life.freed + 1] -= 1
+        return list(itertools.accumulate(changes))
+
+    def first_after(self, time: float) -> int:
+        """The position of the first cell that starts at this time, or later."""
+        return bisect_left(self.starts, time - 1e-9)
+
+
+def _timelines(schedule: Schedule) -> list[_Timeline]:
+    report = simulate(schedule)
+    found: list[_Timeline] = []
+    for mesh, cells in enumerate(schedule.cells):
+        first = list(itertools.accumulate(map(len, cells[:-1]), initial=0))[: len(cells)]
+        starts, ends = ([float(times[mesh][number]) for number in first] for times in (report.start, report.end))
+        found.append(_Timeline(starts, ends, _lives(cells)))
+    return found
+
+
+def _lives(cells: Sequence[Cell]) -> list[_Life]:
+    """The activations of a mesh, in the order of their forwards; those that no backward needs are none."""
+    made: dict[Unit, int] = {}
+    read: dict[Unit, int] = {}
+    freed: dict[Unit, int] = {}
+    for at, cell in enumerate(cells):
+        for task in cell:
+            unit = (task.stage, task.microbatch, task.slice)
+            if task.kind == "forward":
+                made[unit] = at
+            elif task.kind in ("backward", "input_grad", "weight_grad"):
+                read.setdefault(unit, at)
+                freed[unit] = at
+    return [_Life(unit, at, read[unit], freed[unit]) for unit, at in made.items() if unit in read]
+
+
+def _evicted(name: str, pair: tuple[int, int], rows: Sequence[_Timeline], limit: int) -> list[_Life]:
+    """The activations that leave the first mesh of a pair for the second, as few as keep both to the limit.
+
+    Let S(k) be how many of the first k activations leave. Backwards run in the order of forwards, so those that may be
+    away in a cell are neighbours. Thus each cell of either mesh bounds a difference S(b) - S(a), and the shortest paths
+    over these bounds are the S with the least S(n).
+    """
+    home, peer = (rows[mesh] for mesh in pair)
+    lives = home.lives
+    if any(one.read > two.read for one, two in itertools.pairwise(lives)):
+        raise ScheduleError(f"evict: mesh {pair[0]} of {name} does not run its backwards in the order of its forwards")
+    made, read = [life.made for life in lives], [life.read for life in lives]
+    leaves, returns = [home.ends[at] for at in made], [home.starts[at - 1] for at in read]
+    bounds = [bound for k in range(len(lives)) for bound in ((k, k + 1, 1), (k + 1, k, 0))]
+    for at in range(len(home.starts)):
+        first, last = bisect_right(read, at + 1), bisect_left(made, at - 1)  # those with made + 1 < at < read - 1
+        if home.alive[at] > limit:
+            bounds.append((max(first, last), first, limit - home.alive[at]))
+    for at, (start, end) in enumerate(zip(peer.starts, peer.ends, strict=True)):
+        first, last = bisect_right(returns, start), bisect_left(leaves, end)
+        if first < last:
+            bounds.append((first, last, limit - peer.alive[at]))
+    counts = _shortest_paths(sorted(bounds, reverse=True), len(lives))
+    if counts is None:
+        raise ScheduleError(
+            f"evict: meshes {pair[0]} and {pair[1]} of {name} cannot keep to {limit} activations: give a higher limit"
+        )
+    return [life for k, life in enumerate(lives) if counts[k] < counts[k + 1]]
+
+
+def _shortest_paths(bounds: Sequence[tuple[int, int, int]], source: int) -> list[int] | None:
+    """The lengths of the shortest paths from the last node, `source`, over edges (from, to, length).
+
+    None where a cycle has a length below 0 (Bellman-Ford).
+    """
+    lengths = [math.inf] * source + [0]
+    for _ in range(source + 2):
+        changed = False
+        for start, end, length in bounds:
+            if lengths[start] + length < lengths[end]:
+                lengths[end] = lengths[start] + length
+                changed = True
+        if not changed:
+            return [int(length) for length in lengths]
+    return None
