@@ -93,7 +93,7 @@ class _Copies:
         """Call a new function that returns `value` as it is, in another memory."""
         name = f"{name}_{self.count}"
         self.count += 1
-        kind: Entry = {at.KIND: ir.StringAttr.get("after" if at.MEMORY in target else "before")}
+        kind: Entry = {at.KIND: ir.StringAttr.get("offload" if at.MEMORY in target else "reload")}
         function = create(self._module, name, [value.type], [value.type], kind)
         at.set_tables(function, [source], [target])
         body = body_of(function)

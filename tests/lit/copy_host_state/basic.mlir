@@ -11,9 +11,9 @@
 // CHECK-NEXT:    %[[N:.*]] = call @after_0(%[[L]], %[[F]]) {
 // CHECK-NEXT:    %[[S:.*]] = call @[[STORE:.*]](%[[N]]) {jaxpp.mesh = 0 : i64}
 // CHECK-NEXT:    return %[[S]], %[[F]], %[[V]]
-// CHECK:       func.func private @[[STORE]](%[[A:.*]]: tensor<f32>) -> (tensor<f32> {mhlo.memory_kind = "pinned_host"}) attributes {jaxpp.kind = "after"}
+// CHECK:       func.func private @[[STORE]](%[[A:.*]]: tensor<f32>) -> (tensor<f32> {mhlo.memory_kind = "pinned_host"}) attributes {jaxpp.kind = "offload"}
 // CHECK-NEXT:    return %[[A]]
-// CHECK:       func.func private @[[LOAD]](%[[A:.*]]: tensor<f32> {mhlo.memory_kind = "pinned_host"}) -> tensor<f32> attributes {jaxpp.kind = "before"}
+// CHECK:       func.func private @[[LOAD]](%[[A:.*]]: tensor<f32> {mhlo.memory_kind = "pinned_host"}) -> tensor<f32> attributes {jaxpp.kind = "reload"}
 // CHECK-NEXT:    return %[[A]]
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %w: tensor<f32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"}, %v: tensor<f32> {jaxpp.meshes = array<i64: 0>, mhlo.memory_kind = "pinned_host"})
