@@ -25,7 +25,7 @@ def limit_text(memory_limit: int | Sequence[int] | None, meshes: int) -> str:
     """Bytes as the option of `verify-program`. Raises TypeError or ValueError for what is no limit of these meshes."""
     if memory_limit is None:
         return ""
-    each: list[Any] = [memory_limit] if isinstance(memory_limit, int) else list(memory_limit)
+    each: list[Any] = list(memory_limit) if isinstance(memory_limit, list | tuple) else [memory_limit]
     if not all(isinstance(limit, int) and not isinstance(limit, bool) and limit > 0 for limit in each):
         raise TypeError(
             f"memory_limit is {memory_limit!r}, expected bytes per device: a positive whole number, or a list"
@@ -52,8 +52,8 @@ class Choice:
 def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str]) -> dict[str, str]:
     """The options with which the program of `module` stays within `options["memory_limit"]`.
 
-    While a mesh needs more than its limit, its stages go on to their next way. That makes the cheapest choice of those
-    that have the same way for all stages of a mesh, as what a mesh needs depends on its own stages.
+    While a mesh needs more than its limit, its stages go on to their next way. Where no activations wait on a peer,
+    what a mesh needs depends on its own stages: this is the cheapest choice of one way for all stages of each mesh.
 
     Raises:
         ProgramError: nothing of all this is enough; it names the mesh, and the least that the mesh needs.
@@ -93,7 +93,7 @@ def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
 
 def _ways(plan: Schedule, stage: int) -> Sequence[str]:
     """What a stage may do: of one for which the schedule says it already, that."""
-    said = any(task.kind in ("recompute", "offload") for task in plan if task.stage == stage)
+    said = any(task.kind in ("recompute", "offload", "evict") for task in plan if task.stage == stage)
     return WAYS[:1] if said else WAYS
 
 

@@ -179,7 +179,7 @@ BUILTIN_KINDS: Final = tuple(
             "reload: offload; track copy; memory +1",
             "evict: forward; track net; memory +1; from forward; on peer",
             "load: evict; track net; memory +1; from evict",
-            "recompute: forward",
+            "recompute: forward ?reload ?load",
         ),
     )
 )

@@ -62,6 +62,9 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     cells = [_with_tasks(row, before[mesh]) for mesh, row in enumerate(schedule.cells)]
     made = Schedule.of(schedule.name, schedule.placement, cells, schedule.kinds, schedule.skipped)
     check(made)
+    most = max(activations(made))
+    if limit is not None and most > limit:  # several meshes may have one peer
+        raise ScheduleError(f"evict: {schedule.name} keeps {most} activations on a mesh, with these peers, not {limit}")
     return made
 
 

@@ -38,10 +38,11 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
         ahead: how many cells before its backward an activation starts to come back, at least 1.
 
     Raises:
-        ScheduleError: a stage does not exist, has copies already, or is recomputed.
+        ScheduleError: a stage does not exist, has copies already, or is recomputed or evicted.
     """
     ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
     _refuse(schedule, held, "recompute", "offloaded: it is recomputed, and keeps nothing")
+    _refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
         made = {_unit(task): at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
@@ -61,10 +62,11 @@ def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward.
 
     Raises:
-        ScheduleError: a stage does not exist, or is offloaded.
+        ScheduleError: a stage does not exist, or is offloaded or evicted.
     """
     held = _held(schedule, stages)
     _refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
+    _refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []

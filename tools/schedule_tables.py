@@ -15,7 +15,7 @@ from jaxpp.schedules.report import Release
 
 _RELEASES: Final[tuple[Release, ...]] = ("W", "B", "half")
 _COLOURS: Final = {"F": "bright_blue", "B": "red", "I": "yellow", "W": "green", "[a-z_]+": "magenta"}
-_PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?arXiv [^()]*|[^()]*; [^()]*)\)")
+_PAPER: Final = re.compile(r" \((?P<paper>(?:[^()]* )?(?:arXiv|ICML) [^()]*|[^()]*; [^()]*)\)")
 
 
 def render(content: RenderableType, stdout: TextIO) -> str:

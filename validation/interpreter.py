@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import name_of
+from jaxpp._compat import own_copy
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import functions, name_of
 from jaxpp.ir.program import Call, Constant, Instruction, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Array, RunError, Runner
@@ -37,6 +39,7 @@ class Interpreter:
     """
 
     def __init__(self, module: ir.Module, runner: Runner) -> None:
+        module = _in_one_memory(module)
         reader = ProgramReader(module)
         self._program = reader.program
         self._runner = runner
@@ -86,6 +89,20 @@ class Interpreter:
             for register in each.frees if isinstance(each, Call | Send) else ():
                 del mesh.values[register]
             mesh.position += 1
+
+
+def _in_one_memory(module: ir.Module) -> ir.Module:
+    """`module`, or a copy of it that names no memory, as the copies are missing until `copy-host-state` adds them."""
+    if at.MEMORY not in str(module):
+        return module
+    module = own_copy(module)
+    with module.context:
+        for function in functions(module).values():
+            tables = at.argument_attributes(function), at.result_attributes(function)
+            for entry in (*tables[0], *tables[1]):
+                entry.pop(at.MEMORY, None)
+            at.set_tables(function, *tables)
+    return module
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:

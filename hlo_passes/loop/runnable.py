@@ -55,6 +55,15 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
+    again = {(task.stage, task.microbatch) for task in schedule if task.kind == "recompute"}
+    stages = {stage for stage, _ in again}
+    for task in schedule:
+        if task.kind in _BACK and task.stage in stages and (task.stage, task.microbatch) not in again:
+            raise PassError(
+                f"the schedule {schedule.name} has {task.words}, and recomputes other microbatches of that stage",
+                location=loop.location,
+                hint="let the residuals of a stage either move or be made again",
+            )
     back = {(task.kind, task.stage, task.microbatch) for task in schedule if task.kind in _BACK.values()}
     for task in schedule:
         if task.kind in _BACK and (_BACK[task.kind], task.stage, task.microbatch) not in back:

@@ -8,7 +8,7 @@ from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create, operations, terminator
+from jaxpp.ir.functions import body_of, call, create, functions, operations, terminator
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import defining_op
 
@@ -31,9 +31,9 @@ class CopyHostState(Pass):
     ```mlir
     func.func public @mesh_0(%m {"pinned_host"})        ==>   func.func public @mesh_0(%m {"pinned_host"})
         -> (tensor<f32> {"pinned_host"}) {                        -> (tensor<f32> {"pinned_host"}) {
-                                                                %l = call @load_0(%m)
+                                                                %l = call @to_devices_0(%m)
       %n = call @after_0(%m, %g)                                %n = call @after_0(%l, %g)
-                                                                %s = call @store_1(%n)
+                                                                %s = call @to_host_1(%n)
       return %n                                                 return %s
     ```
     """
@@ -71,7 +71,7 @@ class _Copies:
             if value not in here:
                 op = defining_op(value)
                 ip = ir.InsertionPoint.at_block_begin(self._block) if op is None else ir.InsertionPoint.after(op)
-                end.operands[number] = self._copy("store", value, _elsewhere(entry), _kept(entry), ip)
+                end.operands[number] = self._copy("to_host", value, _elsewhere(entry), _kept(entry), ip)
         places = {op: place for place, op in enumerate(operations(self._block))} if here else {}
         back = {(places[end], number) for number, _ in stored} if here else set[tuple[int, int]]()
         # All uses before the first edit, which changes the hash of an operation.
@@ -85,12 +85,15 @@ class _Copies:
             if uses:
                 _, _, first = min(uses, key=lambda use: use[:2])
                 ip = ir.InsertionPoint(first)
-                loaded = self._copy("load", value, _kept(here[value]), _elsewhere(here[value]), ip)
+                loaded = self._copy("to_devices", value, _kept(here[value]), _elsewhere(here[value]), ip)
                 for _, number, op in uses:
                     op.operands[number] = loaded
 
     def _copy(self, name: str, value: ir.Value, source: Entry, target: Entry, ip: ir.InsertionPoint) -> ir.Value:
         """Call a new function that returns `value` as it is, in another memory."""
+        taken = functions(self._module)
+        while f"{name}_{self.count}" in taken:  # by a task of a kind of the user's
+            self.count += 1
         name = f"{name}_{self.count}"
         self.count += 1
         kind: Entry = {at.KIND: ir.StringAttr.get("offload" if at.MEMORY in target else "reload")}

@@ -70,9 +70,9 @@ class VerifyProgram(Pass):
 
 def check_limits(peaks: Sequence[int], limits: Sequence[int], *, least: bool = False) -> None:
     """Raise ProgramError where a mesh needs more than its limit; `least`: where nothing that was tried needs less."""
-    if len(limits) not in (1, len(peaks)):
+    if 1 < len(limits) < len(peaks):
         raise ProgramError(f"{len(limits)} memory limits for {len(peaks)} meshes, expected one, or one for each")
-    each = [*limits] * len(peaks) if len(limits) == 1 else limits
+    each = [*limits] * len(peaks) if len(limits) == 1 else limits[: len(peaks)]  # the last meshes may be idle
     over, mesh = max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
     if over > 0:
         how = "needs at least" if least else "needs"

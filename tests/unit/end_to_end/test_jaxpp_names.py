@@ -396,4 +396,5 @@ def test_turns_of_a_forward_and_a_backward_are_one_program() -> None:
 def check_schedule(schedule: Any, microbatches: int) -> None:
     step = partial(sgd_step, schedule=schedule)
     args = (weights(4), batch(microbatches))
-    assert_same(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4))(*args), jax.jit(step)(*args))
+    mesh = make_mesh(getattr(schedule, "mpmd_dim", 4))
+    assert_same(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh)(*args), jax.jit(step)(*args))

@@ -10,6 +10,7 @@ from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.hlo_passes.program.verify_program import check_limits
 from jaxpp.ir.errors import ProgramError
 
 ARGUMENTS = (transformer.state(3), transformer.batch(6))
@@ -93,9 +94,15 @@ def test_it_is_counted_per_device() -> None:
         ("1 GB", TypeError, "memory_limit is '1 GB', expected bytes per device: a positive whole number, or a list"),
         (0, TypeError, "memory_limit is 0, expected bytes per device"),
         (True, TypeError, "memory_limit is True, expected bytes per device"),
+        (0.9 * 80e9, TypeError, "memory_limit is 72000000000.0, expected bytes per device"),
         ([1, 2, 3], ValueError, "memory_limit has 3 numbers for 2 meshes, expected one, or one for each"),
     ],
 )
 def test_what_is_no_limit(limit: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), memory_limit=limit)
+
+
+def test_too_few_limits() -> None:
+    with pytest.raises(ProgramError, match=r"^2 memory limits for 3 meshes, expected one, or one for each$"):
+        check_limits([8, 8, 8], [8, 8])

@@ -105,6 +105,12 @@ def test_memory_is_where_the_activation_is() -> None:
             lambda plain: S.parse("schedule: x\nplacement: 0 1\nmesh 0: 0F0 0B0\nmesh 1: 0evict0 0load0 1F0 1B0"),
             "mesh 1 position 1: load(stage 0, mb 0) does not belong here: mesh 1 holds stage 1",
         ),
+        (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another mesh"),
+        (lambda plain: S.recompute(S.evict(plain)), "stage 0 cannot be recomputed: its activations go to another mesh"),
+        (
+            lambda plain: S.evict(S.make("1f1b", meshes=8, microbatches=16), 5, peers=[7] * 8),
+            "evict: 1f1b keeps 10 activations on a mesh, with these peers, not 5",
+        ),
     ],
 )  # fmt: skip
 def test_what_is_refused(build: Callable[[S.Schedule], object], message: str) -> None:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,7 @@ def test_list_has_every_schedule_with_its_paper_and_options() -> None:
     assert " ".join(found[S.names().index("gis") + 1]) == (
         "gis Generalized interleaved schedule, GIS(g) PipeOffload, arXiv 2503.01328 chunks=2 group"
     )
-    assert all("arXiv" in row for row in found[1:])
+    assert all(re.search("arXiv|ICML", row) for row in map(" ".join, found[1:]))
 
 
 def test_show_prints_the_grid_that_it_reads(grid: Path) -> None:
@@ -232,7 +233,7 @@ def test_bad_usage() -> None:
 
 
 def test_bad_input(grid: Path, tmp_path: Path) -> None:
-    assert failure("show", "1f1c", *SIZES).endswith("gis; did you mean '1f1b'?\n")
+    assert failure("show", "1f1c", *SIZES).endswith("bpipe; did you mean '1f1b'?\n")
     assert failure("show", "1f1c").startswith("jaxpp-schedule: error: no schedule is named '1f1c': there are gpipe, ")
     assert failure("show", "zb-v{chunks=2}", *SIZES) == (
         "jaxpp-schedule: error: schedule 'zb-v' has no option 'chunks': it takes none\n"
