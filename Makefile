@@ -10,12 +10,13 @@ STAMP := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder
 QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
   runtime/execution/test_execute.py end_to_end/test_calls.py))
+OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install train test quick lint types unit lit coverage docs format clean
+.PHONY: help install train test quick lint types unit optimized lit coverage docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -45,6 +46,9 @@ types: $(STAMP) ## pyright, strict
 
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 	$(PYTEST)
+
+optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
+	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
 
 lit: $(STAMP) ## The lit tests once more, by stock lit
 	$(BIN)/lit -sv -j$(JOBS) tests/lit
