@@ -19,12 +19,14 @@ class Form:
         optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
         is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
             copies, and compiles nothing.
+        back: the kind of the task that brings back what such a task takes away.
         sends_late: what such a task takes from another mesh is sent when its turn comes, not as soon as it is made.
     """
 
     made_by: str
     optional: bool = False
     is_copy: bool = False
+    back: str = ""
     sends_late: bool = False
 
 
@@ -34,9 +36,9 @@ FORMS: Final[Mapping[str, Form]] = {
     "input_grad": Form("split-backward"),
     "weight_grad": Form("split-backward"),
     "recompute": Form("split-forward", optional=True),
-    "offload": Form("move-residuals", optional=True, is_copy=True),
+    "offload": Form("move-residuals", optional=True, is_copy=True, back="reload"),
     "reload": Form("move-residuals", optional=True, is_copy=True),
-    "evict": Form("move-residuals", optional=True, is_copy=True),
+    "evict": Form("move-residuals", optional=True, is_copy=True, back="load"),
     "load": Form("move-residuals", optional=True, is_copy=True, sends_late=True),
 }
 """The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""

@@ -46,6 +46,25 @@ def outline(
     return Outlined(function, arguments, list(outputs))
 
 
+def copy_function(
+    module: ir.Module,
+    name: str,
+    types: Sequence[ir.Type],
+    attributes: Mapping[str, ir.Attribute],
+    source: list[dict[str, ir.Attribute]],
+    target: list[dict[str, ir.Attribute]],
+) -> ir.Operation:
+    """Make a private function that returns its arguments, which have the attributes `source`, as its results: `target`.
+
+    The runtime copies where they differ in memory or mesh, and compiles nothing.
+    """
+    function = create(module, name, types, types, attributes)
+    set_tables(function, source, target)
+    block = body_of(function)
+    func.return_(list(block.arguments), ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    return function
+
+
 def clone_into(
     block: ir.Block,
     ops: Sequence[ir.Operation],

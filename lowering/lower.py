@@ -23,7 +23,7 @@ from jaxpp.lowering.marks import stage_numbering
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow
-from jaxpp.lowering.operations import Operation
+from jaxpp.lowering.operations import BoundFunction
 from jaxpp.schedules.errors import ScheduleError
 
 
@@ -63,7 +63,7 @@ class Lowered:
     host_callbacks: tuple[Any, ...]
     stacks: Mapping[int, str]
     feeds: Mapping[int, int]
-    operations: Mapping[str, Operation] = field(default_factory=dict[str, Operation])
+    operations: Mapping[str, BoundFunction] = field(default_factory=dict[str, BoundFunction])
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ def lower(
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
     schedule: Any = None,
-    operations: Mapping[str, Operation] | None = None,
+    operations: Mapping[str, BoundFunction] | None = None,
 ) -> Lowered:
     """Trace `fun` over the whole mesh and narrow its module to one submesh.
 

@@ -16,7 +16,7 @@ _TAKEN = (*FORMS, *AROUND, "main", "mesh", "receive", "send")
 
 
 @dataclass(frozen=True)
-class Operation:
+class BoundFunction:
     """A function of the user's that is called as a task of the schedule.
 
     Attributes:
@@ -38,7 +38,7 @@ class Operation:
         return self.function(**{name: given[name] for name in self.asks})
 
 
-def read_operations(given: Mapping[str, Callable[..., Any]] | None) -> dict[str, Operation]:
+def read_operations(given: Mapping[str, Callable[..., Any]] | None) -> dict[str, BoundFunction]:
     """The functions of the user's, by the kind of the tasks as which they are called.
 
     Raises:
@@ -52,7 +52,7 @@ def read_operations(given: Mapping[str, Callable[..., Any]] | None) -> dict[str,
     return {name: _read(name, function) for name, function in given.items()}
 
 
-def _read(name: object, function: object) -> Operation:
+def _read(name: object, function: object) -> BoundFunction:
     what = f"operations[{name!r}]"
     if not isinstance(name, str) or not KIND_NAME.fullmatch(name):
         raise ValueError(f"{what}: the kind of a task must be a name in lower case, such as 'checkpoint'")
@@ -63,7 +63,7 @@ def _read(name: object, function: object) -> Operation:
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # some that are written in C do not say
-        return Operation(function, ())
+        return BoundFunction(function, ())
     named = [each for each in parameters if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     for each in named:
         if (each.name not in _GIVEN and each.default is each.empty) or each.kind is each.POSITIONAL_ONLY:
@@ -74,4 +74,4 @@ def _read(name: object, function: object) -> Operation:
     asks = tuple(each.name for each in named if each.name in _GIVEN)
     if "task" in asks and isinstance(function, jax.stages.Wrapped):
         raise TypeError(f"{what}: a function under jax.jit gets arrays: it may ask for `residuals`, not for `task`")
-    return Operation(function, asks)
+    return BoundFunction(function, asks)

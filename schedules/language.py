@@ -42,10 +42,7 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import LETTERS, Kind
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement, Task
-
-Unit: TypeAlias = tuple[int, int, int]
-"""What a task is of: a stage, a microbatch, a slice of it."""
+from jaxpp.schedules.task import Placement, Task, Unit
 
 Take: TypeAlias = Callable[[], tuple[Task, ...]]
 """Gives the next cell of a pattern: its tasks, none where nothing is left of them."""

@@ -6,7 +6,7 @@ from itertools import chain
 
 from jaxpp.schedules.order import merged_order
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.task import Task, Unit
 
 
 def activations(schedule: Schedule) -> list[int]:
@@ -20,14 +20,14 @@ def activations(schedule: Schedule) -> list[int]:
     (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section 2.2). The
     schedule must be valid.
     """
-    peers = {_unit(task): mesh for mesh, order in enumerate(schedule.orders) for task in order if task.kind == "evict"}
+    peers = {task.unit: mesh for mesh, order in enumerate(schedule.orders) for task in order if task.kind == "evict"}
     each = ([(mesh, task) for task in order] for mesh, order in enumerate(schedule.orders))
     tasks = merged_order(schedule) if peers else chain.from_iterable(each)
     alive = _Alive(schedule)
     for mesh, task in tasks:
         alive.run(mesh, task)
         if task.kind == "load":
-            alive.change(peers[_unit(task)], -1)
+            alive.change(peers[task.unit], -1)
     return alive.peaks
 
 
@@ -47,9 +47,9 @@ class _Alive:
 
     def run(self, mesh: int, task: Task) -> None:
         """Run one task, on its own mesh."""
-        if task.kind == "forward" and _unit(task) not in self._again:
+        if task.kind == "forward" and task.unit not in self._again:
             self.change(mesh, 1)
-            if not self._trains[mesh] or _unit(task) in self._evicted:
+            if not self._trains[mesh] or task.unit in self._evicted:
                 self.change(mesh, -1)
         elif task.kind in ("recompute", "reload", "evict", "load"):
             self.change(mesh, int(self._trains[mesh]))
@@ -57,9 +57,5 @@ class _Alive:
             self.change(mesh, -1)
 
 
-def _unit(task: Task) -> tuple[int, int, int]:
-    return task.stage, task.microbatch, task.slice
-
-
-def _units(schedule: Schedule, kind: str) -> set[tuple[int, int, int]]:
-    return {_unit(task) for task in schedule if task.kind == kind}
+def _units(schedule: Schedule, kind: str) -> set[Unit]:
+    return {task.unit for task in schedule if task.kind == kind}

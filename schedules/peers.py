@@ -15,10 +15,9 @@ from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.task import Task, Unit
 
 Cell: TypeAlias = tuple[Task, ...]
-Unit: TypeAlias = tuple[int, int, int]
 
 _MOVES = ("offload", "recompute", "evict")
 
@@ -134,12 +133,11 @@ def _lives(cells: Sequence[Cell]) -> list[_Life]:
     freed: dict[Unit, int] = {}
     for at, cell in enumerate(cells):
         for task in cell:
-            unit = (task.stage, task.microbatch, task.slice)
             if task.kind == "forward":
-                made[unit] = at
+                made[task.unit] = at
             elif task.kind in ("backward", "input_grad", "weight_grad"):
-                read.setdefault(unit, at)
-                freed[unit] = at
+                read.setdefault(task.unit, at)
+                freed[task.unit] = at
     return [_Life(unit, at, read[unit], freed[unit]) for unit, at in made.items() if unit in read]
 
 

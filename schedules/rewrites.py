@@ -45,12 +45,12 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
     _refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
-        made = {_unit(task): at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
+        made = {task.unit: at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
         before: list[list[Cell]] = [[] for _ in cells]
         after: list[list[Cell]] = [[] for _ in cells]
         for at, cell in enumerate(cells):
             for task in cell:
-                first = made.get(_unit(task), at)
+                first = made.get(task.unit, at)
                 if task.kind in _BACKWARD and task.stage in held and first + ahead < at:
                     after[first].append((_like(task, "offload"),))
                     before[at - ahead].append((_like(task, "reload"),))
@@ -154,10 +154,6 @@ def _goes(task: Task, frozen: set[Task]) -> bool:
 
 def _like(task: Task, kind: str) -> Task:
     return Task(kind, task.stage, task.microbatch, task.slice)
-
-
-def _unit(task: Task) -> tuple[int, int, int]:
-    return task.stage, task.microbatch, task.slice
 
 
 def _held(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import Final
+from typing import Final, TypeAlias
 
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import KIND_NAME, LETTERS
@@ -20,6 +20,9 @@ class TaskType(StrEnum):
     BWD_I = "input_grad"
     BWD_W = "weight_grad"
 
+
+Unit: TypeAlias = tuple[int, int, int]
+"""What a task is of: a stage, a microbatch, a slice of it."""
 
 _TYPES: Final = {str(each): each for each in TaskType}
 
@@ -55,6 +58,11 @@ class Task:
         """The cell, e.g. `0F3`; a user's kind is written out: `0offload3`. Slices but the first have a `.1`."""
         cell = f"{self.stage}{LETTERS.get(self.kind, self.kind)}{self.microbatch}"
         return f"{cell}.{self.slice}" if self.slice else cell
+
+    @property
+    def unit(self) -> Unit:
+        """What it is of: (stage, microbatch, slice)."""
+        return self.stage, self.microbatch, self.slice
 
     @property
     def words(self) -> str:

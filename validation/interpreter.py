@@ -93,16 +93,20 @@ class Interpreter:
 
 def _in_one_memory(module: ir.Module) -> ir.Module:
     """`module`, or a copy of it that names no memory, as the copies are missing until `copy-host-state` adds them."""
-    if at.MEMORY not in str(module):
+    if not any(map(_names_memory, functions(module).values())):
         return module
     module = own_copy(module)
     with module.context:
-        for function in functions(module).values():
-            tables = at.argument_attributes(function), at.result_attributes(function)
-            for entry in (*tables[0], *tables[1]):
+        for function in filter(_names_memory, functions(module).values()):
+            arguments, results = at.argument_attributes(function), at.result_attributes(function)
+            for entry in (*arguments, *results):
                 entry.pop(at.MEMORY, None)
-            at.set_tables(function, *tables)
+            at.set_tables(function, arguments, results)
     return module
+
+
+def _names_memory(function: ir.Operation) -> bool:
+    return any(at.MEMORY in entry for entry in (*at.argument_attributes(function), *at.result_attributes(function)))
 
 
 def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:

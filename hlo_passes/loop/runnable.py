@@ -8,9 +8,6 @@ from jaxpp import schedules
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.kinds import FORMS, form_of
 
-_BACK = {"offload": "reload", "evict": "load"}
-"""How residuals that have left come back."""
-
 
 def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations: Collection[str]) -> None:
     """Raise PassError for what no pass can cut a loop into.
@@ -58,17 +55,18 @@ def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     again = {(task.stage, task.microbatch) for task in schedule if task.kind == "recompute"}
     stages = {stage for stage, _ in again}
     for task in schedule:
-        if task.kind in _BACK and task.stage in stages and (task.stage, task.microbatch) not in again:
+        if form_of(task.kind).back and task.stage in stages and (task.stage, task.microbatch) not in again:
             raise PassError(
                 f"the schedule {schedule.name} has {task.words}, and recomputes other microbatches of that stage",
                 location=loop.location,
                 hint="let the residuals of a stage either move or be made again",
             )
-    back = {(task.kind, task.stage, task.microbatch) for task in schedule if task.kind in _BACK.values()}
+    found = {(task.kind, task.stage, task.microbatch) for task in schedule}
     for task in schedule:
-        if task.kind in _BACK and (_BACK[task.kind], task.stage, task.microbatch) not in back:
+        back = form_of(task.kind).back
+        if back and (back, task.stage, task.microbatch) not in found:
             raise PassError(
-                f"the schedule {schedule.name} has {task.words} and no {_BACK[task.kind]} of it",
+                f"the schedule {schedule.name} has {task.words} and no {back} of it",
                 location=loop.location,
                 hint="the backward reads what has left: bring it back before",
             )

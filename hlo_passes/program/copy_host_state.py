@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create, functions, operations, terminator
+from jaxpp.ir.functions import body_of, call, functions, operations, terminator
 from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.outlining import copy_function
 from jaxpp.ir.values import defining_op
 
 Entry = dict[str, ir.Attribute]
@@ -97,10 +97,7 @@ class _Copies:
         name = f"{name}_{self.count}"
         self.count += 1
         kind: Entry = {at.KIND: ir.StringAttr.get("offload" if at.MEMORY in target else "reload")}
-        function = create(self._module, name, [value.type], [value.type], kind)
-        at.set_tables(function, [source], [target])
-        body = body_of(function)
-        func.return_(list(body.arguments), ip=ir.InsertionPoint(body), loc=ir.Location.unknown())
+        copy_function(self._module, name, [value.type], kind, [source], [target])
         mesh: Entry = {at.MESH: at.i64(self._mesh)}
         return call(name, [value.type], [value], mesh, ip, ir.Location.unknown()).results[0]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import func, stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.stacks import Stacks
@@ -261,7 +261,7 @@ class _Writer:
                 self._run(step, block, local)
                 self._send(step.sends, local)
         returned = [local.get(border.value, border.value) for border in line.results]
-        ir.Operation.create("func.return", operands=returned, ip=self._ip, loc=self._unknown)
+        func.return_(returned, ip=self._ip, loc=self._unknown)
 
     def _function(self, line: _Line) -> ir.Operation:
         """The function of a mesh, without its body."""

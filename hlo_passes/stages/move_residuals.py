@@ -5,21 +5,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create, operations
+from jaxpp.ir.functions import call, operations
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.outlining import copy_function
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
 HOST = "pinned_host"
 
-_WAYS = (("offload", "reload", True), ("evict", "load", False))
-"""How residuals leave and come back, and whether they are in the memory of the host meanwhile."""
+_LEAVING = tuple(kind for kind, form in FORMS.items() if form.back)
+"""The kinds of tasks with which residuals leave."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,16 @@ class MoveResiduals(Pass):
         loop = MicrobatchLoop.of(module)
         if self.stages:
             loop = loop.rescheduled(lambda plan: schedules.offload(plan, *map(int, self.stages.split())))
-        if not loop.stages_with(*(way[0] for way in _WAYS)):
+        leaving = {kind: loop.stages_with(kind) for kind in _LEAVING}
+        if not any(leaving.values()):
             return
         check_tasks(module, loop.body)
         tasks = tasks_of(module, loop)
-        for stage in range(loop.stages):
+        for stage in sorted(set[int]().union(*leaving.values())):
             residuals = residuals_of(loop, tasks, stage)
-            ways = [way for way in _WAYS if stage in loop.stages_with(way[0])]
-            if residuals and ways:
-                _move(module, residuals, tasks["forward", stage], readers_of(tasks, stage), ways)
+            kinds = [kind for kind, stages in leaving.items() if stage in stages]
+            if residuals:
+                _move(module, residuals, tasks["forward", stage], readers_of(tasks, stage), kinds)
 
 
 def _move(
@@ -78,16 +80,17 @@ def _move(
     residuals: Sequence[ir.Value],
     forward: ir.Operation,
     readers: Sequence[ir.Operation],
-    ways: Sequence[tuple[str, str, bool]],
+    kinds: Sequence[str],
 ) -> None:
-    """Call each way's two functions one after the other: of each microbatch one of them, or none, will be left."""
+    """Call for each kind what takes `residuals` away and brings them back: a microbatch will keep one pair, or none."""
     first = next(op for op in operations(forward.block) if op in readers)
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
     shardings = boundary_attributes(Shardings(module), list(residuals))
     values, after = list(residuals), forward
-    for leave, back, to_host in ways:
-        away = [{**entry, at.MEMORY: ir.StringAttr.get(HOST)} for entry in shardings] if to_host else shardings
-        left = _copy(module, leave, values, (shardings, away), forward, ir.InsertionPoint.after(after))
+    for kind in kinds:
+        host = {at.MEMORY: ir.StringAttr.get(HOST)} if kind == "offload" else {}
+        away, back = [entry | host for entry in shardings], FORMS[kind].back
+        left = _copy(module, kind, values, (shardings, away), forward, ir.InsertionPoint.after(after))
         after = _copy(module, back, list(left.results), (away, shardings), forward, ir.InsertionPoint(first))
         values = list(after.results)
     new = dict(zip(residuals, values, strict=True))
@@ -107,8 +110,5 @@ def _copy(
     stage = forward.attributes[at.STAGE]
     name = f"{kind}_{ir.IntegerAttr(stage).value}"
     types = [value.type for value in values]
-    function = create(module, name, types, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage})
-    at.set_tables(function, *tables)
-    block = body_of(function)
-    func.return_(list(block.arguments), ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    copy_function(module, name, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}, *tables)
     return call(name, types, values, {at.STAGE: stage}, ip, forward.location)

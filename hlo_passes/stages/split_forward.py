@@ -27,6 +27,7 @@ from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.values import defining_op
+from jaxpp.schedules.task import Unit
 
 BACKWARDS = ("backward", "input_grad", "weight_grad")
 """The kinds of tasks that read the residuals of their stage."""
@@ -113,15 +114,10 @@ def _waiting_stages(schedule: schedules.Schedule) -> set[int]:
     """The stages of which a forward waits for its backward: where each follows at once, a recompute gains nothing."""
     found: set[int] = set()
     for row in schedule.cells:
-        last: frozenset[tuple[int, int, int]] = frozenset()
+        last: set[Unit] = set()
         for cell in row:
-            units = frozenset((task.stage, task.microbatch, task.slice) for task in cell)
-            found |= {
-                task.stage
-                for task in cell
-                if task.kind in BACKWARDS[:2] and (task.stage, task.microbatch, task.slice) not in last
-            }
-            last = units if any(task.kind == "forward" for task in cell) else frozenset()
+            found |= {task.stage for task in cell if task.kind in BACKWARDS[:2] and task.unit not in last}
+            last = {task.unit for task in cell} if any(task.kind == "forward" for task in cell) else set()
     return found
 
 
