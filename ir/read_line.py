@@ -211,7 +211,8 @@ class Line:
         block = body_of(self._op)
         for border, value in zip(arguments, block.arguments, strict=True):
             spec = self._border_spec(border, value)
-            self.arguments.append((border, self._define(value, spec, mortal=border.donated)))
+            (register,) = self._define([value], [spec], mortal=border.donated)
+            self.arguments.append((border, register))
         readers = {
             "func.call": self._call,
             "func.return": partial(self._return, results),
@@ -233,12 +234,16 @@ class Line:
         values = (value for value, register in self._registers.items() if register in forgotten)
         return next(values, None)
 
-    def _define(self, value: ir.Value, spec: TensorSpec, *, mortal: bool = True) -> int:
-        register = self._registers[value] = len(self.specs)
-        self.specs.append(spec)
-        if mortal and value not in self._returned:
-            self._mortal.add(register)
-        return register
+    def _define(self, values: Sequence[ir.Value], specs: Sequence[TensorSpec], *, mortal: bool = True) -> range:
+        """Give values registers; returns these."""
+        registers = range(len(self.specs), len(self.specs) + len(values))
+        self._registers.update(zip(values, registers, strict=True))
+        self.specs.extend(specs)
+        if mortal and self._returned.isdisjoint(values):
+            self._mortal.update(registers)
+        elif mortal:
+            self._mortal.update(self._registers[value] for value in values if value not in self._returned)
+        return registers
 
     def _read(self, step: Step, values: Sequence[ir.Value]) -> tuple[int, ...]:
         """The registers of operands."""
@@ -263,9 +268,9 @@ class Line:
         return dying
 
     def _constant(self, step: Step) -> None:
-        value = step.results[0]
-        spec = self._tables.spec(value.type, None, self.axes, step.op)
-        constant = Constant(self._define(value, spec, mortal=False), self._tables.constant(step.op, spec), spec)
+        spec = self._tables.spec(step.results[0].type, None, self.axes, step.op)
+        (register,) = self._define(step.results, [spec], mortal=False)
+        constant = Constant(register, self._tables.constant(step.op, spec), spec)
         self._constants[constant.result] = constant
         self.sequence.append(constant)
 
@@ -302,7 +307,7 @@ class Line:
         sharding = step.attributes.get(at.SHARDING)
         if sharding is not None:
             sharding = at.value_sharding(values[0])
-        register = self._define(values[0], self._tables.spec(values[0].type, sharding, self.axes, op))
+        (register,) = self._define(values[:1], [self._tables.spec(values[0].type, sharding, self.axes, op)])
         channel, source, target = self._tables.channel(step)
         self._note(self._tables.receives, channel, Transfer(op, self.mesh, source, target, register))
         self.sequence.append(Receive(channel, register, source))
@@ -341,7 +346,7 @@ class Line:
             frees = {*frees, *(operands[number] for number in numbers)}
         if len(made) != len(function.results):
             raise ProgramError(f"a call of {target} with {len(made)} results", location=op.location)
-        results = tuple([self._define(value, spec) for value, spec in zip(made, function.results, strict=True)])
+        results = tuple(self._define(made, function.results))
         stage, microbatch, fused = self._tasks(step, function)
         self.sequence.append(
             Call(function.name, operands, results, function.kind, stage, microbatch, tuple(sorted(frees)), fused)

@@ -49,8 +49,8 @@ class ProgramReader:
         tables = Tables(module, _tasks(module), resharded=resharded)
         self.sources: Mapping[str, Source] = tables.sources
         self.lines = [Line(tables, mesh, op, axes[mesh]) for mesh, op in enumerate(bodies)]
-        for line, *read in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
-            line.read(*read)
+        for line, steps, *borders in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
+            line.read(steps, *borders)
         _check_channels(tables, self.lines)
         self.program = Program(
             meshes=len(bodies),

@@ -1,8 +1,8 @@
 """Straight lines of operations, read once: `@main` from `unroll-microbatches` on, then the functions of the meshes.
 
-Reading an operation through the bindings takes longer than what a pass does with it. So a pass that knows what stands in
-a straight line when it ends leaves that to the pass right behind it, in `run_passes`. A pass that runs alone, or behind
-one that leaves nothing, reads the module.
+Reading an operation through the bindings takes longer than what a pass does with it. So a pass that knows what stands
+in a straight line when it ends leaves that to the pass right behind it, in `run_passes`. A pass that runs alone, or
+behind one that leaves nothing, reads the module.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class Step:
     op: ir.Operation
     name: str
     operands: list[ir.Value]
-    results: list[ir.Value]
+    results: Sequence[ir.Value]
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
@@ -40,8 +40,8 @@ class Step:
     def write(self, name: str, attribute: ir.Attribute) -> None:
         """Write an attribute of the operation."""
         self.op.attributes[name] = attribute
-        if isinstance(self.attributes, dict):
-            self.attributes[name] = attribute
+        if isinstance(self.attributes, dict):  # which several steps may have
+            self.attributes = {**self.attributes, name: attribute}
 
     def use(self, number: int, value: ir.Value) -> None:
         """Let `value` be an operand of the operation."""
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class MainLine:
-    """What `@main` does on so many meshes, but its return; `placed`: everything is on a mesh (docs/ir.md, section 5)."""
+    """What `@main` does on so many meshes, but its return. placed: everything is on a mesh (docs/ir.md, section 5)."""
 
     meshes: int
     steps: list[Step]
@@ -122,8 +122,9 @@ def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
     """What the pass before this one left of `module`; None if there was none, or it left nothing of this kind."""
     relay = _RELAY.get()
     lines = relay.hand(kind) if relay is not None else None
-    for check in CHECKS if lines is not None else ():
-        check(module, lines)
+    if lines is not None:
+        for check in CHECKS:
+            check(module, lines)
     return lines
 
 

@@ -333,7 +333,7 @@ class _Writer:
         """Add an operation whose last result is a token, which is returned."""
         op = ir.Operation.create(name, [*types, self._token_type], operands, attributes, ip=self._ip, loc=self._unknown)
         results = list(op.results)
-        self._steps.append(Step(op, name, operands, results, dict(attributes)))
+        self._steps.append(Step(op, name, operands, results, attributes))
         return results[-1]
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:

@@ -76,14 +76,15 @@ class _Template:
     """One call of the loop body, with what it needs to be cloned for a microbatch.
 
     Attributes:
-        varying: the numbers of the operands that differ from one microbatch to the next.
+        varying: the numbers of the operands that differ from one microbatch to the next, and the accumulators that
+            these are.
         accumulators: those that the task updates, with the number of the result.
     """
 
     callee: ir.Attribute
     function: ir.Operation
     operands: Sequence[ir.Value]
-    varying: Sequence[int]
+    varying: Sequence[tuple[int, Accumulator | None]]
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
@@ -123,7 +124,7 @@ class _Unrolled:
                     op.attributes["callee"],
                     function,
                     operands,
-                    [number for number, value in enumerate(operands) if self._varies(value)],
+                    [(n, self._stands_for.get(value)) for n, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
                     at.i64(key[1]),
@@ -181,8 +182,11 @@ class _Unrolled:
             at.MESH: self._meshes[mesh],
         }
         operands = list(template.operands)
-        for number in template.varying:
-            operands[number] = self._operand(operands[number], mesh, task)
+        for number, accumulator in template.varying:
+            if accumulator is None:
+                operands[number] = self._value(operands[number], task.microbatch, task)
+            else:
+                operands[number] = accumulator.part(mesh, self._ip)
         op = ir.Operation.create(
             "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
         )
@@ -193,27 +197,23 @@ class _Unrolled:
         self.calls.append(made)
         return made
 
-    def _operand(self, value: ir.Value, mesh: int, task: schedules.Task) -> ir.Value:
-        """What a call of `task` on `mesh` takes for `value` of the loop body."""
-        accumulator = self._stands_for.get(value)
-        return self._value(value, task.microbatch, task) if accumulator is None else accumulator.part(mesh, self._ip)
-
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""
-        while (position := self._position.get(value)) is not None:
+        while (source := self._source.get(value)) is None and (position := self._position.get(value)) is not None:
             if position in self._loop.indices:
                 return self._index(position, microbatch)
             if microbatch == 0:
                 return self._initial[position]
             value, microbatch = self._yielded[position], microbatch - 1
-        if value not in self._source:
+        if source is None:
             if defining_op(value) in self._inside:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
-        key, number = self._source[value]
+        key, number = source
         while form_of(key[0]).is_copy and (*key, microbatch) not in self._planned:  # the residuals stay where they are
             key, number = self._source[self._templates[key].operands[number]]
-        if (key, microbatch) not in self._done:
+        made = self._done.get((key, microbatch))
+        if made is None:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
             if schedules.Task(*key, microbatch) in self._skipped:
                 raise PassError(
@@ -226,7 +226,7 @@ class _Unrolled:
                 location=self._loop.op.location,
                 hint=_hint(key, microbatch, task),
             )
-        return self._done[key, microbatch][number]
+        return made[number]
 
     def _index(self, position: int, microbatch: int) -> ir.Value:
         which = self._loop.indices.index(position)
