@@ -60,8 +60,8 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
     are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
-    has one, whatever that reads was moved meanwhile; and not while they are in the memory of the host. Those that are evicted are alive on their mesh in the
-    forward, on the other one until they are sent back, and from the load on.
+    has one, even where what that reads was moved; and not while they are in the memory of the host. Those that are
+    evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
     """
     microbatches: list[Container[int]] = [()] * len(specs)
     death: dict[int, int] = {}

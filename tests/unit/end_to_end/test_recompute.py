@@ -173,5 +173,5 @@ def test_what_it_reads_is_offloaded() -> None:
 
 
 def test_a_choice_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="recompute is 'all', expected 'inputs', 'selective' or a share"):
+    with pytest.raises(ValueError, match="recompute is 'all', expected 'inputs', 'selective', a share"):
         jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), recompute="all")
