@@ -14,6 +14,7 @@ from jaxpp.hlo_passes.program.verify_program import check_limits
 from jaxpp.hlo_passes.stages.residuals import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import SplitForward, choices
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
@@ -103,6 +104,49 @@ def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str
         check_limits(least, limits, least=True)
         return Fitted(schedule, dict(options), nothing)  # each mesh can be below its limit, but not all at once
     return min(found, key=lambda each: each.time)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiled program needs of each mesh, where it is limited.
+
+    Attributes:
+        limits: of the devices, as the option of `verify-program`.
+        peaks: what the program needs without temporaries.
+        needed: with them; None of a mesh that other processes compile for.
+    """
+
+    limits: str
+    peaks: Sequence[int]
+    needed: Sequence[int | None]
+
+    @property
+    def fits(self) -> bool:
+        """Whether each known mesh is within its limit."""
+        return all(need is None or need <= limit for need, limit in zip(self.needed, self._each, strict=False))
+
+    @property
+    def with_room(self) -> str:
+        """The limits for the program alone with which there is room for these temporaries."""
+        temporaries = [(need or 0) - peak for need, peak in zip(self.needed, self.peaks, strict=True)]
+        idle = [0] * (len(self._each) - len(temporaries))
+        pairs = zip(self._each, [*temporaries, *idle], strict=True)
+        return " ".join(str(max(limit - size, 1)) for limit, size in pairs)
+
+    def refusal(self) -> ProgramError:
+        """The error about the mesh that needs most above its limit."""
+        known = [need or 0 for need in self.needed]
+        _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(known, self._each, strict=False)))
+        return ProgramError(
+            f"mesh {mesh} needs {known[mesh]:,} bytes on each device, {known[mesh] - self.peaks[mesh]:,} of them for "
+            f"temporaries of its compiled tasks; its memory limit is {self._each[mesh]:,}",
+            hint="give the step smaller microbatches, more devices per stage or more stages",
+        )
+
+    @property
+    def _each(self) -> list[int]:
+        words = [int(word) for word in self.limits.split()]
+        return words * len(self.peaks) if len(words) == 1 else words
 
 
 @dataclass
