@@ -115,7 +115,7 @@ class _Regroup:
         self._emit()
         self._record()
         for node in reversed(self._graph.ops):
-            if node.op is not None and not any(map(is_used, node.op.results)):
+            if node.op is not None and node not in self._key and not any(map(is_used, node.op.results)):
                 node.op.erase()
 
     def _group(self, key: Key) -> _OutlinedGroup:
@@ -249,10 +249,12 @@ class _Regroup:
             group = self._groups[key]
             level = len([other for other in self._groups if other[:2] == key[:2] and other[2] < key[2]])
             name = "_".join([phase, *map(str, numbers(meshes))]) + (f"_level_{level}" if level else "")
-            ops = [node.op for node in sorted(group.nodes, key=order.__getitem__) if node.op is not None]
+            nodes = [node for node in sorted(group.nodes, key=order.__getitem__) if node.op is not None]
+            ops = [node.op for node in nodes if node.op is not None]
+            moves = [node in self._key for node in nodes]
             outputs = [value.ssa for value in group.outputs]
             attributes = {at.KIND: ir.StringAttr.get(phase)}
-            part = outline(self._module, name, ops, outputs, attributes, shardings)
+            part = outline(self._module, name, ops, outputs, attributes, shardings, moves)
             where = numbers(meshes)
             made_call = call(
                 name_of(part.function),

@@ -1,7 +1,7 @@
 """`share-functions`: one function for what several meshes compute alike around the loop, so one compile."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -101,21 +101,29 @@ class _Function:
         """Make a function of each list of labels, and one of the rest; call that first: others may wait for it."""
         taken = {label for labels in shared for label in labels}
         own = [label for label in self.parts if label not in taken]
-        if own:
-            self._call(module, "own", own, shardings)
-        for number, labels in enumerate(shared):
-            self._call(module, f"shared_{number}" if number else "shared", labels, shardings)
+        names = [f"shared_{number}" if number else "shared" for number in range(len(shared))]
+        parts = [(name, self._results(labels)) for name, labels in (("own", own), *zip(names, shared, strict=True))]
+        needed = [self.body.making([self.body.returned[number] for number in numbers]) for _, numbers in parts]
+        times = Counter(op for ops in needed for op in ops)
+        for (name, numbers), ops in zip(parts, needed, strict=True):
+            if numbers:
+                self._call(module, name, numbers, {op: times[op] == 1 for op in ops}, shardings)
         self.call.erase()
         self.body.function.erase()
 
-    def _call(self, module: ir.Module, suffix: str, labels: Sequence[_Label], shardings: Shardings) -> None:
+    def _results(self, labels: Iterable[_Label]) -> list[int]:
+        return [number for label in labels for number in self.parts[label].results]
+
+    def _call(
+        self, module: ir.Module, suffix: str, numbers: Sequence[int], moves: Mapping[int, bool], shardings: Shardings
+    ) -> None:
+        """Call a function of the results of these numbers; `moves` are the operations, and whether it alone has each."""
         function = self.body.function
         returned = terminator(body_of(function)).operands
-        numbers = [number for label in labels for number in self.parts[label].results]
         outputs = [returned[number] for number in numbers]
         attributes = {at.KIND: function.attributes[at.KIND]}
-        ops = self.body.making([self.body.returned[number] for number in numbers])
-        made = outline(module, f"{name_of(function)}_{suffix}", ops, outputs, attributes, shardings)
+        ops = [self.body.ops[number] for number in moves]
+        made = outline(module, f"{name_of(function)}_{suffix}", ops, outputs, attributes, shardings, moves.values())
         new = call(
             name_of(made.function),
             [value.type for value in made.outputs],
@@ -208,7 +216,7 @@ class _Body:
             self._define(result, type_, outer, (made, number))
         return made
 
-    def making(self, values: Sequence[int]) -> list[ir.Operation]:
+    def making(self, values: Sequence[int]) -> list[int]:
         """The operations that make `values`, each after those that it needs: an order that no other one changes."""
         found: dict[int, None] = {}
         work = [(op, False) for value in reversed(values) if (op := self.makers[value]) is not None]
@@ -220,7 +228,7 @@ class _Body:
                 work.append((op, True))
                 needed = [self.makers[value] for value in self.uses[op]]
                 work.extend((each, False) for each in reversed(needed) if each is not None and each not in found)
-        return [self.ops[number] for number in found]
+        return list(found)
 
 
 def _parts(body: _Body) -> Iterable[_Part]:

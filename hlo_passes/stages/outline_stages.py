@@ -45,8 +45,10 @@ class OutlineStages(Pass):
         for task in sorted(body.groups):
             attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
             ops = [body.ops[number] for number in body.groups[task]]
-            outlined.append(outline(module, str(task), ops, body.outputs(task), attributes, shardings))
-        _replace_body(loop, body.ops, outlined)
+            moves = [body.tasks[number] is not None for number in body.groups[task]]
+            outlined.append(outline(module, str(task), ops, body.outputs(task), attributes, shardings, moves))
+        shared = [op for op, task in zip(body.ops, body.tasks, strict=True) if task is None]
+        _replace_body(loop, shared, outlined)
 
 
 class _TaskGroups:
@@ -54,12 +56,13 @@ class _TaskGroups:
 
     Attributes:
         ops: the operations that something depends on, in program order.
+        tasks: the task of each; None for one that each task that uses it makes for itself.
         groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
         ops, tasks = read_tasks(loop.body)
-        self.ops, self._tasks = _without_marks(ops, tasks)
+        self.ops, self.tasks = _without_marks(ops, tasks)
         operands = [operands_with_captures(op) for op in self.ops]
         self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
         self.groups = self._group(operands)
@@ -73,12 +76,12 @@ class _TaskGroups:
 
     def outputs(self, task: StageTask) -> list[ir.Value]:
         """The values of `task` that another task or the next microbatch uses."""
-        own = (self.ops[number] for number in self.groups[task] if self._tasks[number] == task)
+        own = (self.ops[number] for number in self.groups[task] if self.tasks[number] == task)
         return [result for op in own for result in op.results if self._used_by.get(result, set()) - {task}]
 
     def _group(self, operands: Sequence[Sequence[ir.Value]]) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, set[int]] = {}
-        for number, task in enumerate(self._tasks):
+        for number, task in enumerate(self.tasks):
             if task is not None:
                 groups.setdefault(task, set()).add(number)
         for numbers in groups.values():
@@ -86,7 +89,7 @@ class _TaskGroups:
             while work:
                 for value in operands[work.pop()]:
                     number = self._number.get(value)
-                    if number is not None and self._tasks[number] is None and number not in numbers:
+                    if number is not None and self.tasks[number] is None and number not in numbers:
                         numbers.add(number)
                         work.append(number)
         return {task: sorted(numbers) for task, numbers in groups.items()}
@@ -111,8 +114,8 @@ def _without_marks(
     return [op for op, _ in kept], [task for _, task in kept]
 
 
-def _replace_body(loop: MicrobatchLoop, ops: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
-    """Call the functions in place of the operations; those that count microbatches stay."""
+def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
+    """Call the functions, and erase what all of them have; what counts microbatches stays."""
     end = terminator(loop.body)
     values: dict[ir.Value, ir.Value] = {}
     for part in outlined:
@@ -123,6 +126,6 @@ def _replace_body(loop: MicrobatchLoop, ops: Sequence[ir.Operation], outlined: S
         values.update(zip(part.outputs, made.results, strict=True))
     for number, value in enumerate(end.operands):
         end.operands[number] = values.get(value, value)
-    for op in reversed(ops):
+    for op in reversed(shared):
         if not any(map(is_used, op.results)):
             op.erase()
