@@ -12,7 +12,6 @@ from jaxpp.ir.functions import has_side_effect, nested, operations
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
-
 _NONE: Mapping[ir.Value, ir.Value] = {}
 
 

@@ -1,7 +1,8 @@
 """Making a function of some operations of a block."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
@@ -21,6 +22,23 @@ class Outlined:
     outputs: list[ir.Value]
 
 
+class Member(NamedTuple):
+    """An operation for a new function.
+
+    Attributes:
+        op: the operation.
+        uses: what it uses, its regions included (`operands_with_captures`).
+        results: what it makes.
+        moves: whether it moves there, much faster than a clone: for one that no other function needs. What uses its
+            results elsewhere is for the caller to change.
+    """
+
+    op: ir.Operation
+    uses: Sequence[ir.Value]
+    results: Sequence[ir.Value]
+    moves: bool = False
+
+
 def outline(
     module: ir.Module,
     name: str,
@@ -28,38 +46,40 @@ def outline(
     outputs: Sequence[ir.Value],
     attributes: Mapping[str, ir.Attribute],
     shardings: Shardings,
-    moves: Iterable[bool] = (),
 ) -> Outlined:
-    """Make a new private function of `ops` (in program order, one block) that returns `outputs`.
+    """Clone `ops` (in program order, one block) into a new private function that returns `outputs`.
 
-    Its arguments are the values that `ops` use and don't define, in the order of their first use.
-
-    Args:
-        module: gets the function.
-        name: of the function.
-        ops: what it does.
-        outputs: what it returns.
-        attributes: of the function.
-        shardings: those of the module.
-        moves: for each of `ops` whether it moves there, three times as fast as a clone: for one that no other function
-            needs. What uses its results outside is for the caller to change. If left out, all are cloned.
+    Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
+    where they are, untouched: cheap ones may be cloned into several functions.
     """
-    made = {result for op in ops for result in op.results}
-    uses = [operands_with_captures(op) for op in ops]
-    used = dict.fromkeys(value for values in uses for value in values)
+    members = [Member(op, operands_with_captures(op), list(op.results)) for op in ops]
+    return outline_members(module, name, members, outputs, attributes, shardings)
+
+
+def outline_members(
+    module: ir.Module,
+    name: str,
+    members: Sequence[Member],
+    outputs: Sequence[ir.Value],
+    attributes: Mapping[str, ir.Attribute],
+    shardings: Shardings,
+) -> Outlined:
+    """As `outline`, of operations that were read before, and may move."""
+    made = {result for member in members for result in member.results}
+    used = dict.fromkeys(value for member in members for value in member.uses)
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)
     ip = ir.InsertionPoint(block)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
-    for op, mine, moved in zip(ops, uses, list(moves) or [False] * len(ops), strict=True):
-        if not moved:
-            clone(op, values, ip, {})
+    for member in members:
+        if not member.moves:
+            clone(member.op, values, ip, {})
             continue
-        block.append(op)
-        if not values.keys().isdisjoint(mine):
-            rewire(op, values)
+        block.append(member.op)
+        if not values.keys().isdisjoint(member.uses):
+            rewire(member.op, values)
     func.return_([values.get(value, value) for value in outputs], ip=ip, loc=ir.Location.unknown())
     return Outlined(function, arguments, list(outputs))
 

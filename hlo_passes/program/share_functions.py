@@ -1,7 +1,7 @@
 """`share-functions`: one function for what several meshes compute alike around the loop, so one compile."""
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import outline
+from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
@@ -107,7 +107,8 @@ class _Function:
         times = Counter(op for ops in needed for op in ops)
         for (name, numbers), ops in zip(parts, needed, strict=True):
             if numbers:
-                self._call(module, name, numbers, {op: times[op] == 1 for op in ops}, shardings)
+                members = [self.body.member(op, moves=times[op] == 1) for op in ops]
+                self._call(module, name, numbers, members, shardings)
         self.call.erase()
         self.body.function.erase()
 
@@ -115,15 +116,14 @@ class _Function:
         return [number for label in labels for number in self.parts[label].results]
 
     def _call(
-        self, module: ir.Module, suffix: str, numbers: Sequence[int], moves: Mapping[int, bool], shardings: Shardings
+        self, module: ir.Module, suffix: str, numbers: Sequence[int], members: Sequence[Member], shardings: Shardings
     ) -> None:
-        """Call a function of the results of these numbers; `moves` are the operations, and whether it alone has each."""
+        """Call a new function of `members` for the results of these numbers."""
         function = self.body.function
         returned = terminator(body_of(function)).operands
         outputs = [returned[number] for number in numbers]
         attributes = {at.KIND: function.attributes[at.KIND]}
-        ops = [self.body.ops[number] for number in moves]
-        made = outline(module, f"{name_of(function)}_{suffix}", ops, outputs, attributes, shardings, moves.values())
+        made = outline_members(module, f"{name_of(function)}_{suffix}", members, outputs, attributes, shardings)
         new = call(
             name_of(made.function),
             [value.type for value in made.outputs],
@@ -184,6 +184,7 @@ class _Body:
         self.computed: list[int] = []
         self._numbers = numbers
         self._values: dict[ir.Value, int] = {}
+        self._ssa: list[ir.Value] = []
         entries = at.argument_attributes(function)
         for argument, entry in zip(body_of(function).arguments, entries, strict=True):
             self._define(argument, argument.type, None, (argument.type, entry.get(at.SHARDING)))
@@ -195,6 +196,7 @@ class _Body:
 
     def _define(self, value: ir.Value, type_: ir.Type, maker: int | None, computed: Hashable) -> None:
         self._values[value] = len(self.makers)
+        self._ssa.append(value)
         self.makers.append(maker)
         self.scalar.append(isinstance(type_, ir.RankedTensorType) and type_.rank == 0)
         self.computed.append(self._numbers[computed])
@@ -215,6 +217,11 @@ class _Body:
         for number, (result, type_) in enumerate(zip(results, types, strict=True)):
             self._define(result, type_, outer, (made, number))
         return made
+
+    def member(self, op: int, *, moves: bool) -> Member:
+        """The operation of this number, for a function that it moves to or is cloned for."""
+        uses, results = ([self._ssa[value] for value in values] for values in (self.uses[op], self.results[op]))
+        return Member(self.ops[op], uses, results, moves)
 
     def making(self, values: Sequence[int]) -> list[int]:
         """The operations that make `values`, each after those that it needs: an order that no other one changes."""

@@ -11,7 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import call, has_side_effect, name_of, operands_with_captures, terminator
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.outlining import Outlined, outline
+from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, read_tasks
 from jaxpp.ir.values import is_used
@@ -44,9 +44,8 @@ class OutlineStages(Pass):
         outlined: list[Outlined] = []
         for task in sorted(body.groups):
             attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
-            ops = [body.ops[number] for number in body.groups[task]]
-            moves = [body.tasks[number] is not None for number in body.groups[task]]
-            outlined.append(outline(module, str(task), ops, body.outputs(task), attributes, shardings, moves))
+            members, outputs = body.members(task), body.outputs(task)
+            outlined.append(outline_members(module, str(task), members, outputs, attributes, shardings))
         shared = [op for op, task in zip(body.ops, body.tasks, strict=True) if task is None]
         _replace_body(loop, shared, outlined)
 
@@ -63,23 +62,33 @@ class _TaskGroups:
     def __init__(self, loop: MicrobatchLoop) -> None:
         ops, tasks = read_tasks(loop.body)
         self.ops, self.tasks = _without_marks(ops, tasks)
-        operands = [operands_with_captures(op) for op in self.ops]
-        self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
-        self.groups = self._group(operands)
+        self._uses = [operands_with_captures(op) for op in self.ops]
+        self._results = [list(op.results) for op in self.ops]
+        self._number: dict[ir.Value, int] = {
+            result: number for number, results in enumerate(self._results) for result in results
+        }
+        self.groups = self._group()
         # None stands for the next microbatch.
         self._used_by: dict[ir.Value, set[StageTask | None]] = {
             value: {None} for value in terminator(loop.body).operands
         }
         for task, numbers in self.groups.items():
-            for value in (value for number in numbers for value in operands[number]):
+            for value in (value for number in numbers for value in self._uses[number]):
                 self._used_by.setdefault(value, set()).add(task)
 
     def outputs(self, task: StageTask) -> list[ir.Value]:
         """The values of `task` that another task or the next microbatch uses."""
-        own = (self.ops[number] for number in self.groups[task] if self.tasks[number] == task)
-        return [result for op in own for result in op.results if self._used_by.get(result, set()) - {task}]
+        own = (self._results[number] for number in self.groups[task] if self.tasks[number] == task)
+        return [result for results in own for result in results if self._used_by.get(result, set()) - {task}]
 
-    def _group(self, operands: Sequence[Sequence[ir.Value]]) -> dict[StageTask, list[int]]:
+    def members(self, task: StageTask) -> list[Member]:
+        """The operations of `task`, its own and those that it makes for itself."""
+        return [
+            Member(self.ops[number], self._uses[number], self._results[number], self.tasks[number] is not None)
+            for number in self.groups[task]
+        ]
+
+    def _group(self) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, set[int]] = {}
         for number, task in enumerate(self.tasks):
             if task is not None:
@@ -87,7 +96,7 @@ class _TaskGroups:
         for numbers in groups.values():
             work = list(numbers)
             while work:
-                for value in operands[work.pop()]:
+                for value in self._uses[work.pop()]:
                     number = self._number.get(value)
                     if number is not None and self.tasks[number] is None and number not in numbers:
                         numbers.add(number)
