@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, terminator
+from jaxpp.ir.functions import body_of, has_side_effect, operands_with_captures, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.steps import Step
 from jaxpp.ir.values import byte_size, defining_op
@@ -90,7 +90,7 @@ class TaskUse:
     """Operand `number` of `task`, a call of `callee` on `mesh`, is a `value` that is computed outside of the tasks."""
 
     task: Step
-    callee: str
+    callee: ir.Attribute
     mesh: int
     number: int
     value: Value
@@ -178,7 +178,7 @@ class PlacementGraph:
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, callee(task.op), mesh, number, value))
+                    self.task_uses.append(TaskUse(task, task.attributes["callee"], mesh, number, value))
 
     def _read_operation(self, step: Step) -> None:
         op = step.op

@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.phases import check_placed, read_main
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
@@ -45,7 +45,7 @@ class ShareFunctions(Pass):
         """Split functions of `module`. Raises PassError where something is on no mesh."""
         numbers = _Numbers()
         line = check_placed(module)
-        found = [_Function(op, _Body(function, numbers)) for op, function in _calls(line.steps)]
+        found = [_Function(call, _Body(function, numbers)) for call, function in _calls(line.steps)]
         owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
         for each in found:
             for label in each.parts:
@@ -61,10 +61,20 @@ class ShareFunctions(Pass):
                 for each in most:
                     shared[each].append(labels)
         shardings = Shardings(module)
+        made: dict[ir.Value, ir.Value] = {}
         for each, parts in shared.items():
-            each.split(module, parts, shardings)
+            made.update(each.split(module, parts, shardings))
         if not shared:
             leave(line)
+            return
+        gone = {each.call for each in shared}
+        known = [step for step in line.steps if step not in gone]
+        for step in known:
+            if not made.keys().isdisjoint(step.operands):
+                step.operands = [made.get(value, value) for value in step.operands]
+        for step in gone:
+            step.op.erase()
+        leave(read_main(module, placed=True, known=known))
 
 
 # Identifies a part: the computation, and how many equal ones stand before it in its function.
@@ -83,7 +93,7 @@ class _Part:
 class _Function:
     """A function, the one call of it, and its parts, which have no value in common but what `_free` finds."""
 
-    call: ir.Operation
+    call: Step
     body: "_Body"
     parts: dict[_Label, _Part] = field(init=False)
     work: int = field(init=False)
@@ -97,49 +107,60 @@ class _Function:
             count[computed] += 1
         self.work = sum(part.work for part in self.parts.values())
 
-    def split(self, module: ir.Module, shared: Sequence[Sequence[_Label]], shardings: Shardings) -> None:
-        """Make a function of each list of labels, and one of the rest; call that first: others may wait for it."""
+    def split(
+        self, module: ir.Module, shared: Sequence[Sequence[_Label]], shardings: Shardings
+    ) -> dict[ir.Value, ir.Value]:
+        """Make a function of each list of labels, and one of the rest; call that first: others may wait for it.
+
+        Returns what takes the place of each result of the call, which nothing uses any more.
+        """
         taken = {label for labels in shared for label in labels}
         own = [label for label in self.parts if label not in taken]
         names = [f"shared_{number}" if number else "shared" for number in range(len(shared))]
         parts = [(name, self._results(labels)) for name, labels in (("own", own), *zip(names, shared, strict=True))]
         needed = [self.body.making([self.body.returned[number] for number in numbers]) for _, numbers in parts]
         times = Counter(op for ops in needed for op in ops)
+        results: dict[ir.Value, ir.Value] = {}
         for (name, numbers), ops in zip(parts, needed, strict=True):
             if numbers:
                 members = [self.body.member(op, moves=times[op] == 1) for op in ops]
-                self._call(module, name, numbers, members, shardings)
-        self.call.erase()
+                results.update(self._call(module, name, numbers, members, shardings))
         self.body.function.erase()
+        return results
 
     def _results(self, labels: Iterable[_Label]) -> list[int]:
         return [number for label in labels for number in self.parts[label].results]
 
     def _call(
         self, module: ir.Module, suffix: str, numbers: Sequence[int], members: Sequence[Member], shardings: Shardings
-    ) -> None:
-        """Call a new function of `members` for the results of these numbers."""
+    ) -> dict[ir.Value, ir.Value]:
+        """Call a new function of `members` for the results of these numbers; what takes the place of each."""
         function = self.body.function
         returned = terminator(body_of(function)).operands
         outputs = [returned[number] for number in numbers]
         attributes = {at.KIND: function.attributes[at.KIND]}
         made = outline_members(module, f"{name_of(function)}_{suffix}", members, outputs, attributes, shardings)
+        old = self.call.op
         new = call(
             name_of(made.function),
             [value.type for value in made.outputs],
-            [self.call.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
-            {at.MESH: self.call.attributes[at.MESH]},
-            ir.InsertionPoint(self.call),
-            self.call.location,
+            [old.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
+            {at.MESH: old.attributes[at.MESH]},
+            ir.InsertionPoint(old),
+            old.location,
         )
-        for number, result in zip(numbers, new.results, strict=True):
-            self.call.results[number].replace_all_uses_with(result)
+        replaced: dict[ir.Value, ir.Value] = dict(
+            zip([self.call.results[number] for number in numbers], new.results, strict=True)
+        )
+        for value, result in replaced.items():
+            value.replace_all_uses_with(result)
+        return replaced
 
 
-def _calls(steps: Iterable[Step]) -> list[tuple[ir.Operation, ir.Operation]]:
+def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
     """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too."""
     return [
-        (step.op, step.function)
+        (step, step.function)
         for step in steps
         if step.function is not None
         and at.STAGE not in step.attributes  # most have one
