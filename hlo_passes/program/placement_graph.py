@@ -90,7 +90,7 @@ class TaskUse:
     """Operand `number` of `task`, a call of `callee` on `mesh`, is a `value` that is computed outside of the tasks."""
 
     task: Step
-    callee: ir.Attribute
+    callee: str
     mesh: int
     number: int
     value: Value
@@ -173,12 +173,13 @@ class PlacementGraph:
 
     def _read_task(self, task: Step, mesh: int) -> None:
         self.tasks.append(task)
-        for number, operand in enumerate(task.operands):
-            value = self.values.get(operand)
+        called = ir.FlatSymbolRefAttr(task.attributes["callee"]).value
+        found = [self.values.get(operand) for operand in task.operands]
+        for number, value in enumerate(found):
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, task.attributes["callee"], mesh, number, value))
+                    self.task_uses.append(TaskUse(task, called, mesh, number, value))
 
     def _read_operation(self, step: Step) -> None:
         op = step.op
