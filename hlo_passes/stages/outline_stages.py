@@ -9,8 +9,9 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import call, has_side_effect, name_of, operands_with_captures, terminator
+from jaxpp.ir.functions import call, has_side_effect, name_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, read_tasks
@@ -50,41 +51,36 @@ class OutlineStages(Pass):
         _replace_body(loop, shared, outlined)
 
 
-class _TaskGroups:
-    """The operations of the loop's body, by number; their `jaxpp.task` and the stage marks are gone from the IR.
+class _TaskGroups(Numbered):
+    """The operations of the loop's body that something depends on; their `jaxpp.task` and the marks are gone.
 
     Attributes:
-        ops: the operations that something depends on, in program order.
         tasks: the task of each; None for one that each task that uses it makes for itself.
         groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
         ops, tasks = read_tasks(loop.body)
-        self.ops, self.tasks = _without_marks(ops, tasks)
-        self._uses = [operands_with_captures(op) for op in self.ops]
-        self._results = [list(op.results) for op in self.ops]
-        self._number: dict[ir.Value, int] = {
-            result: number for number, results in enumerate(self._results) for result in results
-        }
+        ops, self.tasks = _without_marks(ops, tasks)
+        super().__init__(ops)
         self.groups = self._group()
         # None stands for the next microbatch.
         self._used_by: dict[ir.Value, set[StageTask | None]] = {
             value: {None} for value in terminator(loop.body).operands
         }
         for task, numbers in self.groups.items():
-            for value in (value for number in numbers for value in self._uses[number]):
+            for value in (value for number in numbers for value in self.operands[number]):
                 self._used_by.setdefault(value, set()).add(task)
 
     def outputs(self, task: StageTask) -> list[ir.Value]:
         """The values of `task` that another task or the next microbatch uses."""
-        own = (self._results[number] for number in self.groups[task] if self.tasks[number] == task)
+        own = (self.results[number] for number in self.groups[task] if self.tasks[number] == task)
         return [result for results in own for result in results if self._used_by.get(result, set()) - {task}]
 
     def members(self, task: StageTask) -> list[Member]:
         """The operations of `task`, its own and those that it makes for itself."""
         return [
-            Member(self.ops[number], self._uses[number], self._results[number], self.tasks[number] is not None)
+            Member(self.ops[number], self.operands[number], self.results[number], self.tasks[number] is not None)
             for number in self.groups[task]
         ]
 
@@ -96,8 +92,8 @@ class _TaskGroups:
         for numbers in groups.values():
             work = list(numbers)
             while work:
-                for value in self._uses[work.pop()]:
-                    number = self._number.get(value)
+                for value in self.operands[work.pop()]:
+                    number = self.producers.get(value)
                     if number is not None and self.tasks[number] is None and number not in numbers:
                         numbers.add(number)
                         work.append(number)
