@@ -14,7 +14,7 @@ from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.ir.program import Call
-from jaxpp.runtime import load
+from jaxpp.runtime import Event, load, measured_costs
 from jaxpp.schedules.memory import activations
 
 NAMES = {"1f1b": 4, "gpipe": 4, "interleaved-1f1b": 2, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
@@ -38,6 +38,34 @@ def test_peaks_are_those_of_the_schedule(name: str, change: str) -> None:
     arguments = (transformer.state(schedule.stages), transformer.batch(8))
     found = peaks(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
     assert found == activations(schedule)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "zb-h1"])
+def test_measured_activations_are_as_large_where_all_are_moved_or_made_again(name: str) -> None:
+    """What a backward reads is the same, whether the forward made it or another task brought it."""
+    plain = schedule_of(name, 4)
+
+    def measured(schedule: schedules.Schedule) -> Any:
+        step = partial(transformer.train_step, schedule=schedule)
+        lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4)).lower(*arguments)
+        events = [Event(stage, "forward", stage, 0, 0.0, 1.0, 1.0) for stage in range(4)]
+        return measured_costs(load(lowered.program().module), events).activation_bytes
+
+    arguments = (transformer.state(4), transformer.batch(4))
+    expected = measured(plain)
+    assert min(expected) > 0
+    for changed in (*(change(plain) for change in CHANGES.values()), evicting_all_of_the_first(plain)):
+        assert measured(changed) == expected
+
+
+def evicting_all_of_the_first(schedule: schedules.Schedule) -> schedules.Schedule:
+    """The activations of stage 0 wait on the last mesh."""
+    first, *middle, last = schedule.cells
+    read = ("backward", "input_grad")
+    loads = [(schedules.Task("load", 0, cell[0].microbatch),) if cell[0].kind in read else () for cell in first]
+    rows = [[each for pair in zip(loads, first, strict=True) for each in pair if each], *middle]
+    evicts = [(schedules.Task("evict", 0, microbatch),) for microbatch in range(schedule.microbatches)]
+    return schedules.Schedule.of("evicting", schedule.placement, [*rows, [*evicts, *last]])
 
 
 @pytest.mark.parametrize("change", CHANGES)
