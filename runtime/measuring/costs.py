@@ -35,9 +35,9 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     largest of the copies that a task sends to a mesh.
 
     Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
-    what a forward has or makes that its backward reads (`activation_bytes`), or what is made again or brought back; where the backward is split, what the
-    weight gradient reads (`weight_grad_bytes`). What all microbatches share, weights and sums, is in none of them, and
-    what runs outside the microbatch loop is in no time.
+    what a backward reads of what its forward or recompute has or makes, or of what is brought back
+    (`activation_bytes`); where the backward is split, what the weight gradient reads (`weight_grad_bytes`). What all
+    microbatches share, weights and sums, is in none of them, and what runs outside the microbatch loop is in no time.
 
     Args:
         program: what was traced.
@@ -221,7 +221,7 @@ class _Values:
                         for task in part.tasks:
                             self.tasks[task].append((mesh, part))
 
-    def of(self, kinds: Iterable[str], stage: int, microbatch: int | None) -> list[tuple[int, Call]]:
+    def of(self, kinds: Iterable[str], stage: int, microbatch: int) -> list[tuple[int, Call]]:
         """Return the tasks of these kinds, of one stage and microbatch."""
         return [call for kind in kinds for call in self.tasks.get(TaskName(kind, stage, microbatch), ())]
 

@@ -48,6 +48,14 @@ def test_any_schedule_of_the_library_round_trips(made: Made, communicate: bool) 
     assert ("SEND" in text) == (communicate and bool(schedule.graph.transfers))
 
 
+def test_what_moves_to_a_peer_has_no_other_cell_that_sends() -> None:
+    schedule = S.make("bpipe", meshes=4, microbatches=4)
+    text = schedule.to_csv(communicate=True)
+    assert "0evict1" in text
+    assert text.count("SEND") == len(schedule.graph.transfers)
+    assert S.from_csv(text, "bpipe") == schedule
+
+
 def test_kinds_and_spread_stages_round_trip() -> None:
     copied = S.offload(S.make("1f1b", meshes=3, microbatches=6))
     assert S.from_csv(copied.to_csv(), copied.name) == copied

@@ -160,19 +160,19 @@ def test_weight_gradients_fill_the_bubbles_by_priority() -> None:
 
 
 def test_a_users_operation_beside_the_others() -> None:
-    spill = Operation.parse("spill: forward; track copy; memory -1; time 0.5")
-    fetch = Operation.parse("fetch: spill; track copy; memory +1; time 0.5")
+    spill = Operation.parse("spill: forward; uses copy_out; here -1; time 0.5")
+    fetch = Operation.parse("fetch: spill; uses copy_in; here +1; time 0.5")
     plan = Plan("host", S.Placement.linear(1), 3)
     plan[0].warm_up(F(0) * 2, spill(0), F(0), fetch(0))
     plan[0].repeat(B(0))
     schedule = plan.schedule()
     assert str(schedule).split("\n")[2:] == [
-        "kind spill: forward; track copy; memory -1; time 0.5",
-        "kind fetch: spill; track copy; memory +1; time 0.5",
+        "kind spill: forward; uses copy_out; here -1; time 0.5",
+        "kind fetch: spill; uses copy_in; here +1; time 0.5",
         "mesh 0: 0F0 0F1 0spill0 0F2 0fetch0 0B0 0B1 0B2",
     ]
     assert S.parse(str(schedule)) == schedule
-    kinds = ("forward", "backward", S.Kind.parse("spill: forward; track copy; time 0.5"))
+    kinds = ("forward", "backward", S.Kind.parse("spill: forward; uses copy_out; time 0.5"))
     by_rule = by_priority("host", S.Placement.linear(2), 4, lambda t: t.microbatch, tasks=kinds)
     assert sum(task.kind == "spill" for task in by_rule) == 8
 
