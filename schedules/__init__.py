@@ -72,7 +72,7 @@ from jaxpp.schedules.named import (
     ZeroBubbleH2,
     ZeroBubbleV,
 )
-from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.order import merged_numbers, merged_order, start_times, unit_cost
 from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
@@ -143,6 +143,7 @@ __all__ = [
     "gpipe",
     "insert",
     "make",
+    "merged_numbers",
     "merged_order",
     "names",
     "offload",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from operator import itemgetter
 
 from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.order import start_times
+from jaxpp.schedules.order import merged_numbers
 from jaxpp.schedules.pools import Sizes, changes
 from jaxpp.schedules.schedule import Schedule
 
@@ -27,8 +26,7 @@ def activations(schedule: Schedule) -> list[int]:
     sizes = Sizes(ones, ones, [0.0] * schedule.stages, inside=False)
     when = list(range(len(graph.tasks)))
     if graph.sources:
-        starts = list(itertools.chain.from_iterable(start_times(schedule)))
-        for turn, number in enumerate(sorted(when, key=starts.__getitem__)):
+        for turn, (_, number) in enumerate(merged_numbers(schedule)):
             when[number] = turn
     return [_peak(graph, mesh, sizes, when) for mesh in range(schedule.meshes)]
 

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.kinds import Kind
+from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
@@ -79,6 +79,9 @@ def insert(
 ) -> Schedule:
     """Put a task of another kind right after, or right before, each task of a kind.
 
+    Of a kind that needs tasks of all microbatches, such as "optimizer", each stage gets one, on the mesh where it is at
+    home, after the last task of the kind there.
+
     Args:
         schedule: what it is put into.
         operation: the kind to put there, or the name of a built-in one.
@@ -87,8 +90,8 @@ def insert(
         before: the kind that it precedes; "backward" also stands for input gradients.
 
     Raises:
-        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, or the result
-            is not valid.
+        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, what needs all
+            microbatches is put before one, or the result is not valid.
     """
     if (after is None) == (before is None):
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
@@ -99,7 +102,16 @@ def insert(
     if not any(task.kind in anchors and task.stage in held for task in schedule):
         raise ScheduleError(f"{schedule.name} has no {after or before!r} task of these stages to put {name!r} at")
 
+    rule = kind or schedule.rules.get(name)
+    once = rule is not None and any(need.microbatch == ALL for need in rule.needs)
+    if once and before:
+        raise ScheduleError(f"insert: {name} needs tasks of all microbatches: give after, not before")
+    home = [(task.stage, task) for stage in held for task in schedule.orders[schedule.placement[stage]]]
+    last = {stage: task for stage, task in home if task.kind in anchors}
+
     def around(task: Task) -> tuple[list[Task], list[Task]]:
+        if once:
+            return [], [Task(name, task.stage, 0)] * (task.stage in held and last.get(task.stage) == task)
         new = [_like(task, name)] * (task.kind in anchors and task.stage in held)
         return (new, []) if before else ([], new)
 
