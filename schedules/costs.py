@@ -134,12 +134,11 @@ class Costs:
         if known is None:
             if rule.moves:  # it takes its hop as well, which depends on the meshes (`simulate`)
                 return [0.0] * schedule.stages
-            moved = max((abs(amount) for _, amount in rule.amounts), default=0.0)
+            moved = abs(rule.amount("host"))
+            if not moved:
+                raise ScheduleError(f"the costs do not say how long {kind} takes: give kinds={{{kind!r}: ...}}")
             bandwidth = self.per_mesh("copy_bandwidth", schedule)[mesh]
             known = [moved * size / bandwidth for size in self.bytes("activation_bytes", schedule)]
-            if COMPUTE in rule.uses or not all(known):
-                needed = "" if COMPUTE in rule.uses else "activation_bytes and copy_bandwidth, or "
-                raise ScheduleError(f"the costs do not say how long {kind} takes: give {needed}kinds={{{kind!r}: ...}}")
         speed = self.per_mesh("speed", schedule)[mesh] if COMPUTE in rule.uses else 1.0
         return [time / speed for time in known] if speed != 1 else known
 

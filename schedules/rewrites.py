@@ -1,6 +1,5 @@
 """What is done to a finished schedule: any of the library, of a search, or of one's own.
 
-    offload(schedule, 0)                    the activations of stage 0 go to the host until they are needed
     recompute(schedule, 1, 2)               these stages run forward again before they run backward
     split_backward(schedule, delay=1)       weight gradients on their own, one backward later
     freeze(schedule, 0)                     the weight gradients of stage 0 are left out
@@ -26,47 +25,15 @@ Cell: TypeAlias = tuple[Task, ...]
 _BACKWARD = ("backward", "input_grad")
 
 
-def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
-    """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
-
-    Both run on the copy track, beside the mesh's own tasks. Activations that are needed within the next `ahead` cells
-    after their forward stay where they are.
-
-    Args:
-        schedule: without copies of these stages so far.
-        stages: whose activations go.
-        ahead: how many cells before its backward an activation starts to come back, at least 1.
-
-    Raises:
-        ScheduleError: a stage does not exist, has copies already, or is recomputed or evicted.
-    """
-    ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
-    _refuse(schedule, held, "recompute", "offloaded: it is recomputed, and keeps nothing")
-    _refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
-    rows: list[list[Cell]] = []
-    for cells in schedule.cells:
-        made = {task.unit: at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
-        before: list[list[Cell]] = [[] for _ in cells]
-        after: list[list[Cell]] = [[] for _ in cells]
-        for at, cell in enumerate(cells):
-            for task in cell:
-                first = made.get(task.unit, at)
-                if task.kind in _BACKWARD and task.stage in held and first + ahead < at:
-                    after[first].append((_like(task, "offload"),))
-                    before[at - ahead].append((_like(task, "reload"),))
-        rows.append([each for at, cell in enumerate(cells) for each in (*before[at], cell, *after[at])])
-    return _checked(schedule, rows)
-
-
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward.
 
     Raises:
         ScheduleError: a stage does not exist, or is offloaded or evicted.
     """
-    held = _held(schedule, stages)
-    _refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
-    _refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
+    held = held_stages(schedule, stages)
+    refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
+    refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
@@ -95,7 +62,7 @@ def insert(
     """
     if (after is None) == (before is None):
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
-    held = _held(schedule, stages)
+    held = held_stages(schedule, stages)
     name, kind = (operation, None) if isinstance(operation, str) else (operation.name, operation.kind)
     anchors = _BACKWARD if "backward" in (after, before) else (after or before,)
 
@@ -124,7 +91,7 @@ def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule
     Raises:
         ScheduleError: a stage does not exist, or the delay is not a whole number of at least 0.
     """
-    delay, held = whole_number(delay, "delay", least=0), _held(schedule, stages)
+    delay, held = whole_number(delay, "delay", least=0), held_stages(schedule, stages)
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
         row: list[Cell] = []
@@ -146,7 +113,7 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
     Raises:
         ScheduleError: a stage does not exist.
     """
-    held = _held(schedule, stages)
+    held = held_stages(schedule, stages)
     rows: list[list[Cell]] = []
     skipped = set(schedule.skipped)
     for cells in schedule.cells:
@@ -168,14 +135,20 @@ def _like(task: Task, kind: str) -> Task:
     return Task(kind, task.stage, task.microbatch, task.slice)
 
 
-def _held(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
+def held_stages(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
+    """The stages that are named, or all of them.
+
+    Raises:
+        ScheduleError: there is no such stage.
+    """
     for stage in stages:
         if whole_number(stage, "a stage", least=0) >= schedule.stages:
             raise ScheduleError(f"{schedule.name} has no stage {stage}: there are {schedule.stages}")
     return frozenset(stages or range(schedule.stages))
 
 
-def _refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
+def refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
+    """Raise ScheduleError if one of these stages has tasks of a kind; `why` says what it cannot be."""
     task = next((task for task in schedule if task.kind == kind and task.stage in held), None)
     if task:
         raise ScheduleError(f"stage {task.stage} cannot be {why}")
