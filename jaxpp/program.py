@@ -33,7 +33,8 @@ class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
     kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
-        "recompute", and `stages` of `move-residuals` under "offload".
+        "recompute", `stages` of `move-residuals` under "offload", and under "evict" the stages of which residuals wait
+        on another mesh.
     """
 
     module: ir.Module
@@ -91,8 +92,10 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
     text = _schedule_text(module, schedule, mesh.mpmd_dim)
+    kept_less = {"recompute": options.get("recompute", ""), "offload": "", "evict": ""}
     if options.get("memory_limit") and not options.get("recompute"):
-        options = fit(module, text, mesh.mpmd_dim, options)
+        fitted = fit(module, text, mesh.mpmd_dim, options)
+        text, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes = mpmd(text, mesh.mpmd_dim, **options)
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
         run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
@@ -106,7 +109,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
-    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")})
+    return ProgramModule(module, kept_less)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:

@@ -10,14 +10,19 @@ from jaxpp import schedules
 from jaxpp.backend import CompiledProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
+from jaxpp.memory_limit import Compiled
 from jaxpp.program import ProgramModule, Schedule, rewrite
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
+
+_MOST_COMPILES = 4
+"""How often a step is compiled to find what leaves room for the temporaries of its tasks."""
 
 
 class LoweredStep:
@@ -54,10 +59,42 @@ class LoweredStep:
         return self._program
 
     def compile(self) -> "CompiledStep":
-        """Compile every distinct stage program for its submesh."""
-        compile, program = backend_of(self._lowered.mpmd_mesh).compile, self.program()
-        executable = compile(self._lowered, program, self._compiler_options)
-        return CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+        """Compile every distinct stage program for its submesh.
+
+        With a `memory_limit` the temporaries of the compiled tasks count too: where they are too much, and stages may
+        do something about it, what they do is chosen again with room for these, and `program()` is another one.
+
+        Raises:
+            PassError: as `program`.
+            ProgramError: a mesh needs more than its memory limit.
+        """
+        for _ in range(_MOST_COMPILES - 1):
+            made, memory = self._compiled()
+            if memory is None or memory.fits:
+                return made
+            if self._passes.get("recompute") or None in memory.needed:  # the processes of a job would not choose alike
+                raise memory.refusal()
+            try:
+                self._program = rewrite(
+                    self._lowered, self._schedule, {**self._passes, "memory_limit": memory.with_room}
+                )
+            except ProgramError as error:
+                raise memory.refusal() from error
+        made, memory = self._compiled()
+        if memory is None or memory.fits:
+            return made
+        raise memory.refusal()
+
+    def _compiled(self) -> tuple["CompiledStep", Compiled | None]:
+        """The program, compiled, and what it needs if it is limited."""
+        program, limits = self.program(), self._passes.get("memory_limit")
+        executable = backend_of(self._lowered.mpmd_mesh).compile(self._lowered, program, self._compiler_options)
+        made = CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+        if not limits:
+            return made, None
+        return made, Compiled(
+            limits, program.peak_bytes, [each and each.peak_memory_in_bytes for each in made.memory_analysis()]
+        )
 
 
 class CompiledStep:

@@ -20,20 +20,20 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
 
     Both run beside the mesh's own tasks. Each comes back as late as it may without a wait of its backward, if forward,
     input gradient and weight gradient of a mesh take equally long, and nothing a hop: then the schedule takes as long
-    as before, whatever `k`. An activation for whose copies there is no time stays where it is.
+    as before, whatever `k`. An activation for whose copies there is no time stays where it is. Of a stage that is
+    recomputed it is what the recompute reads that moves.
 
     Args:
         schedule: without copies of these stages so far.
         stages: whose activations go.
-        ahead: instead, how many cells before its backward an activation starts to come back, at least 1. Those that are
-            needed within as many cells after their forward stay.
+        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back, at
+            least 1. Those that are needed within as many cells after their forward stay.
         k: the time of both copies of an activation, as a share of that of its forward and backward.
 
     Raises:
-        ScheduleError: a stage does not exist, has copies already, or is recomputed or evicted; a number is none.
+        ScheduleError: a stage does not exist, has copies already, or is evicted; a number is none.
     """
     held = held_stages(schedule, stages)
-    refuse(schedule, held, "recompute", "offloaded: it is recomputed, and keeps nothing")
     refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     if ahead is not None:
         ahead = whole_number(ahead, "ahead", least=1)

@@ -16,11 +16,11 @@ def activations(schedule: Schedule) -> list[int]:
 
     An activation lives from the start of its forward to the end of its backward, or of its weight gradient where the
     backward is split; without any backward it is gone when its forward ends. Where it is recomputed it lives from the
-    start of its recompute on: the forward keeps nothing; where it is offloaded, it is gone from the end of the offload
-    to the start of the reload. Where it is evicted it leaves its mesh with the end of the forward, for the mesh of the
-    `evict`, and comes back with the start of the `load`, in the order in which one process starts all tasks
-    (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section 2.2). The
-    schedule must be valid.
+    start of its recompute on: what it is made of does not count, nor its offload; where it is offloaded, it is gone
+    from the end of the offload to the start of the reload. Where it is evicted it leaves its mesh with the end of the
+    forward, for the mesh of the `evict`, and comes back with the start of the `load`, in the order in which one process
+    starts all tasks (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503,
+    section 2.2). The schedule must be valid.
     """
     graph, ones = schedule.graph, [1.0] * schedule.stages
     sizes = Sizes(ones, ones, [0.0] * schedule.stages, inside=False)

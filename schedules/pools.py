@@ -61,14 +61,19 @@ def changes(graph: Graph, mesh: int, sizes: Sizes, pool: str = "here") -> Iterat
 
 def _amounts(graph: Graph, numbers: Sequence[int], sizes: Sizes, pool: str) -> Iterator[Change]:
     """What kinds take and give back by amounts."""
-    amounts = {kind: graph.rules[kind].amount(pool) for kind in graph.numbers}
+    rules = {kind: graph.rules[kind] for kind in graph.numbers}
+    amounts = {kind: rule.amount(pool) for kind, rule in rules.items()}
     if not any(amounts.values()):
         return
+    remade = [graph.numbers[kind] for kind, rule in rules.items() if rule.makes and rule.holds]
     for number in numbers:
         task = graph.tasks[number]
         if amount := amounts[task.kind]:
-            whole = amount * sizes.activation[task.stage] * (sizes.size(task) if sizes.size else 1.0)
-            yield Change(number, max(whole, 0.0), min(whole, 0.0))
+            # Of what is made again, its input moves.
+            again = len(rules[task.kind].amounts) > 1 and any(graph.key(task) in table for table in remade)
+            whole = (sizes.input if again else sizes.activation)[task.stage]
+            moved = amount * whole * (sizes.size(task) if sizes.size else 1.0)
+            yield Change(number, max(moved, 0.0), min(moved, 0.0))
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:

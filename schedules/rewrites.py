@@ -26,13 +26,12 @@ _BACKWARD = ("backward", "input_grad")
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
-    """Keep no activations: run the forward again right before the backward.
+    """Keep no activations: run the forward again right before the backward, and behind the reload of what it reads.
 
     Raises:
-        ScheduleError: a stage does not exist, or is offloaded or evicted.
+        ScheduleError: a stage does not exist, or is evicted.
     """
     held = held_stages(schedule, stages)
-    refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
     refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:

@@ -74,11 +74,11 @@ def _lives(schedule: Schedule, cells: Sequence[Cell]) -> list[Life]:
     for at, cell in enumerate(cells):
         for task in cell:
             rule = schedule.rules[task.kind]
-            if rule.makes:
-                made[task.unit] = at
-            elif rule.holds:
+            if rule.holds:
                 read.setdefault(task.unit, at)
                 freed[task.unit] = at
+            elif rule.makes:
+                made[task.unit] = at
     return [Life(unit, at, read[unit], freed[unit]) for unit, at in made.items() if unit in read]
 
 

@@ -73,7 +73,7 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
         (lambda plain: S.offload(plain, k=0), "offload: k must be a positive number, found 0"),
         (lambda plain: S.offload(plain, ahead=0), "ahead must be a whole number of at least 1, found 0"),
         (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
-        (lambda plain: S.offload(S.recompute(plain, 0), 0), "stage 0 cannot be offloaded: it is recomputed"),
+        (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another"),
         (lambda plain: S.offload(S.offload(plain, 0), 0), "mesh 0 position 2: offload(stage 0, mb 0) is there twice"),
         (lambda plain: S.make("po-h", meshes=2, microbatches=4, chunks=1), "chunks must be a whole number of at"),
     ],
