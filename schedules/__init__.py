@@ -21,6 +21,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
     draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
 
 A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
@@ -40,6 +41,7 @@ from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture import draw
+from jaxpp.schedules.freezing import Frozen, freeze_ratios
 from jaxpp.schedules.given import resolve
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
@@ -99,6 +101,7 @@ __all__ = [
     "Eager1F1B",
     "F",
     "Found",
+    "Frozen",
     "GPipe",
     "Hanayo",
     "I",
@@ -139,6 +142,7 @@ __all__ = [
     "draw",
     "evict",
     "freeze",
+    "freeze_ratios",
     "from_csv",
     "gpipe",
     "insert",

@@ -32,7 +32,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         check(schedule)
     with collector_paused():
         durations = task_times(schedule, costs)
-        delays, busy = _transfers(schedule, costs)
+        delays, busy = transfer_times(schedule, costs)
         run = sweep(graph, durations, delays, busy)
     if NEVER in run.starts:
         check(schedule)
@@ -84,7 +84,7 @@ def _add_moves(schedule: Schedule, costs: Costs, durations: list[float]) -> None
             durations[number] = latency[start][end] + size / bandwidth[start][end]
 
 
-def _transfers(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float]]:
+def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float]]:
     """For each transfer how long it takes, and for how long it occupies its link (empty: links have no limit)."""
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:
