@@ -128,7 +128,7 @@ class Tables:
         if is_operation:
             _check_operation(op)
         donates = tuple(number for number, entry in enumerate(entries) if at.ALIAS in entry or at.DONOR in entry)
-        number, sums = stage if stage >= 0 else None, _accumulators(op, arguments, made)
+        number, sums = stage if stage >= 0 else None, _sums(op, arguments, made)
         return Function(name, kind, number, arguments, made, donates, b"", taken, given, is_operation, sums)
 
     def _signature(
@@ -178,15 +178,15 @@ def _check_operation(op: ir.Operation) -> None:
         )
 
 
-def _accumulators(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> tuple[int, ...]:
+def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> tuple[int, ...]:
     """The arguments that the results of a function stand for where it is left out. Raises ProgramError for others."""
-    if at.ACCUMULATORS not in op.attributes:
+    if at.SUMS not in op.attributes:
         return ()
-    found = tuple(at.numbers(op.attributes[at.ACCUMULATORS]))
+    found = tuple(at.numbers(op.attributes[at.SUMS]))
     fit = all(0 <= number < len(arguments) for number in found)
     if not fit or [arguments[number] for number in found] != list(results):
         raise ProgramError(
-            f"{at.ACCUMULATORS} of @{name_of(op)} are {list(found)}: no arguments of the types of its results",
+            f"{at.SUMS} of @{name_of(op)} are {list(found)}: no arguments of the types of its results",
             location=op.location,
         )
     return found

@@ -139,7 +139,7 @@ class _Unrolled:
         if kind_and_stage(function)[0] != "weight_grad" or len(adds) < len(template.results):
             return
         numbers = {self._stands_for[value]: n for n, value in enumerate(template.operands) if value in self._stands_for}
-        function.attributes[at.ACCUMULATORS] = at.i64s(numbers[adds[n]] for n in range(len(template.results)))
+        function.attributes[at.SUMS] = at.i64s(numbers[adds[n]] for n in range(len(template.results)))
 
     def _varies(self, value: ir.Value) -> bool:
         """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""

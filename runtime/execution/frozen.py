@@ -84,7 +84,7 @@ def frozen_tasks(program: Program, stages: Stages) -> Tasks:
     for call in (each for sequence in program.sequences for each in sequence if isinstance(each, Call)):
         for kind, stage, microbatch in call.tasks:
             if stage in present and kind in ("backward", "weight_grad"):
-                alone = call.kind == "weight_grad" and len(program.functions[call.function].accumulators) > 0
+                alone = call.kind == "weight_grad" and len(program.functions[call.function].sums) > 0
                 present[stage][microbatch] = alone
     found: set[tuple[int, int]] = set()
     for stage, what in stages.items():
@@ -119,7 +119,7 @@ def passed_on(
     A sum that somebody else has too, such as a constant or an argument, is copied: the next task may take its buffer.
     """
     function = program.functions[call.function]
-    registers = [call.operands[number] for number in function.accumulators]
+    registers = [call.operands[number] for number in function.sums]
     given = {register for each in program.arguments.values() for at, register in each.registers if at == mesh}
     dying = {*call.frees, *(call.operands[number] for number in function.donates)} - given
     if dying.issuperset(registers):
