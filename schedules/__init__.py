@@ -21,6 +21,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    fill(s, operation) side work in the bubbles
     freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
     draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
 
@@ -40,6 +41,7 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.fill import bubbles_used, fill
 from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.freezing import Frozen, freeze_ratios
 from jaxpp.schedules.given import resolve
@@ -137,10 +139,12 @@ __all__ = [
     "ZeroBubbleV",
     "activations",
     "block",
+    "bubbles_used",
     "by_priority",
     "check",
     "draw",
     "evict",
+    "fill",
     "freeze",
     "freeze_ratios",
     "from_csv",
