@@ -18,6 +18,8 @@ class Function:
 
     bytecode: a module of its own with `@main`, the `sdy.mesh`, and the functions that it calls.
     donates: the arguments whose buffer becomes a result's.
+    sums: of a weight gradient that only adds to sums, for each result the number of the argument that it adds
+        to: where such a call is left out, its results are these.
     is_operation: whether the user's own function of the name `kind` is called in its place; it has no results.
     argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
     result_parts: likewise.
@@ -33,6 +35,7 @@ class Function:
     argument_parts: tuple[int, ...] = ()
     result_parts: tuple[int, ...] = ()
     is_operation: bool = False
+    sums: tuple[int, ...] = ()
 
     @property
     def is_copy(self) -> bool:

@@ -128,8 +128,8 @@ class Tables:
         if is_operation:
             _check_operation(op)
         donates = tuple(number for number, entry in enumerate(entries) if at.ALIAS in entry or at.DONOR in entry)
-        number = stage if stage >= 0 else None
-        return Function(name, kind, number, arguments, made, donates, b"", taken, given, is_operation)
+        number, sums = stage if stage >= 0 else None, _sums(op, arguments, made)
+        return Function(name, kind, number, arguments, made, donates, b"", taken, given, is_operation, sums)
 
     def _signature(
         self, types: Sequence[ir.Type], entries: Sequence[dict[str, ir.Attribute]], axes: MeshAxes, op: ir.Operation
@@ -176,6 +176,20 @@ def _check_operation(op: ir.Operation) -> None:
         raise ProgramError(
             f"@{name_of(op)} stands for a function of the user's, and does more than return", location=op.location
         )
+
+
+def _sums(op: ir.Operation, arguments: Sequence[TensorSpec], results: Sequence[TensorSpec]) -> tuple[int, ...]:
+    """The arguments that the results of a function stand for where it is left out. Raises ProgramError for others."""
+    if at.SUMS not in op.attributes:
+        return ()
+    found = tuple(at.numbers(op.attributes[at.SUMS]))
+    fit = all(0 <= number < len(arguments) for number in found)
+    if not fit or [arguments[number] for number in found] != list(results):
+        raise ProgramError(
+            f"{at.SUMS} of @{name_of(op)} are {list(found)}: no arguments of the types of its results",
+            location=op.location,
+        )
+    return found
 
 
 class Line:

@@ -17,6 +17,7 @@ from jaxpp.lowering import (
     treduce,
     treduce_i,
 )
+from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
 from jaxpp.schedules import (
     GIS,
@@ -87,6 +88,7 @@ __all__ = [
     "cross_mpmd_all_reduce",
     "cross_mpmd_stack",
     "fetch",
+    "frozen",
     "mark_stage_end",
     "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",

@@ -5,12 +5,14 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.load import load
+from jaxpp.runtime.measuring.bubbles import BubbleUse, bubble_use
 from jaxpp.runtime.measuring.costs import measured_costs
 from jaxpp.runtime.measuring.trace import Event, trace_step, write_chrome_trace
 
 warn_of_newer_jax()
 
 __all__ = [
+    "BubbleUse",
     "Call",
     "Event",
     "Executable",
@@ -19,6 +21,7 @@ __all__ = [
     "Receive",
     "Send",
     "TaskName",
+    "bubble_use",
     "load",
     "measured_costs",
     "trace_step",

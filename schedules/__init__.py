@@ -21,6 +21,8 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    fill(s, operation) side work in the bubbles
+    freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
     draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
 
 A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
@@ -39,7 +41,9 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.fill import bubbles_used, fill
 from jaxpp.schedules.formats.picture import draw
+from jaxpp.schedules.freezing import Frozen, freeze_ratios
 from jaxpp.schedules.given import resolve
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
@@ -104,6 +108,7 @@ __all__ = [
     "Eager1F1B",
     "F",
     "Found",
+    "Frozen",
     "GPipe",
     "Hanayo",
     "I",
@@ -139,11 +144,14 @@ __all__ = [
     "ZeroBubbleV",
     "activations",
     "block",
+    "bubbles_used",
     "by_priority",
     "check",
     "draw",
     "evict",
+    "fill",
     "freeze",
+    "freeze_ratios",
     "from_csv",
     "gpipe",
     "insert",

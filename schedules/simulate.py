@@ -32,7 +32,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         check(schedule)
     with collector_paused():
         durations = task_times(schedule, costs)
-        run = sweep(graph, durations, *_transfers(schedule, costs))
+        run = sweep(graph, durations, *transfer_times(schedule, costs))
     if NEVER in run.starts:
         check(schedule)
     if not math.isfinite(max(run.ends)):
@@ -83,7 +83,7 @@ def _moves(schedule: Schedule, costs: Costs) -> dict[int, tuple[float, float]]:
     return found
 
 
-def _transfers(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float], dict[int, float]]:
+def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float], dict[int, float]]:
     """For each transfer how long it takes, and for how long it, and each move, occupies its link (empty: no limit)."""
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:

@@ -130,7 +130,16 @@ class _Unrolled:
                     at.i64(key[1]),
                     [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
+                self._note_accumulators(by_name[callee(op)], self._templates[key])
                 self._source.update((result, (key, number)) for number, result in enumerate(results))
+
+    def _note_accumulators(self, function: ir.Operation, template: _Template) -> None:
+        """Say of a weight gradient that does nothing but add to sums which of its arguments these are."""
+        adds = {number: accumulator for accumulator, number in template.accumulators}
+        if kind_and_stage(function)[0] != "weight_grad" or len(adds) < len(template.results):
+            return
+        numbers = {self._stands_for[value]: n for n, value in enumerate(template.operands) if value in self._stands_for}
+        function.attributes[at.SUMS] = at.i64s(numbers[adds[n]] for n in range(len(template.results)))
 
     def _varies(self, value: ir.Value) -> bool:
         """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""

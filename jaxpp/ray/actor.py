@@ -19,6 +19,7 @@ from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.frozen import Stages, frozen
 from jaxpp.runtime.execution.operations import Operations
 from jaxpp.runtime.processes.transfer import Peers, Transport
 from jaxpp.runtime.processes.waiting import TransferError
@@ -75,6 +76,7 @@ class StepCall:
     released: arrays of earlier steps that nobody needs any more.
     results: the number of the first result; the others follow.
     nans, infs: what the driver has `jax_debug_nans` and `jax_debug_infs` set to.
+    frozen: what the step leaves out (`jaxpp.frozen`).
     """
 
     program: int
@@ -84,6 +86,7 @@ class StepCall:
     results: int
     nans: bool
     infs: bool
+    frozen: Stages
 
 
 class Actor:
@@ -213,7 +216,7 @@ class Actor:
             arguments[place] = value
         for place, number in step.held.items():
             arguments[place] = self.arrays[number]
-        with jax.debug_nans(step.nans), jax.debug_infs(step.infs):
+        with jax.debug_nans(step.nans), jax.debug_infs(step.infs), frozen(step.frozen):
             results, events = run(executable, arguments)
         for number, result in enumerate(results, step.results):
             if result is not None:

@@ -19,6 +19,7 @@ from jaxpp.ray.pool import Pool
 from jaxpp.runtime import Event, Program
 from jaxpp.runtime.execution.arguments import Door
 from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.frozen import current_frozen, frozen_tasks
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 
 
@@ -78,6 +79,8 @@ class RemoteExecutable:
         self.pool.calls.check()
         arguments = key_bits(arguments, self._keys)
         self._check(arguments)
+        left_out = current_frozen()
+        frozen_tasks(self.program, left_out)  # refuses here what the actors would refuse
         held: dict[int, dict[int, int]] = {actor: {} for actor in self.actors}
         given: dict[int, dict[int, Any]] = {actor: {} for actor in self.actors}
         for entrance in self._entrances:
@@ -89,7 +92,9 @@ class RemoteExecutable:
         watched = jax.debug_nans.value, jax.debug_infs.value
         try:
             for actor in self.actors:
-                step = StepCall(self._number, held[actor], given[actor], self.pool.drain(actor), first, *watched)
+                step = StepCall(
+                    self._number, held[actor], given[actor], self.pool.drain(actor), first, *watched, left_out
+                )
                 calls.append(self.pool.call(actor, method, step))
         except BaseException as error:  # Ctrl-C too: those that were told would go on with what is not meant for them
             self.pool.calls.failure = ActorError(f"{what} was not sent to all actors: {type(error).__name__}", None)

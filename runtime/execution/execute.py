@@ -14,6 +14,7 @@ from jaxpp import _compat
 from jaxpp.ir.program import Constant, Program
 from jaxpp.runtime.execution.arguments import Door
 from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program
+from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, check_operations
@@ -60,6 +61,8 @@ class Executable:
         self._lock = threading.Lock()
         self._runner: int | None = None
         """The thread that runs a step at the moment."""
+        self._without: tuple[tuple[Tasks, bool], Sequence[Step]] | None = None
+        """What the last run left out, and the steps without it."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._order = [each for each in merged_order(program) if each[0] in here]
@@ -132,7 +135,9 @@ class Executable:
         if self._runner == threading.get_ident():
             raise RuntimeError("a step was called by one of its own operations; it would wait for itself")
         with self._lock, self._running():
-            registers = self._enter(arguments)
+            left_out = frozen_tasks(self.program, current_frozen())
+            steps = self._steps(flat, left_out)
+            registers = self._enter(arguments, left_out)
             registers.extend([None] * (flat.count - len(registers)))
             invalid = InvalidValues.wanted(self.program)
             with _compat.OwnTransfers():
@@ -141,11 +146,20 @@ class Executable:
                     observe = _both(invalid.look, observe) if observe else invalid.look
                 if on_start is not None:
                     on_start(registers)
-                self._dispatch(flat.steps, registers, observe)
+                self._dispatch(steps, registers, observe)
                 results = self._leave(registers, arguments)
                 if invalid is not None:
                     invalid.check(results)
                 return results
+
+    def _steps(self, flat: Flat, left_out: Tasks) -> Sequence[Step]:
+        """The steps of a program, less the weight gradients that this run leaves out."""
+        if not left_out:
+            return flat.steps
+        key = left_out, flat.is_batched
+        if self._without is None or self._without[0] != key:
+            self._without = key, flat.without(left_out)
+        return self._without[1]
 
     @contextlib.contextmanager
     def _running(self) -> Generator[None]:
@@ -181,7 +195,7 @@ class Executable:
         if self._links:
             self._links.fail(error)
 
-    def _enter(self, arguments: Sequence[Any]) -> list[Any]:
+    def _enter(self, arguments: Sequence[Any], left_out: Tasks) -> list[Any]:
         """Return the registers at the start of a step, with constants and arguments."""
         if len(arguments) != self._argument_count:
             raise TypeError(f"expected {self._argument_count} arguments, found {len(arguments)}")
@@ -189,7 +203,7 @@ class Executable:
             self._check_donated_once(arguments)
         registers = self._template.copy()
         if self._links:
-            self._links.enter()
+            self._links.enter(left_out)
         for door, numbers in self._doors:
             value = door.enter(arguments[door.number])
             if door.is_whole:

@@ -1,6 +1,7 @@
 """The transfers of one program to and from other processes, step after step."""
 
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,7 @@ class Links:
         self._sampling = sampling()
         self._given: dict[int, int] = {}
         """The digests of this step's arguments that are arrays of the host, by number."""
+        self._left_out = 0
         self._partners = sorted({owner for mesh in self.owners if self.me in mesh for owner in mesh} - {self.me})
         """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
@@ -70,9 +72,13 @@ class Links:
         spec = self.program.registers[mesh][send.operand]
         return stays, route.cut(stays, self.positions(mesh), partial(self._type, spec, mesh)), targets
 
-    def enter(self) -> None:
-        """Called at the beginning of each step, before its arguments are looked at."""
+    def enter(self, left_out: Iterable[tuple[int, int]] = ()) -> None:
+        """Called at the beginning of each step, before its arguments are looked at.
+
+        left_out: (stage, microbatch) of the weight gradients that it leaves out.
+        """
         self._given = {}
+        self._left_out = zlib.crc32(str(tasks).encode()) if (tasks := sorted(left_out)) else 0
 
     def note(self, argument: int, value: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> None:
         """Called for each argument of a step that is an array of the host."""
@@ -86,7 +92,14 @@ class Links:
         self._step += 1
         names, digests = [self._name(number) for number in self._given], list(self._given.values())
         meeting = Meeting(
-            MeetingKind.STEP, self._identity, self._step % NUMBERS, self._text, names, digests, self._sampling
+            MeetingKind.STEP,
+            self._identity,
+            self._step % NUMBERS,
+            self._text,
+            names,
+            digests,
+            self._sampling,
+            self._left_out,
         )
         self._meetings.begin(self.neighbours, meeting, self.owners)
         for peer in self._partners:  # before a collective that nothing could interrupt

@@ -10,6 +10,7 @@ from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.runtime.execution.frozen import Tasks, passed_on
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, bound
 from jaxpp.runtime.execution.order import Merged, with_pulls
@@ -132,6 +133,17 @@ class Flat:
             self.add(self.copies[key], operands, results, frees, (mesh, call))
         else:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
+
+    def without(self, left_out: Tasks) -> list[Step]:
+        """The steps, with nothing but their sums handed on by the weight gradients that are left out."""
+        return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
+
+    def _left_out(self, step: Step) -> Step:
+        _, _, results, frees, _, label = step
+        ((mesh, call),) = label
+        assert isinstance(call, Call)
+        registers, run = passed_on(self.program, self.shardings, mesh, call)
+        return run, getter([self.number(mesh, register) for register in registers]), results, frees, None, label
 
     def pass_on(self, mesh: int, call: Call) -> bool:
         """Let the results of a copy within one memory be its operands, if all of these are still on their way."""
@@ -259,6 +271,14 @@ def flatten(
     if links:
         flat.finish(links)
     return flat
+
+
+def _is_of(label: Label, tasks: Tasks) -> bool:
+    """Whether a step is the weight gradient of one of these stages and microbatches."""
+    if len(label) != 1 or not isinstance(label[0][1], Call):
+        return False
+    call = label[0][1]
+    return call.kind == "weight_grad" and (call.stage, call.microbatch) in tasks
 
 
 def _fragile(program: Program) -> set[Place]:

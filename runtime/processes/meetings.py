@@ -21,7 +21,7 @@ from jaxpp.runtime.processes.waiting import TransferError, Waiting
 MESSAGE = 8
 """How many numbers, each below 2**32, a message has at least. Digests of arguments follow them, if there are any."""
 
-IDENTITY, COUNT, KIND, GIVEN = slice(0, 4), 4, 5, 6
+IDENTITY, COUNT, KIND, GIVEN, LEFT_OUT = slice(0, 4), 4, 5, 6, 7
 """Where in a message these are. GIVEN tells which arguments the digests are of, and how they were made."""
 
 DIGESTS = 8000
@@ -52,6 +52,7 @@ class Meeting:
     names: those of the arguments that were given as arrays of the host, where these are compared.
     digests: of these arguments.
     sampling: how the digests were made, as of `digests.sampling`; only those that were made alike are compared.
+    left_out: a digest of the tasks that a step leaves out; 0 for none.
     """
 
     kind: MeetingKind
@@ -61,6 +62,7 @@ class Meeting:
     names: Sequence[str] = ()
     digests: Sequence[int] = ()
     sampling: str = ""
+    left_out: int = 0
 
     def message(self) -> list[int]:
         """The numbers of the message to the others."""
@@ -68,7 +70,7 @@ class Meeting:
         if self.names:
             given = zlib.crc32("\0".join((self.sampling, *self.names)).encode())
         identity = np.frombuffer(self.identity[:16], np.uint32).tolist()
-        return [*identity, self.count % (1 << 32), int(self.kind), given, 0, *self.digests[:DIGESTS]]
+        return [*identity, self.count % (1 << 32), int(self.kind), given, self.left_out, *self.digests[:DIGESTS]]
 
 
 def identity_of(*parts: object) -> bytes:
@@ -134,6 +136,11 @@ class Meetings:
         if found[COUNT] != expected[COUNT]:
             raise TransferError(
                 f"process {peer} is at step {found[COUNT]}, process {self.me} at step {expected[COUNT]}"
+            )
+        if found[LEFT_OUT] != expected[LEFT_OUT]:
+            raise TransferError(
+                f"process {peer} leaves out other weight gradients than process {self.me}: "
+                "give `jaxpp.frozen` the same stages in every process"
             )
         if found[GIVEN] != expected[GIVEN]:
             return  # the two were given other arguments on the host, or make digests otherwise: nothing to compare

@@ -447,3 +447,18 @@ module attributes {jaxpp.meshes = 1 : i64} {
     return %x : tensor<f32>
   }
 }
+
+// -----
+
+// A sum that is another argument's.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 2]]:3: error: jaxpp.sums of @weight_grad_0 are [1]: no arguments of the types of its results
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func private @weight_grad_0(%sum: tensor<f32>, %x: tensor<2xf32>) -> tensor<f32> attributes {jaxpp.kind = "weight_grad", jaxpp.stage = 0 : i64, jaxpp.sums = array<i64: 1>} {
+    return %sum : tensor<f32>
+  }
+  func.func public @mesh_0(%s: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<2xf32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    %r = call @weight_grad_0(%s, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<2xf32>) -> tensor<f32>
+    return %r : tensor<f32>
+  }
+}

@@ -16,6 +16,7 @@ from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_ste
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.runtime import bubble_use
 
 LOG = schedules.Operation.parse("log: forward")
 ONE_F_ONE_B = schedules.make("1f1b", meshes=3, microbatches=4)
@@ -137,6 +138,34 @@ def test_traces_costs_and_the_summary_have_it() -> None:
     assert [time > 1e-5 for time in costs.kinds["log"]] == [True, True, False]
     assert schedules.simulate(schedules.insert(ONE_F_ONE_B, LOG, 0, after="forward"), costs).makespan > 0
     assert compiled.summary().splitlines()[-1] == "Functions of your own, called by one step: log 8 times."
+
+
+def test_side_work_fills_bubbles() -> None:
+    """As much as fits by the costs of a traced step; the trace tells what share of the bubbles it was."""
+    calls: list[None] = []
+    plain, arguments, _ = step_with(lambda: None)
+    costs = plain.lower(*arguments).compile()
+    costs = costs.costs(costs.trace(*arguments)[1])
+    forward = min(costs.forward) if isinstance(costs.forward, tuple) else costs.forward
+    work = schedules.Operation.parse(f"side:; time {3 * forward:.17g}")
+    schedule = schedules.fill(ONE_F_ONE_B, work, costs)
+    count = sum(task.kind == "side" for task in schedule)
+    assert count > 0
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=schedule),
+        mpmd_mesh=make_mesh(3),
+        operations={"side": lambda: calls.append(None)},
+    )
+    compiled = step.lower(*arguments).compile()
+    found, events = compiled.trace(*arguments)
+    assert_same(found, jax.jit(partial(sgd_step, schedule=schedule))(*arguments))
+    assert len(calls) == count
+    use = bubble_use(events, ["side"])
+    assert 0 < use.share < 1
+    assert use.used == pytest.approx(sum(event.seconds for event in events if event.kind == "side"))
+    assert bubble_use(events, []).share == 0
+    with pytest.raises(ValueError, match="bubble_use: no task is among the events"):
+        bubble_use([], ["side"])
 
 
 def test_what_it_raises_ends_the_step_and_loses_nothing() -> None:

@@ -43,6 +43,18 @@ def test_trains_as_jax_jit_does(step: Any) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
 
 
+def test_weight_gradients_left_out(cluster: Any) -> None:
+    mesh = cluster.mesh((2, 1), ("mpmd", "data"), "mpmd")
+    schedule = jaxpp.schedules.make("zb-h1", meshes=2, microbatches=steps.MICROBATCHES)
+    step = jaxpp.mpmd_jit_with_loop(functools.partial(steps.train_step, schedule=schedule), mesh)
+    with jaxpp.frozen({0: 1.0}):
+        weights, _ = step(steps.init(2), steps.batch(0))
+    np.testing.assert_array_equal(weights[0], steps.init(2)[0])
+    np.testing.assert_allclose(weights[1], steps.expected(2, 1)[0][1], rtol=1e-5, atol=1e-7)
+    with jaxpp.frozen({2: 1.0}), pytest.raises(ValueError, match="frozen: the program has no backward of stage 2"):
+        step(steps.init(2), steps.batch(0))
+
+
 def test_meshes_of_different_sizes(cluster: Any) -> None:
     mesh = cluster.meshes([(1,), (2,), (4,)], ("data",))
     assert cluster.owners([1, 2, 4]) == [0, 0, 1]

@@ -164,6 +164,23 @@ def operations_as_tasks() -> list[Any]:
     return found
 
 
+def weight_gradients_left_out() -> tuple[str, str, float]:
+    """Those of the first stage, in one process each and over both; then the processes don't agree."""
+    first, second, third, fourth = jax.devices()
+    function = partial(train_step, schedule=schedules.make("zb-h1", meshes=2, microbatches=4))
+    weights, batch = arguments(2)
+    expected = jax.jit(function)(weights, batch)[0]
+    for devices in (None, [first, third, second, fourth]):
+        step = compiled(2, devices, function)
+        with jaxpp.frozen({0: 1.0}):
+            found = step(weights, batch)[0]
+        for array, right in zip(found, (weights[0], expected[1]), strict=True):
+            for shard in shards_of(array):
+                np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
+    with jaxpp.frozen({jax.process_index(): 1.0}):
+        return raised(lambda: step(weights, batch))
+
+
 def some_shards_cross() -> list[int]:
     """Two stages: the first on three processes' devices in one order, the second in another."""
     first, second, third, fourth = jax.devices()

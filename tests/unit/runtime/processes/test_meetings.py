@@ -91,3 +91,12 @@ def test_arguments_that_differ() -> None:
 def test_what_cannot_be_compared(change: dict[str, Any]) -> None:
     other = dataclasses.replace(GIVEN, **{"digests": [4, 5, 6], **change})
     assert errors(GIVEN, other) == ["", ""]
+
+
+def test_steps_that_leave_out_other_tasks() -> None:
+    one, other = (dataclasses.replace(GIVEN, left_out=number) for number in (0, 7))
+    assert errors(one, other) == [
+        f"process {1 - me} leaves out other weight gradients than process {me}: "
+        "give `jaxpp.frozen` the same stages in every process"
+        for me in (0, 1)
+    ]

@@ -14,6 +14,7 @@ JOBS = [
     jobs.residuals_on_the_host,
     jobs.residuals_on_a_peer,
     jobs.operations_as_tasks,
+    jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
     jobs.stacks_keys_and_whole_meshes,
@@ -109,6 +110,13 @@ def test_nothing_piles_up_over_a_thousand_steps(results: dict[str, list[Any]]) -
     for each in results["nothing_piles_up"]:
         assert [len(counts) for counts in each] == [4, 4]
         assert all(counts[-1] <= min(counts) for counts in each), each
+
+
+def test_weight_gradients_left_out(results: dict[str, list[Any]]) -> None:
+    for me, (kind, message, seconds) in enumerate(results["weight_gradients_left_out"]):
+        assert kind == "TransferError"
+        assert message.startswith(f"process {1 - me} leaves out other weight gradients than process {me}: give")
+        assert seconds < together.SOON
 
 
 def test_processes_with_different_programs_stop_at_once(results: dict[str, list[Any]]) -> None:

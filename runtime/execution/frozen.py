@@ -1,0 +1,128 @@
+"""Weight gradients that a step leaves out: `jaxpp.frozen`."""
+
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.execution.shardings import SubmeshShardings
+from jaxpp.runtime.processes.arrays import batch_copy
+
+Stages = Mapping[int, float | Collection[int]]
+"""For each stage the share of its microbatches, or their numbers."""
+
+Tasks = frozenset[tuple[int, int]]
+"""(stage, microbatch) of weight gradients."""
+
+_stages: ContextVar[Stages] = ContextVar("jaxpp_frozen", default={})  # noqa: B039  # nobody writes into it
+
+
+@contextmanager
+def frozen(stages: Stages) -> Generator[None]:
+    """Leave out weight gradients of the steps that are run in a `with` block, without compiling anything anew.
+
+        with jaxpp.frozen({0: 1.0, 1: 0.5}):
+            state = step(state, batch)
+
+    The sums of gradients lack what these microbatches would add; all else is computed as ever. The schedule must split
+    the backwards of these stages (`zb-h1`, `schedules.split_backward`). In a job all processes give the same stages, as
+    they give the same arguments. Parts of a model that have converged need no gradients any more (TimelyFreeze,
+    arXiv 2602.05754); `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most.
+
+    Args:
+        stages: for each stage the share of its microbatches whose weight gradients are left out, from 0 to 1, evenly
+            spread; or the numbers of these microbatches. Inside of another such block only the inner one counts.
+
+    Raises:
+        TypeError: it is no such mapping.
+        ValueError: a share is not from 0 to 1; or, when a step is run, a stage has no weight gradients of its own, or
+            not of these microbatches.
+    """
+    token = _stages.set(_checked(stages))
+    try:
+        yield
+    finally:
+        _stages.reset(token)
+
+
+def current_frozen() -> Stages:
+    """What the step that is run now leaves out."""
+    return _stages.get()
+
+
+def _checked(stages: Any) -> Stages:
+    expected = "expected for each stage a share from 0 to 1, or numbers of microbatches"
+    if not isinstance(stages, Mapping):
+        raise TypeError(f"frozen: {expected}, found {stages!r}")
+    found: dict[int, float | tuple[int, ...]] = {}
+    for stage, what in cast("Mapping[Any, Any]", stages).items():
+        numbers = tuple(what) if isinstance(what, Iterable) else ()
+        if not _is_number(stage) or not (isinstance(what, float | int) or isinstance(what, Iterable)):
+            raise TypeError(f"frozen: {expected}, found {stage!r}: {what!r}")
+        if isinstance(what, bool) or not all(map(_is_number, numbers)):
+            raise TypeError(f"frozen: {expected}, found {stage!r}: {what!r}")
+        if isinstance(what, float | int) and not 0 <= what <= 1:
+            raise ValueError(f"frozen: {expected}, found {stage!r}: {what!r}")
+        found[stage] = what if isinstance(what, float | int) else numbers
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def frozen_tasks(program: Program, stages: Stages) -> Tasks:
+    """The tasks of a program that are left out.
+
+    Raises:
+        ValueError: a stage has no weight gradients that can be left out, or not of these microbatches.
+    """
+    if not stages:
+        return frozenset()
+    present: dict[int, dict[int, bool]] = {stage: {} for stage in stages}
+    for call in (each for sequence in program.sequences for each in sequence if isinstance(each, Call)):
+        for kind, stage, microbatch in call.tasks:
+            if stage in present and kind in ("backward", "weight_grad"):
+                alone = call.kind == "weight_grad" and len(program.functions[call.function].sums) > 0
+                present[stage][microbatch] = alone
+    found: set[tuple[int, int]] = set()
+    for stage, what in stages.items():
+        numbers = sorted(present[stage])
+        left_out = _spread(numbers, what) if isinstance(what, int | float) else what
+        for microbatch in left_out:
+            if microbatch not in present[stage]:
+                raise ValueError(f"frozen: there is no backward of stage {stage} for microbatch {microbatch}")
+            if not present[stage][microbatch]:
+                raise ValueError(
+                    f"frozen: the weight gradient of stage {stage} for microbatch {microbatch} is no task of its own, "
+                    "or does more than add to sums; take a schedule that splits it: zb-h1, schedules.split_backward"
+                )
+            found.add((stage, microbatch))
+        if not numbers:
+            raise ValueError(f"frozen: the program has no backward of stage {stage}")
+    return frozenset(found)
+
+
+def _spread(microbatches: Sequence[int], share: float) -> list[int]:
+    """So many of the microbatches, evenly spread."""
+    count = len(microbatches)
+    wanted = round(share * count)
+    return [each for n, each in enumerate(microbatches) if (n + 1) * wanted // count > n * wanted // count]
+
+
+def passed_on(
+    program: Program, shardings: SubmeshShardings, mesh: int, call: Call
+) -> tuple[list[int], Callable[[Sequence[Any]], Sequence[Any]]]:
+    """What a call that is left out does: the registers of its sums, and a function of these arrays.
+
+    A sum that somebody else has too, such as a constant or an argument, is copied: the next task may take its buffer.
+    """
+    function = program.functions[call.function]
+    registers = [call.operands[number] for number in function.sums]
+    given = {register for each in program.arguments.values() for at, register in each.registers if at == mesh}
+    dying = {*call.frees, *(call.operands[number] for number in function.donates)} - given
+    if dying.issuperset(registers):
+        return registers, list
+    placed = [shardings.place(spec, (mesh,)).sharding for spec in function.results]
+    return registers, batch_copy(placed, always=True)

@@ -1,0 +1,117 @@
+"""Side work in the bubbles of a schedule (FreeRide, arXiv 2409.06941)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.kinds import COMPUTE
+from jaxpp.schedules.language import Operation
+from jaxpp.schedules.report import Bubble, Report
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Task
+
+
+def fill(
+    schedule: Schedule,
+    operation: Operation,
+    costs: Costs | None = None,
+    *,
+    most: float = 0.9,
+    size: float = 0.0,
+    limits: Sequence[float] | None = None,
+) -> Schedule:
+    """Put tasks of a side work into the bubbles of a schedule, as many as fit without making it longer.
+
+    Each task has a stage of its mesh and a microbatch of its own, which number the pieces of work and say nothing else.
+    How long one takes is the `time` of the operation, or what the costs say of its kind; a number for a whole mesh is
+    shared by the stages of the mesh, as all such times are.
+
+    Args:
+        schedule: without such tasks.
+        operation: a kind of task that needs no other.
+        costs: what the bubbles depend on, as for `simulate`.
+        most: the share of each bubble that is filled at most, so that work which takes longer delays nothing.
+        size: the bytes that a task of the side work needs.
+        limits: of each mesh the bytes that activations and side work may take together.
+
+    Raises:
+        ScheduleError: the operation needs other tasks; the schedule has such tasks; nothing says how long one takes;
+            or a number is out of range.
+    """
+    costs, name, kind = costs or Costs(), operation.name, operation.kind
+    if not 0 < most <= 1:
+        raise ScheduleError(f"most must be a share above 0, up to 1, found {most!r}")
+    if limits is not None and len(limits) != schedule.meshes:
+        raise ScheduleError(f"fill: expected {schedule.meshes} limits, one per mesh, found {len(limits)}")
+    if kind is None or kind.needs:
+        raise ScheduleError(f"fill: {name} waits for other tasks, so that it has a place: take `insert`")
+    if any(task.kind == name for task in schedule):
+        raise ScheduleError(f"fill: {schedule.name} has {name} tasks already")
+    kinds = [*(each for each in schedule.kinds if each.name != name), kind]
+    known = Schedule.of(schedule.name, schedule.placement, schedule.cells, kinds, schedule.skipped)
+    times = [costs.on_mesh(name, mesh, known) for mesh in range(schedule.meshes)]
+    report = simulate(schedule, costs)
+    units = [_units(schedule, mesh) for mesh in range(schedule.meshes)]
+    before: dict[tuple[int, int], list[tuple[Task, ...]]] = {}
+    for bubble in report.bubbles:
+        if limits is not None and _most_bytes(report, bubble) + size > limits[bubble.mesh]:
+            continue
+        left, mesh = most * bubble.length, bubble.mesh
+        place = before.setdefault((mesh, _position(report, bubble)), [])
+        while (unit := next(units[mesh], None)) is not None:
+            left -= times[mesh][unit[0]]
+            if left < 0:
+                units[mesh] = _again(unit, units[mesh])
+                break
+            place.append((Task(name, *unit),))
+    rows = [
+        [each for at in range(len(row) + 1) for each in (*before.get((mesh, at), ()), *row[at : at + 1])]
+        for mesh, row in enumerate(schedule.cells)
+    ]
+    made = Schedule.of(schedule.name, schedule.placement, rows, kinds, schedule.skipped)
+    check(made)
+    return made
+
+
+def bubbles_used(report: Report, *kinds: str) -> float:
+    """The share of the bubbles that tasks of these kinds fill: of the time in which meshes would have nothing to do."""
+    used = sum(end - start for task in report.schedule if task.kind in kinds for start, end in [report.times(task)])
+    idle = sum(bubble.length for bubble in report.bubbles)
+    return used / (used + idle) if used else 0.0
+
+
+def _units(schedule: Schedule, mesh: int) -> Iterator[tuple[int, int]]:
+    """(stage, microbatch) that number the tasks of a mesh: those of its own stages, each on its first home."""
+    stages = [stage for stage, homes in enumerate(schedule.placement.homes) if homes[0] == mesh]
+    return ((stage, microbatch) for stage in stages for microbatch in range(schedule.microbatches))
+
+
+def _again(unit: tuple[int, int], others: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    yield unit
+    yield from others
+
+
+def _position(report: Report, bubble: Bubble) -> int:
+    """The number of the cell of its mesh before which a bubble is."""
+    position = 0
+    for cell in report.schedule.cells[bubble.mesh]:
+        start, _ = report.times(cell[0])
+        rule = report.schedule.rules.get(cell[0].kind)
+        has_turn = rule is None or COMPUTE in rule.uses
+        if has_turn and start > bubble.start + bubble.length / 2:
+            break
+        position += 1
+    return position
+
+
+def _most_bytes(report: Report, bubble: Bubble) -> float:
+    """The most bytes of activations that its mesh has during a bubble."""
+    times, deltas = report.live_bytes(bubble.mesh)
+    levels = deltas.cumsum()
+    begin = max(int(times.searchsorted(bubble.start, "right")) - 1, 0)
+    end = int(times.searchsorted(bubble.start + bubble.length, "left"))
+    return float(max(levels[begin:end], default=0.0))

@@ -1,0 +1,70 @@
+"""The linear programme of weight gradients to leave out, against the simulator and all shares of a grid."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from jaxpp import schedules as S
+
+UNEVEN = S.Costs([1.0, 2.0, 1.0], [1.0, 3.0, 2.0], [1.0, 2.0, 4.0], hop=0.25)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("name", ["zb-h1", "zb-v", "dualpipe", "1f1b"])
+def test_its_value_is_that_of_the_simulator(name: str, budget: float) -> None:
+    schedule = S.make(name, meshes=4, microbatches=8)
+    if name == "1f1b":
+        schedule = S.offload(S.recompute(S.split_backward(schedule, 1, 2), 0), 1)
+    costs = S.Costs(hop=0.5, bandwidth=4.0, message_bytes=1.0, copy_bandwidth=10.0, activation_bytes=5.0, fused=0.9)
+    found = S.freeze_ratios(schedule, costs, budget=budget)
+    assert S.simulate(schedule, found.costs).makespan == pytest.approx(found.makespan, rel=1e-6)
+    assert sum(found.shares.values()) <= budget * schedule.stages + 1e-6
+    before = S.simulate(schedule, costs).makespan
+    assert found.makespan <= before * (1 + 1e-6)
+    if budget == 0:
+        assert found.makespan == pytest.approx(before)
+    if name in ("zb-h1", "zb-v") and budget:
+        assert found.makespan < before
+
+
+def test_no_shares_of_a_grid_are_better() -> None:
+    schedule, budget = S.make("zb-h1", meshes=3, microbatches=4), 1 / 3
+    found = S.freeze_ratios(schedule, UNEVEN, budget=budget)
+    grid = [n / 6 for n in range(7)]
+    within = [each for each in product(grid, repeat=3) if sum(each) <= 3 * budget + 1e-9]
+    assert UNEVEN.weight_grad == (1.0, 2.0, 4.0)
+
+    def makespan(shares: tuple[float, ...]) -> float:
+        times = [max(1 - share, 1e-9) * time for share, time in zip(shares, (1.0, 2.0, 4.0), strict=True)]
+        return S.simulate(schedule, replace(UNEVEN, weight_grad=times)).makespan
+
+    best = min(map(makespan, within))
+    assert found.makespan <= best * (1 + 1e-6)
+    assert found.makespan > 0.8 * best
+
+
+def test_it_leaves_out_no_more_than_it_takes() -> None:
+    """Stage 1 alone decides how long the schedule is: nothing is gained elsewhere."""
+    costs = S.Costs([1.0, 9.0], [1.0, 9.0], [1.0, 9.0])
+    found = S.freeze_ratios(S.make("zb-h1", meshes=2, microbatches=4), costs, budget=0.5, most=0.6)
+    assert found.shares == {0: pytest.approx(0, abs=1e-6), 1: pytest.approx(0.6)}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "costs", "shares", "message"),
+    [
+        (S.make("1f1b", meshes=2, microbatches=2), S.Costs(), {"budget": 0.5}, "1f1b has no weight gradients of"),
+        (S.make("zb-h1", meshes=2, microbatches=2), S.Costs(), {"budget": 1.5}, "budget must be a share from 0 to 1"),
+        (S.make("zb-h1", meshes=2, microbatches=2), S.Costs(), {"budget": 1.0, "most": -1}, "most must be a share"),
+        (
+            S.make("zb-h1", meshes=2, microbatches=2),
+            S.Costs(hop=1.0, bandwidth=1.0, message_bytes=1.0, contention=True),
+            {"budget": 1.0},
+            "links with contention and spread stages are no linear programme",
+        ),
+    ],
+)
+def test_what_is_refused(schedule: S.Schedule, costs: S.Costs, shares: dict[str, float], message: str) -> None:
+    with pytest.raises(S.ScheduleError, match=message):
+        S.freeze_ratios(schedule, costs, **shares)
