@@ -83,21 +83,21 @@ def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
-    again = {(task.stage, task.microbatch) for task in schedule if task.kind == "recompute"}
-    stages = {stage for stage, _ in again}
-    for task in schedule:
-        if form_of(task.kind).back and task.stage in stages and (task.stage, task.microbatch) not in again:
+    back = {kind: form.back for kind, form in FORMS.items() if form.back}
+    leaving = [task for task in schedule if task.kind in back]
+    found = {(task.kind, task.stage, task.microbatch) for task in schedule} if leaving else set[tuple[str, int, int]]()
+    stages = {stage for kind, stage, _ in found if kind == "recompute"}
+    for task in leaving:
+        if task.stage in stages and ("recompute", task.stage, task.microbatch) not in found:
             raise PassError(
                 f"the schedule {schedule.name} has {task.words}, and recomputes other microbatches of that stage",
                 location=loop.location,
                 hint="let the residuals of a stage either move or be made again",
             )
-    found = {(task.kind, task.stage, task.microbatch) for task in schedule}
-    for task in schedule:
-        back = form_of(task.kind).back
-        if back and (back, task.stage, task.microbatch) not in found:
+    for task in leaving:
+        if (back[task.kind], task.stage, task.microbatch) not in found:
             raise PassError(
-                f"the schedule {schedule.name} has {task.words} and no {back} of it",
+                f"the schedule {schedule.name} has {task.words} and no {back[task.kind]} of it",
                 location=loop.location,
                 hint="the backward reads what has left: bring it back before",
             )
