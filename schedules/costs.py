@@ -9,22 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, cast
 
 from jaxpp._system import write_file
+from jaxpp.schedules.cost_values import (
+    PerMesh,
+    PerPair,
+    PerStage,
+    factors,
+    per_fused,
+    per_mesh,
+    per_pair,
+    per_stage,
+    shares,
+)
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
-
-PerStage: TypeAlias = float | Sequence[float]
-"""A number for one microbatch on a whole mesh, of which a stage has its share; or a list with a number per stage."""
-
-PerMesh: TypeAlias = float | Sequence[float]
-"""A number for every mesh, or a list with a number per mesh."""
-
-PerPair: TypeAlias = float | Sequence[Sequence[float]]
-"""A number for every pair of meshes, or rows[from mesh][to mesh]."""
 
 UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
 """Units of time, in seconds; a trace shows a unit that is none in particular as a millisecond."""
@@ -92,23 +94,23 @@ class Costs:
     def __post_init__(self) -> None:
         put = object.__setattr__
         for name in _KINDS:
-            put(self, name, _per_stage(getattr(self, name), name, positive=True))
+            put(self, name, per_stage(getattr(self, name), name, positive=True))
         for name in _BYTES:
             if getattr(self, name) is not None:
-                put(self, name, _per_stage(getattr(self, name), name, positive=False))
-        put(self, "hop", _per_pair(self.hop, "hop", positive=False))
-        put(self, "bandwidth", _per_pair(self.bandwidth, "bandwidth", positive=True))
-        put(self, "fused", _per_fused(self.fused))
+                put(self, name, per_stage(getattr(self, name), name, positive=False))
+        put(self, "hop", per_pair(self.hop, "hop", positive=False))
+        put(self, "bandwidth", per_pair(self.bandwidth, "bandwidth", positive=True))
+        put(self, "fused", per_fused(self.fused))
         for name in ("copy_bandwidth", "speed"):
-            put(self, name, _per_mesh(getattr(self, name), name, infinite=name != "speed"))
+            put(self, name, per_mesh(getattr(self, name), name, infinite=name != "speed"))
         if not isinstance(cast("object", self.kinds), Mapping):
             raise ScheduleError(f"kinds must be a table from kind to time, found {self.kinds!r}")
         for name in self.kinds:
             if not KIND_NAME.fullmatch(str(name)):
                 raise ScheduleError(f"kinds: expected names in lower case, such as 'offload', found {name!r}")
-        put(self, "kinds", {name: _per_stage(time, name, positive=True) for name, time in self.kinds.items()})
-        put(self, "slices", _shares(self.slices))
-        put(self, "microbatches", _factors(self.microbatches))
+        put(self, "kinds", {name: per_stage(time, name, positive=True) for name, time in self.kinds.items()})
+        put(self, "slices", shares(self.slices))
+        put(self, "microbatches", factors(self.microbatches))
         if not isinstance(cast("object", self.unit), str) or self.unit not in UNITS:
             raise ScheduleError(f"unit must be one of {', '.join(UNITS)}, found {self.unit!r}")
         if not isinstance(cast("object", self.contention), bool):
@@ -312,97 +314,8 @@ def one(task: Task) -> float:
     return 1.0
 
 
-def positive(value: object, what: str, *, infinite: bool = False) -> float:
-    """`value` as a number above 0.
-
-    Raises:
-        ScheduleError: what was found.
-    """
-    return _number(value, what, positive=True, infinite=infinite)
-
-
-def _number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:
-    try:
-        number = float(cast("float", value)) if not isinstance(value, (str, bytes, bool)) else math.nan
-    except (TypeError, ValueError, OverflowError):
-        number = math.nan
-    if (0 < number if positive else 0 <= number) and (number < math.inf or infinite):
-        return number
-    raise ScheduleError(f"{what} must be {'a positive number' if positive else '0 or more'}, found {value!r}")
-
-
-def _per_stage(value: object, what: str, *, positive: bool) -> PerStage:
-    if not _is_list(value):
-        return _number(value, what, positive=positive)
-    numbers = list(cast("Sequence[object]", value))
-    if not numbers:
-        raise ScheduleError(f"{what}: expected a number, or one per stage, found none")
-    return tuple(_number(number, f"{what} of stage {stage}", positive=positive) for stage, number in enumerate(numbers))
-
-
-def _per_pair(value: object, what: str, *, positive: bool) -> PerPair:
-    if not _is_list(value):
-        return _number(value, what, positive=positive, infinite=positive)
-    rows = list(cast("Sequence[object]", value))
-    matrix: list[tuple[float, ...]] = []
-    for start, row in enumerate(rows):
-        cells = list(cast("Sequence[object]", row)) if _is_list(row) else []
-        if len(cells) != len(rows):
-            raise ScheduleError(f"{what}: expected a row and a column per mesh, found row {start} of {row!r}")
-        # What a mesh sends to itself takes no time, so nothing is asked of that number.
-        matrix.append(
-            tuple(
-                _number(cell, f"{what} from mesh {start} to mesh {end}", positive=positive, infinite=positive)
-                if start != end
-                else _number(cell, f"{what} of mesh {start} to itself", positive=False, infinite=True)
-                for end, cell in enumerate(cells)
-            )
-        )
-    return tuple(matrix)
-
-
-def _per_mesh(value: object, what: str, *, infinite: bool) -> PerMesh:
-    if not _is_list(value):
-        return _number(value, what, positive=True, infinite=infinite)
-    return tuple(
-        _number(number, f"{what} of mesh {mesh}", positive=True, infinite=infinite)
-        for mesh, number in enumerate(cast("Sequence[object]", value))
-    )
-
-
-def _per_fused(value: object) -> float | dict[str, float]:
-    if not isinstance(value, Mapping):
-        return _number(value, "fused", positive=True)
-    found: dict[str, float] = {}
-    for name, factor in cast("Mapping[object, object]", value).items():
-        kinds = str(name).split("+")
-        if len(kinds) != 2 or not all(map(KIND_NAME.fullmatch, kinds)):
-            raise ScheduleError(f"fused: expected pairs of kinds, such as 'forward+backward', found {name!r}")
-        found["+".join(sorted(kinds))] = _number(factor, f"fused {name}", positive=True)
-    return found
-
-
-def _factors(value: object) -> tuple[float, ...]:
-    if not _is_list(value):
-        raise ScheduleError(f"microbatches must be a size for each microbatch, found {value!r}")
-    sizes = cast("Sequence[object]", value)
-    return tuple(_number(size, f"the size of microbatch {number}", positive=True) for number, size in enumerate(sizes))
-
-
 def _key(name: str) -> str:
     return name if KIND_NAME.fullmatch(name) else json.dumps(name)
-
-
-def _shares(value: object) -> tuple[float, ...]:
-    shares = cast("tuple[float, ...]", _per_stage(value, "slices", positive=True)) if _is_list(value) and value else ()
-    if not _is_list(value) or (shares and not math.isclose(sum(shares), 1, rel_tol=1e-6)):
-        raise ScheduleError(f"slices must be shares of a microbatch that make 1 together, found {value!r}")
-    return shares
-
-
-def _is_list(value: object) -> bool:
-    """Lists, tuples, and what else has a length and positions: NumPy arrays."""
-    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
 
 
 def _for_each_stage(value: PerStage, what: str, schedule: Schedule) -> list[float]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.costs import Costs, positive
+from jaxpp.schedules.cost_values import positive
+from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders

@@ -1,0 +1,115 @@
+"""What costs are made of: numbers, and lists of them, as they are read and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, cast
+
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.kinds import KIND_NAME
+
+PerStage: TypeAlias = float | Sequence[float]
+"""A number for one microbatch on a whole mesh, of which a stage has its share; or a list with a number per stage."""
+
+PerMesh: TypeAlias = float | Sequence[float]
+"""A number for every mesh, or a list with a number per mesh."""
+
+PerPair: TypeAlias = float | Sequence[Sequence[float]]
+"""A number for every pair of meshes, or rows[from mesh][to mesh]."""
+
+
+def positive(value: object, what: str, *, infinite: bool = False) -> float:
+    """`value` as a number above 0.
+
+    Raises:
+        ScheduleError: what was found.
+    """
+    return number(value, what, positive=True, infinite=infinite)
+
+
+def number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:
+    """`value` as a finite number, above 0 or at least 0; `ScheduleError` otherwise, as of all functions here."""
+    try:
+        found = float(cast("float", value)) if not isinstance(value, (str, bytes, bool)) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if (0 < found if positive else 0 <= found) and (found < math.inf or infinite):
+        return found
+    raise ScheduleError(f"{what} must be {'a positive number' if positive else '0 or more'}, found {value!r}")
+
+
+def per_stage(value: object, what: str, *, positive: bool) -> PerStage:
+    """A number, or one for each stage."""
+    if not is_list(value):
+        return number(value, what, positive=positive)
+    numbers = list(cast("Sequence[object]", value))
+    if not numbers:
+        raise ScheduleError(f"{what}: expected a number, or one per stage, found none")
+    return tuple(number(each, f"{what} of stage {stage}", positive=positive) for stage, each in enumerate(numbers))
+
+
+def per_pair(value: object, what: str, *, positive: bool) -> PerPair:
+    """A number, or rows from mesh to mesh."""
+    if not is_list(value):
+        return number(value, what, positive=positive, infinite=positive)
+    rows = list(cast("Sequence[object]", value))
+    matrix: list[tuple[float, ...]] = []
+    for start, row in enumerate(rows):
+        cells = list(cast("Sequence[object]", row)) if is_list(row) else []
+        if len(cells) != len(rows):
+            raise ScheduleError(f"{what}: expected a row and a column per mesh, found row {start} of {row!r}")
+        # What a mesh sends to itself takes no time, so nothing is asked of that number.
+        matrix.append(
+            tuple(
+                number(cell, f"{what} from mesh {start} to mesh {end}", positive=positive, infinite=positive)
+                if start != end
+                else number(cell, f"{what} of mesh {start} to itself", positive=False, infinite=True)
+                for end, cell in enumerate(cells)
+            )
+        )
+    return tuple(matrix)
+
+
+def per_mesh(value: object, what: str, *, infinite: bool) -> PerMesh:
+    """A number above 0, or one for each mesh."""
+    if not is_list(value):
+        return number(value, what, positive=True, infinite=infinite)
+    return tuple(
+        number(each, f"{what} of mesh {mesh}", positive=True, infinite=infinite)
+        for mesh, each in enumerate(cast("Sequence[object]", value))
+    )
+
+
+def per_fused(value: object) -> float | dict[str, float]:
+    """A number, or one for each pair of kinds, whose names are then in order."""
+    if not isinstance(value, Mapping):
+        return number(value, "fused", positive=True)
+    found: dict[str, float] = {}
+    for name, factor in cast("Mapping[object, object]", value).items():
+        kinds = str(name).split("+")
+        if len(kinds) != 2 or not all(map(KIND_NAME.fullmatch, kinds)):
+            raise ScheduleError(f"fused: expected pairs of kinds, such as 'forward+backward', found {name!r}")
+        found["+".join(sorted(kinds))] = number(factor, f"fused {name}", positive=True)
+    return found
+
+
+def factors(value: object) -> tuple[float, ...]:
+    """A size for each microbatch."""
+    if not is_list(value):
+        raise ScheduleError(f"microbatches must be a size for each microbatch, found {value!r}")
+    sizes = cast("Sequence[object]", value)
+    return tuple(number(size, f"the size of microbatch {at}", positive=True) for at, size in enumerate(sizes))
+
+
+def shares(value: object) -> tuple[float, ...]:
+    """The share of each slice in a microbatch; none where they are equal."""
+    found = cast("tuple[float, ...]", per_stage(value, "slices", positive=True)) if is_list(value) and value else ()
+    if not is_list(value) or (found and not math.isclose(sum(found), 1, rel_tol=1e-6)):
+        raise ScheduleError(f"slices must be shares of a microbatch that make 1 together, found {value!r}")
+    return found
+
+
+def is_list(value: object) -> bool:
+    """Lists, tuples, and what else has a length and positions: NumPy arrays."""
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
