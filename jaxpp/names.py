@@ -20,6 +20,8 @@ from jaxpp.lowering import (
 from jaxpp.runtime.processes.fetch import fetch
 from jaxpp.schedules import (
     GIS,
+    POF,
+    POH,
     BaseSchedule,
     BitPipe,
     BPipe,
@@ -48,6 +50,8 @@ from jaxpp.schedules import (
 
 __all__ = [
     "GIS",
+    "POF",
+    "POH",
     "Add",
     "BPipe",
     "BaseSchedule",

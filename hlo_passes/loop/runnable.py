@@ -27,6 +27,7 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
             hint="put each stage on one mesh, or a copy of it on each of several",
         )
     _check_kinds(schedule, loop, operations)
+    _check_order(schedule, loop)
     _check_copies(schedule, loop)
 
 
@@ -48,6 +49,36 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
                 location=loop.location,
                 hint=f"it has: {', '.join(sorted(kinds))}; schedules.insert puts tasks into a schedule",
             )
+
+
+def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
+    """Raise PassError for a task of the user's that needs one of another mesh, and nothing says when that is done.
+
+    No value goes to such a task: it is in order with the tasks of its mesh alone, and so with what these need.
+    """
+    graph = schedule.graph
+    needed = {
+        number: [need for need in graph.needs[number] if graph.homes[need] != graph.homes[number]]
+        for kind, numbers in graph.numbers.items()
+        for number in (numbers.values() if kind not in FORMS else ())
+    }
+    if not any(needed.values()):
+        return
+    done: list[list[int]] = [[]] * len(graph.tasks)
+    clocks = [[-1] * schedule.meshes for _ in graph.rows]
+    for mesh, number in schedules.merged_numbers(schedule):
+        for need in needed.get(number, ()):
+            if clocks[mesh][graph.homes[need]] < need:
+                task, other = graph.tasks[number].words, graph.tasks[need].words
+                raise PassError(
+                    f"the schedule {schedule.name} has {task} on mesh {mesh}, which needs {other} of mesh "
+                    f"{graph.homes[need]}: no task of mesh {mesh} before it waits for that",
+                    location=loop.location,
+                    hint="put it on that mesh, or behind a task that needs the other",
+                )
+        earlier = [] if number in needed else [done[need] for need in graph.needs[number]]
+        done[number] = clocks[mesh] = [max(column) for column in zip(clocks[mesh], *earlier, strict=True)]
+        done[number][mesh] = number
 
 
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
