@@ -16,7 +16,9 @@ from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir import attributes as at
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
@@ -34,10 +36,12 @@ class ProgramModule:
 
     kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
         "recompute", and `stages` of `move-residuals` under "offload".
+    schedule: the schedule of its tasks, as a grid; empty of a module that was read.
     """
 
     module: ir.Module
     kept_less: Mapping[str, str] = field(default_factory=dict[str, str])
+    schedule: str = ""
 
     def __repr__(self) -> str:
         functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
@@ -95,7 +99,8 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
         options = fit(module, text, mesh.mpmd_dim, options)
     passes = mpmd(text, mesh.mpmd_dim, **options)
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-        run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
+        tasks = TasksSeen()
+        run_passes(module, passes, [_PassProgress(progress), tasks, *([dump] if dump else [])])
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
         raise PassError(
@@ -106,7 +111,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
-    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")})
+    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")}, tasks.schedule)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
@@ -131,6 +136,20 @@ def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) ->
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:
         raise PassError(str(error), location=location_of_the_loop(module)) from error
+
+
+class TasksSeen:
+    """An observer of the passes that keeps the schedule as it is when the loop is unrolled, with what passes added."""
+
+    schedule = ""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Read the schedule before the pass that unrolls the loop."""
+        if isinstance(step, UnrollMicrobatches):
+            self.schedule = MicrobatchLoop.of(module).schedule
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing; every observer of passes has this method."""
 
 
 class _PassProgress:
