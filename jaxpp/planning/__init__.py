@@ -8,7 +8,8 @@ docs/plan.md tells the rest.
 """
 
 from jaxpp.planning.chips import CHIPS, Chip, Efficiency, Link
-from jaxpp.planning.plan import HopPlan, MeshPlan, Plan, ProgramPlan
+from jaxpp.planning.numbers import HopPlan, MeshPlan, Numbers, ProgramPlan
+from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError, Target, target
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "HopPlan",
     "Link",
     "MeshPlan",
+    "Numbers",
     "Plan",
     "PlanError",
     "ProgramPlan",

@@ -8,7 +8,7 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.planning.compiling import Compiled, compile_all
 from jaxpp.planning.make import make_plan
 from jaxpp.planning.plan import Plan
-from jaxpp.planning.target import PlanError, Target, target_of
+from jaxpp.planning.target import PlanError, Target
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program, load
 from jaxpp.runtime.execution.compiling import Stats

@@ -80,7 +80,7 @@ _ASSUMED: Final = "assumed: latencies, the bandwidth to the host, efficiency"
 def _tpu(
     name: str, bf16: float, int8: float, memory: int, bandwidth: float, link: float, *sources: str, devices: int = 1
 ) -> Chip:
-    """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless one asks for more.
+    """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless asked otherwise.
 
     Within a slice all chips are joined by such links, on one host or not.
     """

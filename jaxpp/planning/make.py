@@ -14,7 +14,8 @@ from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.compiling import Compiled, compilers
 from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
-from jaxpp.planning.plan import HopPlan, MeshPlan, Plan, ProgramPlan
+from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
+from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import Target
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.compiling import FunctionStats

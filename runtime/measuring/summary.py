@@ -1,7 +1,7 @@
 """`summary`: a program as a table that people read, a row for each mesh."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cache
 
 from jaxpp.ir.flops import matrix_flops
