@@ -86,7 +86,7 @@ def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     return ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
-def _jaxlib() -> Any:
+def jaxlib_extension() -> Any:
     """JAX's C++ extension."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # no stub
 
@@ -118,7 +118,7 @@ def compile_program(
                 np.array(devices, dtype=object),
                 compile_options(devices, compiler_options),
                 list(host_callbacks),
-                _jaxlib().DeviceList(tuple(devices)),
+                jaxlib_extension().DeviceList(tuple(devices)),
             )
 
 
@@ -141,7 +141,7 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
     options = compile_options(devices, compiler_options)
-    return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
+    return devices[0].client.deserialize_executable(serialized, jaxlib_extension().DeviceList(tuple(devices)), options)
 
 
 def load_from_cache(
@@ -166,7 +166,7 @@ def load_from_cache(
         key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
     options = compile_options(devices, compiler_options)
-    arguments = name, key, options, client, _jaxlib().DeviceList(tuple(devices))
+    arguments = name, key, options, client, jaxlib_extension().DeviceList(tuple(devices))
     new = "host_callbacks" in inspect.signature(compiler._cache_read).parameters  # in 0.12.0.1
     return compiler._cache_read(*arguments, *[()] * new)[0]
 
@@ -205,14 +205,14 @@ def shards(array: Any) -> Sequence[Any]:
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
-    semantics = _jaxlib().ArrayCopySemantics
+    semantics = jaxlib_extension().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
-    return _jaxlib().batched_copy_array_to_devices_with_sharding
+    return jaxlib_extension().batched_copy_array_to_devices_with_sharding
 
 
 def to_device(array: Any, sharding: Any) -> Any:
@@ -443,56 +443,6 @@ def _cpu_client(count: int) -> tuple[Any, ...]:
     from jaxlib import xla_client
 
     return tuple(xla_client.make_cpu_client(num_devices=count).devices())
-
-
-def compile_only_cpu_devices(count: int) -> tuple[Any, ...]:
-    """`count` CPU devices of a client of their own that count as absent: see `is_present`."""
-    return _absent_cpus(count)
-
-
-@cache
-def _absent_cpus(count: int) -> tuple[Any, ...]:
-    from jaxlib import xla_client
-
-    devices = tuple(xla_client.make_cpu_client(num_devices=count).devices())
-    _absent_clients.append(devices[0].client)
-    return devices
-
-
-_absent_clients: list[Any] = []
-
-
-def is_present(device: Any) -> bool:
-    """Whether a device can run programs. That of a topology can only be compiled for."""
-    client = device.client
-    return not (isinstance(client, _jaxlib().CompileOnlyPyClient) or any(client is each for each in _absent_clients))
-
-
-def compile_only(
-    bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any], host_callbacks: Sequence[Any] = ()
-) -> Any:
-    """Compile a module with `@main` for devices that are not here; returns an `Executable`, which can't run."""
-    from jax.interpreters import mlir
-
-    client, device_list = devices[0].client, _jaxlib().DeviceList(tuple(devices))
-    options = compile_options(devices, compiler_options)
-    with mlir.make_ir_context():
-        module = module_for_xla(bytecode)
-        if isinstance(client, _jaxlib().CompileOnlyPyClient):
-            return client.compile(module, device_list, options)
-        return client.compile_and_load(module, device_list, options, list(host_callbacks))
-
-
-def module_costs(executable: Any) -> dict[str, float]:
-    """XLA's own cost analysis of what an executable runs on each device, also where its compiler has none."""
-    import jax
-
-    client = jax.local_devices(backend="cpu")[0].client
-    costs: dict[str, float] = {}
-    for module in executable.hlo_modules():
-        for name, value in _jaxlib().hlo_module_cost_analysis(client, module).items():
-            costs[name] = costs.get(name, 0.0) + value
-    return costs
 
 
 def other_devices(jaxpr: Any, mesh: Any) -> str | None:

@@ -13,7 +13,8 @@ from jaxpp.compatibility.times import current_times, record
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.planning.backend import PlannedProgram
+from jaxpp.planning.backend import PlanBackend, PlannedProgram
+from jaxpp.planning.limits import compile_within
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, Schedule, rewrite
@@ -57,10 +58,23 @@ class LoweredStep:
         return self._program
 
     def compile(self) -> "CompiledStep":
-        """Compile every distinct stage program for its submesh."""
-        compile, program = backend_of(self._lowered.mpmd_mesh).compile, self.program()
-        executable = compile(self._lowered, program, self._compiler_options)
-        return CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+        """Compile every distinct stage program for its submesh.
+
+        For a `jaxpp.target` a `memory_limit` is for all that the compiler needs: other programs are tried until one
+        stays within it, which is `program()` from then on.
+        """
+        backend = backend_of(self._lowered.mpmd_mesh)
+        limits = [int(limit) for limit in self._passes.get("memory_limit", "").split()]
+        if isinstance(backend, PlanBackend) and limits:
+            self._program, executable = compile_within(
+                backend, self._lowered, limits, self._rewritten, self._compiler_options
+            )
+        else:
+            executable = backend.compile(self._lowered, self.program(), self._compiler_options)
+        return CompiledStep(self._lowered, executable, self.program().rows_sent_bytes)
+
+    def _rewritten(self, memory_limit: str) -> ProgramModule:
+        return rewrite(self._lowered, self._schedule, {**self._passes, "memory_limit": memory_limit})
 
 
 class CompiledStep:

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from jaxpp._compat import cpu_devices, is_present
+from jaxpp._absent import is_present
+from jaxpp._compat import cpu_devices
 
 
 class Host(Protocol):

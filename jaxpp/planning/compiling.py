@@ -18,12 +18,14 @@ from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp import _compat
+from jaxpp._absent import compile_only, module_costs
 from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.target import Target
 from jaxpp.runtime.execution.compiling import FunctionStats
 from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.measuring.analysis import ADDED
 
 CACHE = "JAXPP_PLAN_CACHE"
 """The environment variable that names the folder in which compilations are kept; empty: nowhere."""
@@ -57,6 +59,7 @@ class Compiled:
         code_bytes: of the program itself.
         host_bytes: arguments, outputs and temporaries in the memory of the host, where the compiler tells them apart.
         flops: of all operations, a loop as if it ran once.
+        transcendentals: how many of these are such, likewise.
         accessed_bytes: that operations read and write, likewise.
         collective_bytes: that a device sends in collectives, likewise; 0 where the compiler has times.
         optimal_seconds: the compiler's own estimate, likewise; 0 where it has none.
@@ -72,6 +75,7 @@ class Compiled:
     code_bytes: int
     host_bytes: int
     flops: float
+    transcendentals: float
     accessed_bytes: float
     collective_bytes: float
     optimal_seconds: float
@@ -81,9 +85,8 @@ class Compiled:
     @property
     def stats(self) -> FunctionStats:
         """As a step that runs has them."""
-        costs = {"flops": self.flops, "bytes accessed": self.accessed_bytes}
-        if self.optimal_seconds:
-            costs["optimal_seconds"] = self.optimal_seconds
+        numbers = self.flops, self.transcendentals, self.accessed_bytes, self.optimal_seconds
+        costs = {name: value for name, value in zip(ADDED, numbers, strict=True) if value}
         return FunctionStats(self.temp_bytes, self.code_bytes, costs)
 
 
@@ -183,7 +186,7 @@ def compile_now(
     bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
     """Compile a module, and read what the compiler says of it."""
-    executable = _compat.compile_only(bytecode, devices, options, host_callbacks)
+    executable = compile_only(bytecode, devices, options, host_callbacks)
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
@@ -199,6 +202,7 @@ def compile_now(
         - memory.host_alias_size_in_bytes
         + memory.host_temp_size_in_bytes,
         flops=costs.get("flops", 0.0),
+        transcendentals=costs.get("transcendentals", 0.0),
         accessed_bytes=costs.get("bytes accessed", 0.0),
         # A compiler that has times counts collectives in them; its modules (libtpu 0.0.52) can't always be read.
         collective_bytes=0.0
@@ -218,7 +222,7 @@ def _costs(executable: Any) -> dict[str, float]:
         if not str(error).startswith("UNIMPLEMENTED"):
             raise
         found = None
-    return dict(found) if found else _compat.module_costs(executable)
+    return dict(found) if found else module_costs(executable)
 
 
 def collective_bytes(text: str) -> float:

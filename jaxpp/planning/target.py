@@ -14,7 +14,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from jaxpp._compat import compile_only_cpu_devices
+from jaxpp._absent import compile_only_cpu_devices
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.planning.chips import CHIPS, Chip
 
