@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 from jaxlib.mlir import ir
 
 from jaxpp._system import collector_paused
+from jaxpp.ir.steps import Relay
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
     """
     observers = (*observers, *STANDING)
     # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
+    relay = Relay()
     with module.context, ir.Location.unknown(), collector_paused():
         for step in passes:
             for observer in observers:
                 observer.before(step, module)
-            step.run(module)
+            with relay.lap():
+                step.run(module)
             for observer in observers:
                 observer.after(step, module)

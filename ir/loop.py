@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
 from jaxlib.mlir import ir
 
@@ -32,9 +31,15 @@ def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
     return fields
 
 
-@lru_cache(maxsize=1)  # several passes after one another read the same text, which may be long
-def _parsed(text: str) -> schedules.Schedule:
-    return schedules.parse(text)
+_LAST: dict[str, schedules.Schedule] = {}
+"""The schedule that was written or read last, by its text: several passes read the same text, which may be long."""
+
+
+def remember(text: str, schedule: schedules.Schedule) -> schedules.Schedule:
+    """Keep what `text` says, for the next pass that reads it; returns `schedule`."""
+    _LAST.clear()
+    _LAST[text] = schedule
+    return schedule
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,11 @@ class MicrobatchLoop:
     @property
     def plan(self) -> schedules.Schedule:
         """The schedule itself. Raises PassError when its text is none."""
+        known = _LAST.get(self.schedule)
+        if known is not None:
+            return known
         try:
-            return _parsed(self.schedule)
+            return remember(self.schedule, schedules.parse(self.schedule))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
 
@@ -87,9 +95,11 @@ class MicrobatchLoop:
     def rescheduled(self, change: Callable[[schedules.Schedule], schedules.Schedule]) -> "MicrobatchLoop":
         """The loop with another schedule, also in the module. Raises PassError where `change` refuses its own."""
         try:
-            made = replace(self, schedule=str(change(self.plan)))
+            plan = change(self.plan)
+            made = replace(self, schedule=str(plan))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
+        remember(made.schedule, plan)
         made.write()
         return made
 

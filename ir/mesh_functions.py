@@ -5,6 +5,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, functions, operations
+from jaxpp.ir.steps import MeshLines, Step, handed
 
 _ALLOWED = {
     "func.call",
@@ -57,17 +58,18 @@ def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
     return {name: function for name, function in functions(module).items() if at.KIND in function.attributes}
 
 
-def steps_of(function: ir.Operation) -> list[tuple[str, ir.Operation]]:
-    """(name, operation) of all that a mesh function runs, its return last.
+def mesh_lines(module: ir.Module) -> MeshLines:
+    """What each mesh does. Raises ProgramError on an operation that no program has, and as `mesh_functions`."""
+    return handed(module, MeshLines) or MeshLines([_steps_of(function) for function in mesh_functions(module)])
 
-    Raises ProgramError on an operation that no program has.
-    """
-    steps = [(op.name, op) for op in operations(body_of(function))]
-    for name, op in steps:
-        if name not in _ALLOWED:
+
+def _steps_of(function: ir.Operation) -> list[Step]:
+    steps = [Step.of(op) for op in operations(body_of(function))]
+    for step in steps:
+        if step.name not in _ALLOWED:
             raise ProgramError(
-                f"a mesh function has a {name}: only constants, calls, sends and receives are allowed",
-                location=op.location,
+                f"a mesh function has a {step.name}: only constants, calls, sends and receives are allowed",
+                location=step.op.location,
             )
     return steps
 

@@ -1,17 +1,16 @@
 """Checks what a pass takes for granted of the phase before it (docs/ir.md): a module edited by hand may break it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
+from jaxpp.ir.steps import MainLine, Step, handed, merged
 
 _MOST_MESHES = 1 << 16
-
-Step = tuple[ir.Operation, ir.Operation | None, Sequence[int]]
-"""An operation of `@main`; for a call also the function, and the meshes that run it."""
+_MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}
 
 
 def broken(phase: int, what: str, op: ir.Operation) -> PassError:
@@ -23,9 +22,11 @@ def broken(phase: int, what: str, op: ir.Operation) -> PassError:
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
     """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
     called: set[tuple[str, int]] = set()
-    for op, function in _calls(module, operations(block)):
-        if function is None:
+    function_of = _Callees(module)
+    for op in operations(block):
+        if op.name != "func.call":
             continue
+        function = function_of(op)
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -44,42 +45,46 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
         called.add(task)
 
 
-def check_unrolled(module: ir.Module) -> list[Step]:
-    """Check phase 4: each call in `@main` is on one mesh. Raises PassError. Returns `@main`, but its return."""
-    return _steps(module, "unroll-microbatches")[1]
+def check_unrolled(module: ir.Module) -> MainLine:
+    """Check phase 4: each call in `@main` is on one mesh. Raises PassError. Returns `@main`."""
+    line = handed(module, MainLine)
+    return line if line is not None and not line.placed else read_main(module, placed=False)
 
 
-def check_placed(module: ir.Module) -> tuple[int, list[Step]]:
-    """Check phase 5: calls, arguments and results are on meshes. Raises PassError.
-
-    Returns the number of meshes, and `@main` but its return.
-    """
-    meshes, steps = _steps(module, "infer-placement")
+def check_placed(module: ir.Module) -> MainLine:
+    """Check phase 5: calls, arguments and results are on meshes. Raises PassError. Returns `@main`."""
+    line = handed(module, MainLine)
+    if line is not None and line.placed:
+        return line
+    line = read_main(module, placed=True)
     main = main_of(module)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):
         for number, entry in enumerate(table):
-            if not _are_meshes(entry.get(at.MESHES), meshes, least=0 if kind == "argument" else 1):
-                raise _misplaced(main, entry, f"{kind} {number} of @main", "infer-placement", meshes)
-    return meshes, steps
+            if not _are_meshes(entry.get(at.MESHES), line.meshes, least=0 if kind == "argument" else 1):
+                raise _misplaced(main, entry, f"{kind} {number} of @main", _MADE_BY[True], line.meshes)
+    return line
 
 
-def _steps(module: ir.Module, made_by: str) -> tuple[int, list[Step]]:
-    """The number of meshes, and what stands in `@main`; before `infer-placement` each call is on one mesh."""
-    body = body_of(main_of(module))
-    meshes = _meshes(module, made_by)
-    steps: list[Step] = []
-    for op, function in _calls(module, operations(body)[:-1]):
-        where: Sequence[int] = ()
-        if function is not None:
-            mesh = op.attributes.get(at.MESH)
-            if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
-                where = (number,)
-            elif made_by == "infer-placement" and _are_meshes(op.attributes.get(at.MESHES), meshes):
-                where = at.integers(op, at.MESHES)
-            else:
-                raise _misplaced(op, op.attributes, f"the call of @{callee(op)}", made_by, meshes)
-        steps.append((op, function, where))
-    return meshes, steps
+def read_main(module: ir.Module, *, placed: bool, known: Iterable[Step] = ()) -> MainLine:
+    """Read `@main`, among whose calls these are known; each call is on one mesh until all is placed.
+
+    Raises PassError for a call on no mesh, or of a function that can't be called.
+    """
+    made_by, meshes = _MADE_BY[placed], _meshes(module, _MADE_BY[placed])
+    steps = merged(operations(body_of(main_of(module)))[:-1], known)
+    function_of = _Callees(module)
+    for step in steps:
+        if step.name != "func.call" or step.function is not None:
+            continue
+        step.function = function_of(step.op)
+        mesh = step.attributes.get(at.MESH)
+        if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
+            step.meshes = (number,)
+        elif placed and _are_meshes(step.attributes.get(at.MESHES), meshes):
+            step.meshes = at.integers(step.op, at.MESHES)
+        else:
+            raise _misplaced(step.op, step.attributes, f"the call of @{callee(step.op)}", made_by, meshes)
+    return MainLine(meshes, steps, placed)
 
 
 def _meshes(module: ir.Module, made_by: str) -> int:
@@ -90,20 +95,21 @@ def _meshes(module: ir.Module, made_by: str) -> int:
     return meshes
 
 
-def _calls(module: ir.Module, ops: Sequence[ir.Operation]) -> Iterator[tuple[ir.Operation, ir.Operation | None]]:
-    """Each operation, a call with its function. Raises PassError for a function that can't be called."""
-    by_name = functions(module)
-    checked: dict[ir.Attribute, ir.Operation] = {}
-    for op in ops:
-        function = None
-        if op.name == "func.call":
-            symbol = op.attributes["callee"]
-            function = checked.get(symbol)
-            if function is None:
-                name = callee(op)
-                function = checked[symbol] = by_name[name]
-                _check_callee(function, name, op)
-        yield op, function
+class _Callees:
+    """Finds the functions of calls, each looked at once. Raises PassError for one that can't be called."""
+
+    def __init__(self, module: ir.Module) -> None:
+        self._by_name = functions(module)
+        self._checked: dict[ir.Attribute, ir.Operation] = {}
+
+    def __call__(self, op: ir.Operation) -> ir.Operation:
+        symbol = op.attributes["callee"]
+        function = self._checked.get(symbol)
+        if function is None:
+            name = callee(op)
+            function = self._checked[symbol] = self._by_name[name]
+            _check_callee(function, name, op)
+        return function
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
@@ -118,7 +124,7 @@ def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:
 
 
 def _misplaced(
-    op: ir.Operation, entry: "ir.OpAttributeMap | dict[str, ir.Attribute]", what: str, made_by: str, meshes: int
+    op: ir.Operation, entry: "ir.OpAttributeMap | Mapping[str, ir.Attribute]", what: str, made_by: str, meshes: int
 ) -> PassError:
     found = " and ".join(at.found(entry, name) for name in (at.MESH, at.MESHES) if name in entry) or "no mesh"
     return PassError(

@@ -15,10 +15,10 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
-from jaxpp.ir.mesh_functions import steps_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
 from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.steps import Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
@@ -87,9 +87,9 @@ class Tables:
             numbers = self._numbers[attribute] = tuple(at.numbers(attribute))
         return numbers
 
-    def channel(self, op: ir.Operation) -> tuple[int, int, int]:
+    def channel(self, step: Step) -> tuple[int, int, int]:
         """(channel, sending mesh, receiving mesh) of a send or receive. Raises ProgramError on another form."""
-        attributes = op.attributes
+        op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
             raise ProgramError(f"a {op.name} without source_target_pairs", location=op.location)
@@ -206,12 +206,13 @@ class Line:
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
         self._token: ir.Value | None = None
 
-    def read(self, arguments: Sequence[Border], results: Sequence[Border]) -> None:
-        """Read the mesh function, whose arguments and results are these. Raises ProgramError at what is wrong."""
+    def read(self, steps: Sequence[Step], arguments: Sequence[Border], results: Sequence[Border]) -> None:
+        """Read what the mesh does, with these arguments and results. Raises ProgramError at what is wrong."""
         block = body_of(self._op)
         for border, value in zip(arguments, block.arguments, strict=True):
             spec = self._border_spec(border, value)
-            self.arguments.append((border, self._define(value, spec, mortal=border.donated)))
+            (register,) = self._define([value], [spec], mortal=border.donated)
+            self.arguments.append((border, register))
         readers = {
             "func.call": self._call,
             "func.return": partial(self._return, results),
@@ -220,8 +221,8 @@ class Line:
             "stablehlo.recv": self._receive,
             "stablehlo.send": self._send,
         }
-        for name, op in steps_of(self._op):
-            readers[name](op)
+        for step in steps:
+            readers[step.name](step)
         self._free_unused()
 
     def _border_spec(self, border: Border, value: ir.Value) -> TensorSpec:
@@ -233,19 +234,23 @@ class Line:
         values = (value for value, register in self._registers.items() if register in forgotten)
         return next(values, None)
 
-    def _define(self, value: ir.Value, spec: TensorSpec, *, mortal: bool = True) -> int:
-        register = self._registers[value] = len(self.specs)
-        self.specs.append(spec)
-        if mortal and value not in self._returned:
-            self._mortal.add(register)
-        return register
+    def _define(self, values: Sequence[ir.Value], specs: Sequence[TensorSpec], *, mortal: bool = True) -> range:
+        """Give values registers; returns these."""
+        registers = range(len(self.specs), len(self.specs) + len(values))
+        self._registers.update(zip(values, registers, strict=True))
+        self.specs.extend(specs)
+        if mortal and self._returned.isdisjoint(values):
+            self._mortal.update(registers)
+        elif mortal:
+            self._mortal.update(self._registers[value] for value in values if value not in self._returned)
+        return registers
 
-    def _read(self, op: ir.Operation, values: Sequence[ir.Value]) -> tuple[int, ...]:
+    def _read(self, step: Step, values: Sequence[ir.Value]) -> tuple[int, ...]:
         """The registers of operands."""
         try:
             return tuple([self._registers[value] for value in values])
         except KeyError:
-            raise ProgramError(f"a {op.name} uses a value after its last use", location=op.location) from None
+            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location) from None
 
     def _free(
         self, op: ir.Operation, values: Sequence[ir.Value], registers: Sequence[int], numbers: Sequence[int]
@@ -262,47 +267,48 @@ class Line:
         self._mortal -= dying
         return dying
 
-    def _constant(self, op: ir.Operation) -> None:
-        value = op.results[0]
-        spec = self._tables.spec(value.type, None, self.axes, op)
-        constant = Constant(self._define(value, spec, mortal=False), self._tables.constant(op, spec), spec)
+    def _constant(self, step: Step) -> None:
+        spec = self._tables.spec(step.results[0].type, None, self.axes, step.op)
+        (register,) = self._define(step.results, [spec], mortal=False)
+        constant = Constant(register, self._tables.constant(step.op, spec), spec)
         self._constants[constant.result] = constant
         self.sequence.append(constant)
 
-    def _create_token(self, op: ir.Operation) -> None:
+    def _create_token(self, step: Step) -> None:
         if self._token is not None:
-            chains = sum(each.operation.name == op.name for each in body_of(self._op).operations)
+            chains = sum(each.operation.name == step.name for each in body_of(self._op).operations)
             raise ProgramError(f"a mesh function has {chains} token chains, expected one", location=self._op.location)
-        self._token = op.results[0]
+        self._token = step.results[0]
 
-    def _take_token(self, op: ir.Operation, token: ir.Value, following: ir.Value) -> None:
-        if token != self._token:
-            raise ProgramError(f"a {op.name} does not take the token of what is before it", location=op.location)
-        self._token = following
-
-    def _send(self, op: ir.Operation) -> None:
-        values = list(op.operands)
+    def _take_token(self, step: Step, values: Sequence[ir.Value]) -> None:
+        """Check a send or a receive of `values`, the last of which is a token."""
         if len(values) != 2:
-            raise ProgramError(f"a {op.name} of {len(values) - 1} values, expected one", location=op.location)
-        self._take_token(op, values[1], op.results[0])
-        (register,) = own = self._read(op, values[:1])
+            found = f"a {step.name} of {len(values) - 1} values"
+            raise ProgramError(f"{found}, expected one", location=step.op.location)
+        if step.operands[-1] != self._token:
+            message = f"a {step.name} does not take the token of what is before it"
+            raise ProgramError(message, location=step.op.location)
+        self._token = step.results[-1]
+
+    def _send(self, step: Step) -> None:
+        op, values = step.op, step.operands[:1]
+        self._take_token(step, step.operands)
+        (register,) = own = self._read(step, values)
         self._used.add(register)
-        channel, source, target = self._tables.channel(op)
+        channel, source, target = self._tables.channel(step)
         self._note(self._tables.sends, channel, Transfer(op, self.mesh, source, target, register))
-        numbers = self._last_use(op)
-        frees = tuple(self._free(op, values[:1], own, numbers)) if numbers else ()
+        numbers = self._last_use(step)
+        frees = tuple(self._free(op, values, own, numbers)) if numbers else ()
         self.sequence.append(Send(channel, register, target, frees))
 
-    def _receive(self, op: ir.Operation) -> None:
-        values = list(op.results)
-        if len(values) != 2:
-            raise ProgramError(f"a {op.name} of {len(values) - 1} values, expected one", location=op.location)
-        self._take_token(op, op.operands[0], values[1])
-        sharding = op.attributes.get(at.SHARDING)
+    def _receive(self, step: Step) -> None:
+        op, values = step.op, step.results
+        self._take_token(step, values)
+        sharding = step.attributes.get(at.SHARDING)
         if sharding is not None:
             sharding = at.value_sharding(values[0])
-        register = self._define(values[0], self._tables.spec(values[0].type, sharding, self.axes, op))
-        channel, source, target = self._tables.channel(op)
+        (register,) = self._define(values[:1], [self._tables.spec(values[0].type, sharding, self.axes, op)])
+        channel, source, target = self._tables.channel(step)
         self._note(self._tables.receives, channel, Transfer(op, self.mesh, source, target, register))
         self.sequence.append(Receive(channel, register, source))
 
@@ -315,21 +321,21 @@ class Line:
             raise ProgramError(f"channel {channel}: a second {op.name} on mesh {mesh}", location=op.location)
         known[channel] = transfer
 
-    def _last_use(self, op: ir.Operation) -> Sequence[int]:
-        attribute = op.attributes.get(at.LAST_USE)
-        return () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, op)
+    def _last_use(self, step: Step) -> Sequence[int]:
+        attribute = step.attributes.get(at.LAST_USE)
+        return () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, step.op)
 
-    def _call(self, op: ir.Operation) -> None:
-        target = op.attributes["callee"]
+    def _call(self, step: Step) -> None:
+        op, values, made = step.op, step.operands, step.results
+        target = step.attributes["callee"]
         function = self._functions.get(target)
         if function is None:
             function = self._functions[target] = self._tables.function(op, self.axes)
-        values = list(op.operands)
-        operands = own = self._read(op, values)
+        operands = own = self._read(step, values)
         if tuple([self.specs[register] for register in own]) != function.arguments:
             operands = self._fitting(op, own, function)
         self._used.update(operands)
-        numbers = self._last_use(op)
+        numbers = self._last_use(step)
         for number in function.donates:
             if number not in numbers or own.count(own[number]) > 1:
                 raise ProgramError(
@@ -338,11 +344,10 @@ class Line:
         frees = self._free(op, values, own, numbers) if numbers else ()
         if operands is not own:
             frees = {*frees, *(operands[number] for number in numbers)}
-        made = list(op.results)
         if len(made) != len(function.results):
             raise ProgramError(f"a call of {target} with {len(made)} results", location=op.location)
-        results = tuple([self._define(value, spec) for value, spec in zip(made, function.results, strict=True)])
-        stage, microbatch, fused = self._tasks(op, function)
+        results = tuple(self._define(made, function.results))
+        stage, microbatch, fused = self._tasks(step, function)
         self.sequence.append(
             Call(function.name, operands, results, function.kind, stage, microbatch, tuple(sorted(frees)), fused)
         )
@@ -376,9 +381,9 @@ class Line:
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self._resharded[register, expected]
 
-    def _tasks(self, op: ir.Operation, function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
+    def _tasks(self, step: Step, function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
         """The stage and the microbatch of a call that is one task; the tasks of one that is several; else nothing."""
-        attributes = op.attributes
+        op, attributes = step.op, step.attributes
         stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
         mesh = attributes.get(at.MESH)
         several = at.STAGES in attributes or at.MICROBATCHES in attributes
@@ -404,11 +409,11 @@ class Line:
         fused = tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, strict=True))
         return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), fused
 
-    def _return(self, results: Sequence[Border], op: ir.Operation) -> None:
-        values = list(op.operands)
-        for position, (border, value, own) in enumerate(zip(results, values, self._read(op, values), strict=True)):
+    def _return(self, results: Sequence[Border], step: Step) -> None:
+        registers = self._read(step, step.operands)
+        for position, (border, value, own) in enumerate(zip(results, step.operands, registers, strict=True)):
             spec = self._border_spec(border, value)
-            self.results.append((border, self._as(op, own, spec, f"result {position}")))
+            self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
 
     def _free_unused(self) -> None:
         """Let a result that nothing uses die with its call."""

@@ -12,7 +12,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, functions, nested, recursive
-from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
 from jaxpp.ir.read_line import Line, Source, Tables, Transfer
@@ -49,8 +49,8 @@ class ProgramReader:
         tables = Tables(module, _tasks(module), resharded=resharded)
         self.sources: Mapping[str, Source] = tables.sources
         self.lines = [Line(tables, mesh, op, axes[mesh]) for mesh, op in enumerate(bodies)]
-        for mesh, line in enumerate(self.lines):
-            line.read(arguments[mesh], results[mesh])
+        for line, steps, *borders in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
+            line.read(steps, *borders)
         _check_channels(tables, self.lines)
         self.program = Program(
             meshes=len(bodies),

@@ -18,7 +18,7 @@ from jaxpp.ir.counted import counters, trip_count, wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
-from jaxpp.ir.loop import MicrobatchLoop, entries
+from jaxpp.ir.loop import MicrobatchLoop, entries, remember
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
@@ -129,7 +129,7 @@ class FindMicrobatchLoop(Pass):
             raise PassError(
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
             )
-        return schedule, text
+        return remember(text, schedule), text
 
     def _check_meshes(self, loop: ir.Operation, length: int) -> None:
         """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""

@@ -10,6 +10,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, functions, operations, terminator
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.outlining import copy_function
+from jaxpp.ir.steps import MeshLines, handed, leave
 from jaxpp.ir.values import defining_op
 
 Entry = dict[str, ir.Attribute]
@@ -43,10 +44,13 @@ class CopyHostState(Pass):
     def run(self, module: ir.Module) -> None:
         """Add the copies to the mesh functions of `module`."""
         count = 0
+        lines = handed(module, MeshLines)
         for mesh, function in enumerate(mesh_functions(module)):
             copies = _Copies(module, mesh, function, count)
             copies.add()
             count = copies.count
+        if lines is not None and not count:
+            leave(lines)
 
 
 class _Copies:

@@ -1,5 +1,6 @@
 """`deduplicate-functions`: equal task functions are one function, so one compile."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import functions, nested
 from jaxpp.ir.mesh_functions import task_functions
+from jaxpp.ir.steps import MeshLines, Step, handed, leave
 
 
 @dataclass(frozen=True)
@@ -35,26 +37,31 @@ class DeduplicateFunctions(Pass):
         for name, function in task_functions(module).items():
             text = _text(function, name)
             if text in first:
-                kept, other = first[text]
-                renamed[name] = kept
+                same, other = first[text]
+                renamed[name] = same
                 for one in (function, other):
                     if at.STAGE in one.attributes:
                         del one.attributes[at.STAGE]
             else:
                 first[text] = (name, function)
-        if not renamed:
-            return
         by_name = functions(module)
-        symbols: dict[ir.Attribute, ir.Attribute] = {
-            ir.FlatSymbolRefAttr.get(name): ir.FlatSymbolRefAttr.get(kept) for name, kept in renamed.items()
-        }
-        for name, function in by_name.items():
-            if name not in renamed:
-                for op in nested(function):
-                    if op.name == "func.call" and (new := symbols.get(op.attributes["callee"])) is not None:
-                        op.attributes["callee"] = new
         for name in renamed:
-            by_name[name].erase()
+            by_name.pop(name).erase()
+        symbols: dict[ir.Attribute, ir.Attribute] = {
+            ir.FlatSymbolRefAttr.get(name): ir.FlatSymbolRefAttr.get(same) for name, same in renamed.items()
+        }
+        lines = handed(module, MeshLines)
+        for call in _calls(by_name.values()) if lines is None else lines.calls:
+            kept = symbols.get(call.attributes["callee"])
+            if kept is not None:
+                call.write("callee", kept)
+        if lines is not None:
+            leave(lines)
+
+
+def _calls(found: Iterable[ir.Operation]) -> list[Step]:
+    """The calls in these functions."""
+    return [Step.of(op) for function in found for op in nested(function) if op.name == "func.call"]
 
 
 def _text(function: ir.Operation, name: str) -> str:

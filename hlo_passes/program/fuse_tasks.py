@@ -25,6 +25,7 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
 # An operand of a fused call: the number of the function's argument, or (call, result) for a value that stays inside.
@@ -55,15 +56,16 @@ class FuseTasks(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Fuse the calls of `@main`. Raises PassError for calls that can't be one."""
-        steps = check_unrolled(module)
-        ops = [op for op, _, _ in steps]
+        line = check_unrolled(module)
         by_number: dict[int, list[int]] = {}
-        for position, (op, function, _) in enumerate(steps):
-            number = at.integer(op, at.FUSED) if function is not None else None
-            if number is not None:
-                by_number.setdefault(number, []).append(position)
+        for position, step in enumerate(line.steps):
+            number = step.attributes.get(at.FUSED) if step.function is not None else None
+            if isinstance(number, ir.IntegerAttr):
+                by_number.setdefault(number.value, []).append(position)
         if not by_number:
+            leave(line)
             return
+        ops = [step.op for step in line.steps]
         by_name = functions(module)
         fused: dict[Signature, _Fused] = {}
         for positions in by_number.values():

@@ -14,8 +14,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, main_of, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.phases import check_unrolled, read_main
 from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import is_used
 
 
@@ -52,8 +53,9 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
-        graph = PlacementGraph(main_of(module), check_unrolled(module))
+        graph = PlacementGraph(main_of(module), check_unrolled(module).steps)
         _Regroup(module, graph, place(graph)).run()
+        leave(read_main(module, placed=True, known=graph.tasks))
 
 
 # Names a group: (phase, meshes, level). The operations of a level need values of the levels before it.
@@ -66,7 +68,7 @@ class _OutlinedGroup:
 
     nodes: dict[Node, None] = field(default_factory=dict[Node, None])
     outputs: list[Value] = field(default_factory=list[Value])
-    uses: list[tuple[ir.Operation, int, int]] = field(default_factory=list[tuple[ir.Operation, int, int]])
+    uses: list[tuple[Step, int, int]] = field(default_factory=list[tuple[Step, int, int]])
     shared: dict[Value, int] = field(default_factory=dict[Value, int])
 
     def result(self, value: Value, *, own: bool = False) -> int:
@@ -87,7 +89,7 @@ class _Regroup:
         self._module = module
         self._graph = graph
         self._result_meshes = result_meshes
-        self._return = terminator(body_of(graph.main))
+        self._return = Step.of(terminator(body_of(graph.main)))
         self._groups: dict[Key, _OutlinedGroup] = {}
         self._key: dict[Node, Key] = {}
         self._sources: dict[Node, dict[Value, None]] = {}
@@ -209,9 +211,9 @@ class _Regroup:
                 continue
             join = graph.stacks.results[number]
             for block, (part, mesh) in enumerate(join.blocks()):
-                self._connect_return(join.op, block, graph.values[part], 1 << mesh)
+                self._connect_return(Step.of(join.op), block, graph.values[part], 1 << mesh)
 
-    def _connect_return(self, user: ir.Operation, number: int, value: Value, meshes: Meshes) -> None:
+    def _connect_return(self, user: Step, number: int, value: Value, meshes: Meshes) -> None:
         """Make a result of a group operand `number` of `user`: the return, or the concatenation of a stack's blocks."""
         node = value.node
         if node.op is not None:
@@ -239,8 +241,8 @@ class _Regroup:
         order = {node: number for number, node in enumerate(graph.ops)}
         joins = graph.stacks.joins
         end = next((op for op in operations(body_of(graph.main)) if op in joins), None) if joins else None
-        end = end or self._return
-        first_task = graph.tasks[0] if graph.tasks else end
+        end = end or self._return.op
+        first_task = graph.tasks[0].op if graph.tasks else end
         made: dict[ir.Value, ir.Value] = {}
         for key in self._sorted_keys():
             phase, meshes, _ = key
@@ -263,8 +265,8 @@ class _Regroup:
             for value, result in zip(group.outputs, made_call.results, strict=True):
                 if value.node in self._key:
                     made.setdefault(value.ssa, result)
-            for op, number, index in group.uses:
-                op.operands[number] = made_call.results[index]
+            for user, number, index in group.uses:
+                user.use(number, made_call.results[index])
 
     def _sorted_keys(self) -> list[Key]:
         return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], numbers(key[1])))

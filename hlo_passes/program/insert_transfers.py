@@ -13,8 +13,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import form_of
-from jaxpp.ir.phases import Step, check_placed
+from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import MeshLines, Step, leave
 from jaxpp.ir.values import defining_op
 
 
@@ -45,12 +46,11 @@ class InsertTransfers(Pass):
     def run(self, module: ir.Module) -> None:
         """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
         main = main_of(module)
-        meshes, steps = check_placed(module)
-        plan = _Plan(main, meshes)
-        plan.read(steps)
+        placed = check_placed(module)
+        plan = _Plan(main, placed.meshes)
+        plan.read(placed.steps)
         writer = _Writer(module, main, plan.channels)
-        for line in plan.lines:
-            writer.write(line)
+        leave(MeshLines([writer.write(line) for line in plan.lines]))
         main.erase()
 
 
@@ -77,14 +77,14 @@ class _Run:
     """An operation that a mesh runs: a call that moves there, or a copy of a constant or of a call of several meshes.
 
     Attributes:
-        op: the operation in `@main`.
+        step: the operation in `@main`.
         mesh: the mesh.
         renamed: (number, value) of the operands that have another name on the mesh.
-        copies: what `op` makes, if the mesh runs a copy of it; None if it moves.
-        sends: for each value of `op` that the mesh sends the channels, in the order in which other meshes need it.
+        copies: what it makes, if the mesh runs a copy of it; None if it moves.
+        sends: for each value of it that the mesh sends the channels, in the order in which other meshes need it.
     """
 
-    op: ir.Operation
+    step: Step
     mesh: int
     renamed: Sequence[tuple[int, ir.Value]]
     copies: Sequence[ir.Value] | None
@@ -138,7 +138,7 @@ class _Plan:
         self._moved: dict[ir.Value, _Run] = {}
         self._sources: dict[ir.Value, _Run | _Line] = {}
         """Where an argument, or what several meshes make, is sent from."""
-        self._constants: dict[ir.Value, ir.Operation] = {}
+        self._constants: dict[ir.Value, Step] = {}
         self._read_arguments()
         self._read_results()
 
@@ -172,49 +172,57 @@ class _Plan:
 
     def read(self, steps: Sequence[Step]) -> None:
         """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
-        for op, function, meshes in steps:
-            if function is None:
-                self._add_other(op)
-            else:
-                self._add(op, meshes, late=form_of(kind_and_stage(function)[0]).sends_late)
+        late: dict[ir.Attribute, bool] = {}
+        for step in steps:
+            if step.function is None:
+                self._add_other(step)
+                continue
+            symbol = step.attributes["callee"]
+            if symbol not in late:
+                late[symbol] = form_of(kind_and_stage(step.function)[0]).sends_late
+            self._add(step, late=late[symbol])
         for line in self.lines:
-            for border in line.results:
-                self._is_renamed(border.value, line)
+            self._bring([border.value for border in line.results], line)
 
-    def _add_other(self, op: ir.Operation) -> None:
+    def _add_other(self, step: Step) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
-        if op.name == "stablehlo.constant":
-            self._constants[op.results[0]] = op
-        elif op not in self._stacks.slices and op not in self._joins:
-            raise PassError(f"a {op.name} on no mesh", location=op.location, hint="run infer-placement first")
+        if step.name == "stablehlo.constant":
+            self._constants[step.results[0]] = step
+        elif step.op not in self._stacks.slices and step.op not in self._joins:
+            raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
-    def _add(self, call: ir.Operation, meshes: Sequence[int], *, late: bool) -> None:
-        operands, results = list(call.operands), list(call.results)
-        copies = results if len(meshes) > 1 else None
-        for line in (self.lines[mesh] for mesh in meshes):
-            renamed = [each for each in enumerate(operands) if self._is_renamed(each[1], line, late=late)]
-            run = _Run(call, line.mesh, renamed, copies, {})
+    def _add(self, call: Step, *, late: bool) -> None:
+        copies = call.results if len(call.meshes) > 1 else None
+        for line in [self.lines[mesh] for mesh in call.meshes]:
+            run = _Run(call, line.mesh, self._bring(call.operands, line, late=late), copies, {})
             line.steps.append(run)
             if copies is None:
-                self._moved.update(dict.fromkeys(results, run))
+                self._moved.update(dict.fromkeys(call.results, run))
                 continue
             line.renamed.update(copies)
             for value in copies:
                 self._sources.setdefault(value, run)
 
-    def _is_renamed(self, value: ir.Value, line: _Line, *, late: bool = False) -> bool:
-        """Whether `value` has another name on a mesh, which makes or receives it now unless it is there."""
-        run = self._moved.get(value)
-        if run is not None and run.mesh == line.mesh:
-            return False
-        if value not in line.renamed:
+    def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool = False) -> list[tuple[int, ir.Value]]:
+        """Let a mesh make or receive those of `values` that are not there.
+
+        Returns those that have another name there, with their numbers.
+        """
+        renamed: list[tuple[int, ir.Value]] = []
+        for number, value in enumerate(values):
+            run = self._moved.get(value)
+            if run is not None and run.mesh == line.mesh:
+                continue
+            renamed.append((number, value))
+            if value in line.renamed:
+                continue
             line.renamed.add(value)
             constant = self._constants.get(value)
             if constant is not None:
                 line.steps.append(_Run(constant, line.mesh, (), (value,), {}))
             else:
                 self._transfer(value, run or self._sources.get(value), line, late=late)
-        return True
+        return renamed
 
     def _transfer(self, value: ir.Value, source: _Run | _Line | None, line: _Line, *, late: bool) -> None:
         """Send `value` from where it is made to the mesh of `line`: with `late`, behind what runs there last so far."""
@@ -246,22 +254,24 @@ class _Writer:
         self._token_type = ir.Type.parse("!stablehlo.token")
         self._unknown = ir.Location.unknown()
 
-    def write(self, line: _Line) -> None:
-        """Write the function of one mesh."""
+    def write(self, line: _Line) -> list[Step]:
+        """Write the function of one mesh. Returns what it does."""
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
-        self._token = self._make("stablehlo.create_token", [], [], {}).results[0]
+        self._steps: list[Step] = []
+        self._token = self._make("stablehlo.create_token", [], [], {})
         local: dict[ir.Value, ir.Value] = {}
         local.update(zip((border.value for border in line.arguments), block.arguments, strict=True))
         self._send(line.sends, local)
         for step in line.steps:
             if isinstance(step, _Receive):
-                local[step.value] = self._receive(step)
+                self._receive(step, local)
             else:
                 self._run(step, block, local)
                 self._send(step.sends, local)
         returned = [local.get(border.value, border.value) for border in line.results]
-        func.return_(returned, ip=self._ip, loc=self._unknown)
+        self._steps.append(Step.of(func.return_(returned, ip=self._ip, loc=self._unknown).operation))
+        return self._steps
 
     def _function(self, line: _Line) -> ir.Operation:
         """The function of a mesh, without its body."""
@@ -287,42 +297,44 @@ class _Writer:
             entry[at.MEMORY] = border.memory
         return entry
 
-    def _run(self, step: _Run, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
+    def _run(self, run: _Run, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
         """Move or copy an operation to the end of `block`, and let it use the `local` values."""
-        op = step.op
-        if step.copies is not None:
-            op = op.clone(self._ip).operation
-            local.update(zip(step.copies, op.results, strict=True))
+        step = run.step
+        if run.copies is not None:
+            step = Step.of(step.op.clone(self._ip).operation)
+            local.update(zip(run.copies, step.results, strict=True))
+            if at.MESHES in step.attributes:
+                del step.op.attributes[at.MESHES]
+                step.op.attributes[at.MESH] = at.i64(run.mesh)
         else:
-            block.append(op)
-        operands = op.operands
-        for number, value in step.renamed:
-            operands[number] = local[value]
-        if at.MESHES in op.attributes:
-            del op.attributes[at.MESHES]
-            op.attributes[at.MESH] = at.i64(step.mesh)
+            block.append(step.op)
+        self._steps.append(step)
+        for number, value in run.renamed:
+            step.use(number, local[value])
 
     def _send(self, sends: dict[ir.Value, list[int]], local: Mapping[ir.Value, ir.Value]) -> None:
         """Send values to the meshes that need them: last the value that is needed first."""
         for value, channels in reversed(sends.items()):
             for channel in channels:
                 operands = [local.get(value, value), self._token]
-                self._token = self._make("stablehlo.send", [], operands, self._channels[channel]).results[0]
+                self._token = self._make("stablehlo.send", [], operands, self._channels[channel])
 
-    def _receive(self, step: _Receive) -> ir.Value:
+    def _receive(self, step: _Receive, local: dict[ir.Value, ir.Value]) -> None:
         attributes = self._channels[step.channel]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
             attributes = {**attributes, at.SHARDING: self._received(sharding)}
-        value, self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes).results
-        return value
+        self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes)
+        local[step.value] = self._steps[-1].results[0]
 
     def _make(
-        self, name: str, types: Sequence[ir.Type], operands: Sequence[ir.Value], attributes: dict[str, ir.Attribute]
-    ) -> ir.Operation:
-        """An operation whose last result is a token."""
-        types = [*types, self._token_type]
-        return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
+        self, name: str, types: list[ir.Type], operands: list[ir.Value], attributes: dict[str, ir.Attribute]
+    ) -> ir.Value:
+        """Add an operation whose last result is a token, which is returned."""
+        op = ir.Operation.create(name, [*types, self._token_type], operands, attributes, ip=self._ip, loc=self._unknown)
+        results = list(op.results)
+        self._steps.append(Step(op, name, operands, results, attributes))
+        return results[-1]
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""

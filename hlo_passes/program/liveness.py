@@ -5,7 +5,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
-from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
 _ANY = range(sys.maxsize)
@@ -28,7 +28,8 @@ def peak_of(program: Program, mesh: int) -> Peak:
     """The peak of one mesh, arguments and constants included."""
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
-    sizes = [program.shard_bytes(mesh, spec) for spec in specs]
+    known = {id(spec): program.shard_bytes(mesh, spec) for spec in {id(spec): spec for spec in specs}.values()}
+    sizes = [known[id(spec)] for spec in specs]  # the reader has one object for all equal ones; to hash one takes long
     here, host = ([size[pool] for size in sizes] for pool in (0, 1))
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     return Peak(
@@ -74,32 +75,39 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     for index, each in enumerate(sequence):
         if isinstance(each, Receive):
             microbatches[each.result] = _ANY
-        elif isinstance(each, Send):
-            death.update(dict.fromkeys(each.frees, index))
-        elif isinstance(each, Call):
-            death.update(dict.fromkeys(each.frees, index))
-            tasks = each.tasks
-            here = [microbatch for _, _, microbatch in tasks]
-            for register in each.results:
-                microbatches[register] = here
-            for kind, stage, microbatch in tasks:
-                # A sum that earlier microbatches added to is none of this one's.
-                own = [register for register in each.operands if microbatch in microbatches[register]]
-                since = known.setdefault((stage, microbatch), {})
-                if kind == "recompute":  # what it reads is none of the residuals that it makes
-                    for register in own:
-                        since.pop(register, None)
-                again = [(since[r], r) for r in own if r in since and not specs[r].memory]
-                if kind == "forward":
-                    forwards[stage, microbatch] = index
-                elif kind == "evict":
-                    again = [(index, register) for register in each.results]
-                elif kind == "load" and (stage, microbatch) in forwards:
-                    evicted.append((forwards[stage, microbatch], forwards[stage, microbatch]))
-                if again:
-                    kept.setdefault((stage, microbatch), []).extend(again)
-                for register in (*own, *each.results):
-                    since.setdefault(register, index)
+            continue
+        if isinstance(each, Constant):
+            continue
+        for register in each.frees:
+            death[register] = index
+        if isinstance(each, Send):
+            continue
+        tasks = each.tasks
+        here = [microbatch for _, _, microbatch in tasks]
+        for register in each.results:
+            microbatches[register] = here
+        for kind, stage, microbatch in tasks:
+            # A sum that earlier microbatches added to is none of this one's.
+            own = [register for register in each.operands if microbatch in microbatches[register]]
+            unit = (stage, microbatch)
+            since = known.get(unit)
+            if since is None:
+                since = known[unit] = dict[int, int]()
+            elif kind == "recompute":  # what it reads is none of the residuals that it makes
+                for register in own:
+                    since.pop(register, None)
+            again = [(since[r], r) for r in own if r in since and not specs[r].memory]
+            if kind == "forward":
+                forwards[unit] = index
+            elif kind == "evict":
+                again = [(index, register) for register in each.results]
+            elif kind == "load" and unit in forwards:
+                evicted.append((forwards[unit], forwards[unit]))
+            if again:
+                kept.setdefault(unit, []).extend(again)
+            since.update(dict.fromkeys(each.results, index))
+            for register in own:
+                since.setdefault(register, index)
     end = len(sequence)
     change = [0] * (end + 2)
     spans = ([(start, death.get(register, end)) for start, register in each] for each in kept.values())

@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, terminator
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.phases import Step
+from jaxpp.ir.steps import Step
 from jaxpp.ir.values import byte_size, defining_op
 
 # In bytes: computing a value of this size again is cheaper than sending it.
@@ -89,7 +89,7 @@ class Value:
 class TaskUse:
     """Operand `number` of `task`, a call of `callee` on `mesh`, is a `value` that is computed outside of the tasks."""
 
-    task: ir.Operation
+    task: Step
     callee: str
     mesh: int
     number: int
@@ -118,7 +118,7 @@ class PlacementGraph:
         self.values: dict[ir.Value, Value] = {}
         self.returned: dict[int, Value] = {}
         self.feeds: dict[int, Value] = {}
-        self.tasks: list[ir.Operation] = []
+        self.tasks: list[Step] = []
         self.task_uses: list[TaskUse] = []
         self._sizes: dict[ir.Type, int] = {}
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
@@ -165,27 +165,28 @@ class PlacementGraph:
     def _read_steps(self, steps: Iterable[Step]) -> None:
         joins = {join.op.results[0] for join in self.stacks.results.values()}
         has_stacks = bool(joins or self.stacks.slices)
-        for op, function, meshes in steps:
-            if function is not None:
-                self._read_task(op, meshes[0])
-            elif not (has_stacks and (op.results[0] in joins or op.results[0] in self.values)):
-                self._read_operation(op)
+        for step in steps:
+            if step.function is not None:
+                self._read_task(step, step.meshes[0])
+            elif not (has_stacks and (step.results[0] in joins or step.results[0] in self.values)):
+                self._read_operation(step)
 
-    def _read_task(self, task: ir.Operation, mesh: int) -> None:
+    def _read_task(self, task: Step, mesh: int) -> None:
         self.tasks.append(task)
         for number, operand in enumerate(task.operands):
             value = self.values.get(operand)
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, callee(task), mesh, number, value))
+                    self.task_uses.append(TaskUse(task, callee(task.op), mesh, number, value))
 
-    def _read_operation(self, op: ir.Operation) -> None:
-        is_constant, cheap = op.name == "stablehlo.constant", is_cheap(op)
+    def _read_operation(self, step: Step) -> None:
+        op = step.op
+        is_constant, cheap = step.name == "stablehlo.constant", is_cheap(op)
         node = Node(op, movable=not is_constant, free=is_constant)
-        operands = [self._value(operand) for operand in op.operands]
+        operands = [self._value(operand) for operand in step.operands]
         inward = sum([value.size for value in operands])
-        outward = sum([self._define(result, node).size for result in op.results])
+        outward = sum([self._define(result, node).size for result in step.results])
         if len(op.regions):
             operands = [self._value(operand) for operand in operands_with_captures(op)]
         node.operands.extend(dict.fromkeys(operands))

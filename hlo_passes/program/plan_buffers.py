@@ -9,9 +9,10 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, callee, functions, terminator
-from jaxpp.ir.mesh_functions import mesh_functions, steps_of
+from jaxpp.ir.functions import body_of, functions, terminator
+from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op
 
 
@@ -36,37 +37,39 @@ class PlanBuffers(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Annotate `module`."""
-        dies: dict[str, set[int]] = {}
-        for function in mesh_functions(module):
-            _annotate(function, dies)
+        dies: dict[ir.Attribute, set[int]] = {}
+        lines = mesh_lines(module)
+        for function, steps in zip(mesh_functions(module), lines.lines, strict=True):
+            _annotate(function, steps, dies)
         by_name = functions(module)
-        for name, numbers in dies.items():
-            _alias(by_name[name], numbers)
+        for symbol, numbers in dies.items():
+            _alias(by_name[ir.FlatSymbolRefAttr(symbol).value], numbers)
+        leave(lines)
 
 
-def _annotate(function: ir.Operation, dies: dict[str, set[int]]) -> None:
+def _annotate(function: ir.Operation, steps: Sequence[Step], dies: dict[ir.Attribute, set[int]]) -> None:
     """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
-    block = body_of(function)
     entries = at.argument_attributes(function)
-    kept: set[ir.Value] = {v for v, entry in zip(block.arguments, entries, strict=True) if at.DONOR not in entry}
-    kept.update(terminator(block).operands)
-    steps = steps_of(function)
-    kept.update(op.results[0] for name, op in steps if name == "stablehlo.constant")
+    pairs = zip(body_of(function).arguments, entries, strict=True)
+    kept: set[ir.Value] = {value for value, entry in pairs if at.DONOR not in entry}
+    kept.update(steps[-1].operands)
+    kept.update(step.results[0] for step in steps if step.name == "stablehlo.constant")
     lists: dict[tuple[int, ...], ir.Attribute] = {}
-    for name, op in reversed(steps):
-        if name not in ("func.call", "stablehlo.send"):
+    for step in reversed(steps):
+        is_call = step.name == "func.call"
+        if not is_call and step.name != "stablehlo.send":
             continue
-        operands = list(op.operands) if name == "func.call" else [op.operands[0]]  # a send's other one is a token
+        operands = step.operands if is_call else step.operands[:1]  # a send's other one is a token
         last = tuple([number for number, value in enumerate(operands) if value not in kept])
         if last:
             if last not in lists:
                 lists[last] = at.i64s(last)
-            op.attributes[at.LAST_USE] = lists[last]
+            step.write(at.LAST_USE, lists[last])
             kept.update(operands)
-        if name == "func.call":
+        if is_call:
             distinct = len(set(operands)) == len(operands)
             once = {number for number in last if distinct or operands.count(operands[number]) == 1}
-            called = callee(op)
+            called = step.attributes["callee"]
             dies[called] = once if called not in dies else dies[called] & once
 
 

@@ -12,8 +12,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import Step, check_placed
+from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import Step, leave
 
 # Fewer operations than this compile in less time than the calls of some hundred steps take.
 WORTH_A_CALL = 8
@@ -43,7 +44,8 @@ class ShareFunctions(Pass):
     def run(self, module: ir.Module) -> None:
         """Split functions of `module`. Raises PassError where something is on no mesh."""
         numbers = _Numbers()
-        found = [_Function(op, _Body(function, numbers)) for op, function in _calls(check_placed(module)[1])]
+        line = check_placed(module)
+        found = [_Function(op, _Body(function, numbers)) for op, function in _calls(line.steps)]
         owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
         for each in found:
             for label in each.parts:
@@ -61,6 +63,8 @@ class ShareFunctions(Pass):
         shardings = Shardings(module)
         for each, parts in shared.items():
             each.split(module, parts, shardings)
+        if not shared:
+            leave(line)
 
 
 # Identifies a part: the computation, and how many equal ones stand before it in its function.
@@ -127,13 +131,13 @@ class _Function:
 def _calls(steps: Iterable[Step]) -> list[tuple[ir.Operation, ir.Operation]]:
     """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too."""
     return [
-        (op, function)
-        for op, function, _ in steps
-        if function is not None
-        and at.STAGE not in op.attributes  # most have one
-        and at.STAGES not in op.attributes
-        and at.MESH in op.attributes
-        and not has_side_effect(function)
+        (step.op, step.function)
+        for step in steps
+        if step.function is not None
+        and at.STAGE not in step.attributes  # most have one
+        and at.STAGES not in step.attributes
+        and at.MESH in step.attributes
+        and not has_side_effect(step.function)
     ]
 
 

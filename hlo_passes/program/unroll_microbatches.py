@@ -14,10 +14,11 @@ from jaxpp.ir.accumulators import Accumulator, find_accumulators
 from jaxpp.ir.build import constant
 from jaxpp.ir.counted import wrapped
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import call, callee, functions, kind_and_stage, operations, terminator
+from jaxpp.ir.functions import callee, functions, kind_and_stage, operations, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.phases import check_tasks
+from jaxpp.ir.phases import check_tasks, read_main
+from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op
 
 _HALVES = ("input_grad", "weight_grad")
@@ -67,6 +68,7 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
+        leave(read_main(module, placed=False, known=unrolled.calls))
 
 
 @dataclass(frozen=True)
@@ -74,13 +76,15 @@ class _Template:
     """One call of the loop body, with what it needs to be cloned for a microbatch.
 
     Attributes:
-        varying: the numbers of the operands that differ from one microbatch to the next.
+        varying: the numbers of the operands that differ from one microbatch to the next, and the accumulators that
+            these are.
         accumulators: those that the task updates, with the number of the result.
     """
 
-    callee: str
+    callee: ir.Attribute
+    function: ir.Operation
     operands: Sequence[ir.Value]
-    varying: Sequence[int]
+    varying: Sequence[tuple[int, Accumulator | None]]
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
@@ -88,7 +92,7 @@ class _Template:
 
 
 class _Unrolled:
-    """The straight line that grows in front of the loop."""
+    """The straight line that grows in front of the loop: its `calls`, and what they need besides."""
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, schedule: schedules.Schedule) -> None:
         self._loop = loop
@@ -106,18 +110,21 @@ class _Unrolled:
         self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
         self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
         self._groups = 0
+        self.calls: list[Step] = []
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
-                key = kind_and_stage(by_name[callee(op)])
+                function = by_name[callee(op)]
+                key = kind_and_stage(function)
                 operands, results = list(op.operands), list(op.results)
                 self._templates[key] = _Template(
-                    callee(op),
+                    op.attributes["callee"],
+                    function,
                     operands,
-                    [number for number, value in enumerate(operands) if self._varies(value)],
+                    [(n, self._stands_for.get(value)) for n, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
                     at.i64(key[1]),
@@ -151,7 +158,7 @@ class _Unrolled:
             number = at.i64(self._groups)
             self._groups += 1
             for each in made:
-                each.attributes[at.FUSED] = number
+                each.write(at.FUSED, number)
 
     def _keys(self, task: schedules.Task) -> list[tuple[str, int]]:
         """The templates of a task: one, none, or the two halves of a backward."""
@@ -164,45 +171,49 @@ class _Unrolled:
         halves = [(kind, task.stage) for kind in _HALVES] if task.kind == "backward" else []
         return [half for half in halves if half in self._templates]
 
-    def _emit(self, mesh: int, task: schedules.Task, key: tuple[str, int]) -> ir.Operation:
+    def _emit(self, mesh: int, task: schedules.Task, key: tuple[str, int]) -> Step:
         template = self._templates[key]
         if mesh not in self._meshes:
             self._meshes[mesh] = at.i64(mesh)
         attributes = {
+            "callee": template.callee,
             at.STAGE: template.stage,
             at.MICROBATCH: self._numbers[task.microbatch],
             at.MESH: self._meshes[mesh],
         }
         operands = list(template.operands)
-        for number in template.varying:
-            operands[number] = self._operand(operands[number], mesh, task)
-        made = call(template.callee, template.results, operands, attributes, self._ip, template.location)
-        results = self._done[key, task.microbatch] = list(made.results)
+        for number, accumulator in template.varying:
+            if accumulator is None:
+                operands[number] = self._value(operands[number], task.microbatch, task)
+            else:
+                operands[number] = accumulator.part(mesh, self._ip)
+        op = ir.Operation.create(
+            "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
+        )
+        results = self._done[key, task.microbatch] = list(op.results)
         for accumulator, number in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[number])
+        made = Step(op, "func.call", operands, results, attributes, template.function, (mesh,))
+        self.calls.append(made)
         return made
-
-    def _operand(self, value: ir.Value, mesh: int, task: schedules.Task) -> ir.Value:
-        """What a call of `task` on `mesh` takes for `value` of the loop body."""
-        accumulator = self._stands_for.get(value)
-        return self._value(value, task.microbatch, task) if accumulator is None else accumulator.part(mesh, self._ip)
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""
-        while (position := self._position.get(value)) is not None:
+        while (source := self._source.get(value)) is None and (position := self._position.get(value)) is not None:
             if position in self._loop.indices:
                 return self._index(position, microbatch)
             if microbatch == 0:
                 return self._initial[position]
             value, microbatch = self._yielded[position], microbatch - 1
-        if value not in self._source:
+        if source is None:
             if defining_op(value) in self._inside:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
-        key, number = self._source[value]
+        key, number = source
         while form_of(key[0]).is_copy and (*key, microbatch) not in self._planned:  # the residuals stay where they are
             key, number = self._source[self._templates[key].operands[number]]
-        if (key, microbatch) not in self._done:
+        made = self._done.get((key, microbatch))
+        if made is None:
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
             if schedules.Task(*key, microbatch) in self._skipped:
                 raise PassError(
@@ -215,7 +226,7 @@ class _Unrolled:
                 location=self._loop.op.location,
                 hint=_hint(key, microbatch, task),
             )
-        return self._done[key, microbatch][number]
+        return made[number]
 
     def _index(self, position: int, microbatch: int) -> ir.Value:
         which = self._loop.indices.index(position)

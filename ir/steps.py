@@ -1,0 +1,135 @@
+"""Straight lines of operations, read once: `@main` from `unroll-microbatches` on, then the functions of the meshes.
+
+Reading an operation through the bindings takes longer than what a pass does with it. So a pass that knows what stands
+in a straight line when it ends leaves that to the pass right behind it, in `run_passes`. A pass that runs alone, or
+behind one that leaves nothing, reads the module.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TypeVar
+
+from jaxlib.mlir import ir
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """An operation of a straight line as Python objects.
+
+    Attributes:
+        attributes: those of the operation, or a copy of all of them.
+        function: of a call in `@main`, what it calls.
+        meshes: of a call in `@main`, where it runs.
+    """
+
+    op: ir.Operation
+    name: str
+    operands: list[ir.Value]
+    results: Sequence[ir.Value]
+    attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
+    function: ir.Operation | None = None
+    meshes: Sequence[int] = ()
+
+    @staticmethod
+    def of(op: ir.Operation) -> "Step":
+        """Read `op`."""
+        return Step(op, op.name, list(op.operands), list(op.results), op.attributes)
+
+    def write(self, name: str, attribute: ir.Attribute) -> None:
+        """Write an attribute of the operation."""
+        self.op.attributes[name] = attribute
+        if isinstance(self.attributes, dict):  # which several steps may have
+            self.attributes = {**self.attributes, name: attribute}
+
+    def use(self, number: int, value: ir.Value) -> None:
+        """Let `value` be an operand of the operation."""
+        self.op.operands[number] = value
+        self.operands[number] = value
+
+
+@dataclass(frozen=True)
+class MainLine:
+    """What `@main` does on so many meshes, but its return. placed: everything is on a mesh (docs/ir.md, section 5)."""
+
+    meshes: int
+    steps: list[Step]
+    placed: bool
+
+
+@dataclass(frozen=True)
+class MeshLines:
+    """What each mesh does, its return last."""
+
+    lines: list[list[Step]]
+
+    @property
+    def calls(self) -> Iterator[Step]:
+        """All calls."""
+        return (step for line in self.lines for step in line if step.name == "func.call")
+
+
+_Lines = TypeVar("_Lines", MainLine, MeshLines)
+
+
+def merged(ops: Iterable[ir.Operation], known: Iterable[Step]) -> list[Step]:
+    """The steps of `ops`, among which the `known` ones stand in their order; the others are read."""
+    ahead = iter(known)
+    expected = next(ahead, None)
+    steps: list[Step] = []
+    for op in ops:
+        if expected is not None and op == expected.op:
+            steps.append(expected)
+            expected = next(ahead, None)
+        else:
+            steps.append(Step.of(op))
+    return steps
+
+
+class Relay:
+    """Hands what a pass leaves to the pass right behind it, of the passes that run one after the other."""
+
+    def __init__(self) -> None:
+        self._lines: object = None
+
+    @contextmanager
+    def lap(self) -> Generator[None]:
+        """Let one pass run: it is handed what the one before it left, and may leave something itself."""
+        self._handed, self._lines = self._lines, None
+        token = _RELAY.set(self)
+        try:
+            yield
+        finally:
+            _RELAY.reset(token)
+
+    def hand(self, kind: type[_Lines]) -> _Lines | None:
+        """What the pass before has left, if it is of this kind."""
+        return self._handed if isinstance(self._handed, kind) else None
+
+    def leave(self, lines: MainLine | MeshLines) -> None:
+        """Leave `lines` to the next pass."""
+        self._lines = lines
+
+
+_RELAY: ContextVar[Relay | None] = ContextVar("relay", default=None)
+
+CHECKS: list[Callable[[ir.Module, MainLine | MeshLines], None]] = []
+"""What looks at all lines that passes are handed: the tests compare them with the module."""
+
+
+def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
+    """What the pass before this one left of `module`; None if there was none, or it left nothing of this kind."""
+    relay = _RELAY.get()
+    lines = relay.hand(kind) if relay is not None else None
+    if lines is not None:
+        for check in CHECKS:
+            check(module, lines)
+    return lines
+
+
+def leave(lines: MainLine | MeshLines) -> None:
+    """Leave what stands in the module now to the pass right behind this one."""
+    relay = _RELAY.get()
+    if relay is not None:
+        relay.leave(lines)
