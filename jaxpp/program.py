@@ -3,7 +3,7 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -12,6 +12,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
+from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
@@ -95,12 +96,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
     text = _schedule_text(module, schedule, mesh.mpmd_dim)
-    if options.get("memory_limit") and not options.get("recompute"):
-        options = fit(module, text, mesh.mpmd_dim, options)
-    passes = mpmd(text, mesh.mpmd_dim, **options)
-    with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-        tasks = TasksSeen()
-        run_passes(module, passes, [_PassProgress(progress), tasks, *([dump] if dump else [])])
+    program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [])
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
         raise PassError(
@@ -111,6 +107,29 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
+    return program
+
+
+def rewritten(
+    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], observers: Sequence[Observer] = ()
+) -> ProgramModule:
+    """The program of a lowered module, which is rewritten in place.
+
+    Args:
+        module: as lowering makes it.
+        schedule: the text of one for a loop that names none; empty for others.
+        meshes: how many there are.
+        options: of the passes, by keyword.
+        observers: of the passes.
+
+    Raises:
+        PassError: the marks, the loop or the schedule don't fit together.
+    """
+    if options.get("memory_limit") and not options.get("recompute"):
+        options = fit(module, schedule, meshes, options)
+    passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
+    with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
+        run_passes(module, passes, [_PassProgress(progress), tasks, *observers])
     return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")}, tasks.schedule)
 
 

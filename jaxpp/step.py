@@ -1,6 +1,7 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -63,12 +64,11 @@ class LoweredStep:
         For a `jaxpp.target` a `memory_limit` is for all that the compiler needs: other programs are tried until one
         stays within it, which is `program()` from then on.
         """
-        backend = backend_of(self._lowered.mpmd_mesh)
-        limits = [int(limit) for limit in self._passes.get("memory_limit", "").split()]
+        mesh = self._lowered.mpmd_mesh
+        backend, limits = backend_of(mesh), [int(limit) for limit in self._passes.get("memory_limit", "").split()]
         if isinstance(backend, PlanBackend) and limits:
-            self._program, executable = compile_within(
-                backend, self._lowered, limits, self._rewritten, self._compiler_options
-            )
+            compile = partial(backend.compile, self._lowered, compiler_options=self._compiler_options)
+            self._program, executable = compile_within(limits, mesh.mpmd_dim, self._rewritten, compile)
         else:
             executable = backend.compile(self._lowered, self.program(), self._compiler_options)
         return CompiledStep(self._lowered, executable, self.program().rows_sent_bytes)

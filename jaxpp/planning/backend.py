@@ -1,7 +1,9 @@
 """The backend of devices that are not here: it compiles, plans, and refuses to run."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from jaxpp.lowering.lower import Lowered
@@ -47,11 +49,45 @@ class PlanBackend:
         self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
     ) -> PlannedProgram:
         """See `jaxpp.backend.Backend.compile`."""
-        loaded = load(program.module)
-        submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
-        compiled = compile_all(loaded, submeshes, self.target, compiler_options or {}, lowered.host_callbacks)
-        plan = make_plan(loaded, compiled, submeshes, self.target, name=lowered.name, schedule=program.schedule)
-        return PlannedProgram(loaded, compiled, plan)
+        meshes = [list(mesh.devices.flat) for mesh in lowered.mpmd_mesh.unstack]
+        options = compiler_options or {}
+        return plan_program(program, self.target, lowered.name, meshes, options, lowered.host_callbacks)
+
+
+def plan_program(
+    program: ProgramModule,
+    target: Target,
+    name: str,
+    meshes: Sequence[Sequence[Any]] = (),
+    compiler_options: Mapping[str, Any] = MappingProxyType({}),
+    host_callbacks: Sequence[Any] = (),
+) -> PlannedProgram:
+    """Compile a program for a target.
+
+    Args:
+        program: as the passes make it.
+        target: for which.
+        name: of the step.
+        meshes: the devices of each; the last ones may be idle. Empty: those of the target, in their order.
+        compiler_options: XLA's.
+        host_callbacks: the Python functions that its functions call back.
+
+    Raises:
+        PlanError: the target has too few devices.
+    """
+    loaded = load(program.module)
+    meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
+    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
+    plan = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
+    return PlannedProgram(loaded, compiled, plan)
+
+
+def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:
+    sizes = program.partitions
+    if sum(sizes) > len(target.devices):
+        raise PlanError(f"{target.name} has {len(target.devices)} devices, the {len(sizes)} meshes take {sum(sizes)}")
+    ends = list(itertools.accumulate(sizes))
+    return [target.devices[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 def cannot_run(target: str) -> PlanError:

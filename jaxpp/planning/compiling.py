@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 from jaxlib.mlir import ir
 
 from jaxpp import _compat
@@ -92,25 +91,25 @@ class Compiled:
 
 def compile_all(
     program: Program,
-    submeshes: Sequence[Mesh],
+    meshes: Sequence[Sequence[Any]],
     target: Target,
     options: Mapping[str, Any],
     host_callbacks: Sequence[Any] = (),
 ) -> dict[str, Compiled]:
     """Compile every function that a mesh calls, for the first mesh that does; shows its progress on stderr.
 
+    meshes: the devices of each.
     Raises what XLA raises, with the function's name as a note.
     """
-    first: dict[str, Mesh] = {}
-    for mesh, sequence in zip(submeshes, program.sequences, strict=True):
+    first: dict[str, Sequence[Any]] = {}
+    for devices, sequence in zip(meshes, program.sequences, strict=True):
         for each in sequence:
             if isinstance(each, Call) and program.functions[each.function].is_compiled:
-                first.setdefault(each.function, mesh)
+                first.setdefault(each.function, devices)
 
     def compile_one(name: str) -> Compiled:
         try:
-            devices = list(first[name].devices.flat)
-            return _kept(program.functions[name].bytecode, devices, target, options, host_callbacks)
+            return _kept(program.functions[name].bytecode, first[name], target, options, host_callbacks)
         except Exception as error:  # of any kind: it is raised again
             error.add_note(f"jaxpp: while compiling @{name} for {target.name}")
             raise

@@ -1,11 +1,9 @@
 """`memory_limit` on a target: a program that stays within it by the numbers of the compiler, temporaries included."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from jaxpp.ir.errors import ProgramError
-from jaxpp.lowering.lower import Lowered
-from jaxpp.planning.backend import PlanBackend, PlannedProgram
+from jaxpp.planning.backend import PlannedProgram
 from jaxpp.program import ProgramModule
 from jaxpp.runtime.measuring.units import bytes_text
 
@@ -14,25 +12,23 @@ _TRIES = 8
 
 
 def compile_within(
-    backend: PlanBackend,
-    lowered: Lowered,
     limits: Sequence[int],
+    meshes: int,
     rewrite: Callable[[str], ProgramModule],
-    compiler_options: Mapping[str, Any] | None,
+    compile_: Callable[[ProgramModule], PlannedProgram],
 ) -> tuple[ProgramModule, PlannedProgram]:
     """Find a program of which each mesh stays within its limit, compiled.
 
     Args:
-        backend: of the target.
-        lowered: the step.
         limits: bytes of each device: one number for all meshes, or one for each.
+        meshes: how many there are.
         rewrite: makes the program that stays within limits by its own account, which knows no temporaries.
-        compiler_options: XLA's.
+        compile_: compiles it.
 
     Raises:
         ProgramError: there is none; it names the mesh, and says what the compiler needs beyond the account.
     """
-    each = list(limits) * (lowered.mpmd_mesh.mpmd_dim if len(limits) == 1 else 1)
+    each = list(limits) * (meshes if len(limits) == 1 else 1)
     given, needed = list(each), ""
     for _ in range(_TRIES):
         try:
@@ -42,7 +38,7 @@ def compile_within(
                 beyond = bytes_text(max(limit - account for limit, account in zip(each, given, strict=True)))
                 error.add_note(f"jaxpp: the limits are less by up to {beyond} for temporaries, code and padding")
             raise
-        made = backend.compile(lowered, program, compiler_options)
+        made = compile_(program)
         peaks = made.plan.peak_bytes  # the last meshes may be idle
         over = [mesh for mesh, peak in enumerate(peaks) if peak > each[mesh]]
         if not over:

@@ -6,8 +6,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-
-from jax.sharding import Mesh
+from typing import Any
 
 from jaxpp import schedules
 from jaxpp.ir.kinds import AROUND
@@ -26,16 +25,14 @@ from jaxpp.runtime.measuring.analysis import calls, host_bytes, memory_of, micro
 def make_plan(
     program: Program,
     compiled: Mapping[str, Compiled],
-    submeshes: Sequence[Mesh],
+    meshes: Sequence[Sequence[Any]],
     target: Target,
     *,
     name: str,
     schedule: str,
 ) -> Plan:
-    """What a step of `program` takes on the devices of `submeshes`, which are those of `target`."""
-    network = Network(
-        target, tuple(frozenset(device.process_index for device in mesh.devices.flat) for mesh in submeshes)
-    )
+    """What a step of `program` takes on the devices of `meshes`, which are those of `target`."""
+    network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
     homes = _homes(program)
     seconds = {
         function: seconds_of(each, target.chip, program.partitions[homes[function]], network.within(homes[function]))
