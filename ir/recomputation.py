@@ -1,6 +1,6 @@
 """Which values of a computation to keep for later, and which operations to do again: fewest bytes, or fewest FLOPs."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,16 +64,16 @@ class Recomputation:
         """The steps to do again so that at most `size` bytes are kept, with the fewest FLOPs; None if it can't be."""
         return self._solve(self._flops(), self._sizes(), size)
 
-    def kept(self, again: set[int]) -> list[int]:
+    def kept(self, again: Set[int]) -> list[int]:
         """The values that are kept if the steps `again` are done again."""
         used = dict.fromkeys([*self.wanted, *(value for step in sorted(again) for value in self.steps[step].operands)])
         return [value for value in used if self.values[value].step not in again]
 
-    def kept_bytes(self, again: set[int]) -> int:
+    def kept_bytes(self, again: Set[int]) -> int:
         """The bytes that are kept if the steps `again` are done again."""
         return sum(self.values[value].size for value in self.kept(again))
 
-    def flops(self, again: set[int]) -> int:
+    def flops(self, again: Set[int]) -> int:
         """The FLOPs of the steps `again`."""
         return sum(self.steps[step].flops or 0 for step in again)
 

@@ -19,14 +19,14 @@ from jaxpp._xla import module_for_xla
 
 
 def make_context() -> ir.Context:
-    """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax."""
+    """A fresh MLIR context with func, stablehlo, chlo and sdy, made without importing jax; others load when named."""
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context.append_dialect_registry(registry)
-    context.load_all_available_dialects()
+    context.dialects["func"]
     stablehlo.register_dialect(context)
     chlo.register_dialect(context)
     sdy.register_dialect(context)
@@ -105,9 +105,8 @@ def compile_program(
     """
     import numpy as np
     from jax._src import compiler, dispatch
-    from jax.interpreters import mlir
 
-    with mlir.make_ir_context():
+    with make_context():
         module = module_for_xla(bytecode)
         name = ir.StringAttr(module.operation.attributes["sym_name"]).value
         message = "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec"
@@ -144,29 +143,30 @@ def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options:
     return devices[0].client.deserialize_executable(serialized, jaxlib_extension().DeviceList(tuple(devices)), options)
 
 
-def load_from_cache(
-    bytecode: bytes, compiled_for: Sequence[Any], devices: Sequence[Any], compiler_options: Mapping[str, Any]
-) -> Any | None:
-    """What JAX's persistent cache has of a module compiled for other devices, loaded for `devices`.
-
-    A cache that can't be read is one that has nothing, with a warning of JAX's.
-
-    An executable that came out of the cache must not be serialized again: its functions are lost (CPU, 0.10.2).
-    """
+def cache_entry(bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Name and key in JAX's persistent cache of a module compiled for `devices`; None where no cache is used."""
     import numpy as np
-    from jax._src import compilation_cache, compiler
-    from jax.interpreters import mlir
+    from jax._src import compilation_cache
 
-    client = devices[0].client
+    client, options = devices[0].client, compile_options(devices, compiler_options)
     if not compilation_cache.is_cache_used(client):
         return None
-    with mlir.make_ir_context():
+    with make_context():
         module = module_for_xla(bytecode)
-        options = compile_options(compiled_for, compiler_options)
-        key = compilation_cache.get_cache_key(module, np.array(compiled_for, dtype=object), options, client)
-        name = ir.StringAttr(module.operation.attributes["sym_name"]).value
+        key = compilation_cache.get_cache_key(module, np.array(devices, dtype=object), options, client)
+        return ir.StringAttr(module.operation.attributes["sym_name"]).value, key
+
+
+def load_from_cache(entry: tuple[str, str], devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any | None:
+    """What JAX's persistent cache has under a `cache_entry`, of any devices, loaded for `devices`.
+
+    One that can't be read has nothing, with a warning of JAX's. What came out of the cache must not be serialized
+    again: its functions are lost (CPU, 0.10.2).
+    """
+    from jax._src import compiler
+
     options = compile_options(devices, compiler_options)
-    arguments = name, key, options, client, jaxlib_extension().DeviceList(tuple(devices))
+    arguments = *entry, options, devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
     new = "host_callbacks" in inspect.signature(compiler._cache_read).parameters  # in 0.12.0.1
     return compiler._cache_read(*arguments, *[()] * new)[0]
 

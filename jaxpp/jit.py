@@ -74,12 +74,13 @@ def mpmd_jit_with_loop(
             microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
-            "inputs"; "selective": all but products with weights is done again; or a share of the forward's FLOPs, from
-            0 to 1, that may be done again. A mapping says it stage by stage. Where the schedule has recomputes it is
-            about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
-        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh, by the account of the
-            program: arguments, results and residuals, without the temporaries of compiled tasks. Where `recompute` is
-            not given, the stages of a mesh that needs more compute again as little as is enough, or else offload.
+            "inputs"; "selective": all but products with weights is done again; a share of the forward's FLOPs, from
+            0 to 1, that may be done again; or as "4096B" the most bytes, with the fewest FLOPs. A mapping says it stage
+            by stage. Where the schedule has recomputes it is about these; to one without them they are added. None: the
+            schedule's recomputes keep the inputs.
+        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh: arguments, results
+            and residuals, and once they are compiled the temporaries of tasks. Where `recompute` is not given, stages
+            compute again, offload or evict what takes the step the least time, if any mesh needs more.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.

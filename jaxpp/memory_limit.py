@@ -1,24 +1,35 @@
-"""`memory_limit`: what each stage computes again, or offloads, so that a program fits into its devices."""
+"""`memory_limit`: what each stage computes again, offloads or evicts, so that a program fits into its devices."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from jaxlib.mlir import ir
 
+from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import check_limits
-from jaxpp.hlo_passes.stages.split_forward import SplitForward
+from jaxpp.hlo_passes.stages.residuals import tasks_of
+from jaxpp.hlo_passes.stages.split_forward import SplitForward, choices
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.flops import FlopCounter
+from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions
-from jaxpp.schedules import Schedule
+from jaxpp.ir.values import byte_size
+from jaxpp.schedules import Schedule, ScheduleError
+from jaxpp.stagewise import Choice, Search
 
-OFFLOAD = "offload"
-WAYS = ("", "0.02", "0.05", "0.1", "0.2", "0.4", "inputs", OFFLOAD)
-"""What a stage may do to keep less, in the order in which it is tried: nothing, a share of its forward again, all."""
+LEVELS = 16
+"""Into so many steps the bytes between all residuals and the least are divided."""
+HOST_BYTE, PEER_BYTE = 1e4, 1e3
+"""The FLOPs that a device does while a byte goes to its host, or to a peer: 400 TFLOP/s, 40 GB/s and 400 GB/s."""
+
+_PER_BYTE = {"offload": HOST_BYTE, "reload": HOST_BYTE, "evict": PEER_BYTE, "load": PEER_BYTE}
+_MOVES = ("recompute", "offload", "evict")
 
 
 def limit_text(memory_limit: int | Sequence[int] | None, meshes: int) -> str:
@@ -36,53 +47,180 @@ def limit_text(memory_limit: int | Sequence[int] | None, meshes: int) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What stages do to keep less: options of `mpmd`."""
+class Fitted:
+    """What was chosen.
 
-    ways: Mapping[int, str]
+    Attributes:
+        schedule: another one than that of the loop, where residuals wait on other meshes; else as it was given.
+        options: of `mpmd`.
+        kept_less: what stages do, by name: "recompute", "offload", "evict".
+        time: of the step and of its tasks, in FLOPs.
+    """
 
-    @property
-    def options(self) -> dict[str, str]:
-        """The options `recompute` and `offload`."""
-        keeps = [f"{stage}:{way}" for stage, way in self.ways.items() if way not in ("", OFFLOAD)]
-        stages = [str(stage) for stage, way in self.ways.items() if way == OFFLOAD]
-        return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
+    schedule: str
+    options: dict[str, str]
+    kept_less: dict[str, str]
+    time: tuple[float, float] = (0.0, 0.0)
 
 
-def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str]) -> dict[str, str]:
-    """The options with which the program of `module` stays within `options["memory_limit"]`.
+def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str]) -> Fitted:
+    """The fastest program of `module` that stays within `options["memory_limit"]`, by what stages do to keep less.
 
-    While a mesh needs more than its limit, its stages go on to their next way. Where no activations wait on a peer,
-    what a mesh needs depends on its own stages: this is the cheapest choice of one way for all stages of each mesh.
+    The time of a step is that of `simulate`, with the FLOPs of the tasks. The schedule is taken as it is, and with
+    residuals that wait on other meshes (`schedules.evict`).
 
     Raises:
         ProgramError: nothing of all this is enough; it names the mesh, and the least that the mesh needs.
     """
     limits = [int(word) for word in options["memory_limit"].split()]
     free = {name: value for name, value in options.items() if name != "memory_limit"}
-    before, _ = _divided(mpmd(schedule, meshes, **free))
+    before, after = _divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)
+    least = _peaks(base, after)
+    nothing = {"recompute": "", "offload": "", "evict": ""}
+    each = limits * len(least) if len(limits) == 1 else limits
+    if all(peak <= limit for peak, limit in zip(least, each, strict=False)):
+        return Fitted(schedule, dict(options), nothing)
     with base.context:
-        plan = MicrobatchLoop.of(base).plan
-    ways = {stage: _ways(plan, stage) for stage in range(plan.stages)}
-    level = dict.fromkeys(ways, 0)
-    least: list[int] = []
-    while True:
-        choice = Choice({stage: ways[stage][at] for stage, at in level.items()})
-        peaks = _peaks(base, _divided(mpmd(schedule, meshes, **free | choice.options))[1])
-        least = [min(pair) for pair in zip(least, peaks, strict=True)] if least else peaks
-        each = limits * len(peaks) if len(limits) == 1 else limits
-        over = {mesh for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=False)) if peak > limit}
-        if not over:
-            return dict(options) | choice.options
-        stages = {task.stage for mesh in over for cell in plan.cells[mesh] for task in cell}
-        moving = {stage for stage in stages if level[stage] + 1 < len(ways[stage])}
-        if not moving:
-            check_limits(least, limits, least=True)
-            return dict(options)  # each mesh can be below its limit, but not all at once: `verify-program` refuses it
-        for stage in moving:
-            level[stage] += 1
+        loop, levels = MicrobatchLoop.of(base), choices(base, LEVELS)
+        plan, flops, entering = loop.plan, _flops(base, loop), _entering(base, loop)
+    found: list[Fitted] = []
+    for other in (plan, _evicted(plan)):
+        if other is None:
+            continue
+        with base.context:
+            loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
+        fitting = _Fitting(base, other, free, each, levels, flops, entering, least)
+        choice = fitting.search()
+        least = fitting.least
+        if choice is not None:
+            chosen = fitting.options_of(choice)
+            evicted = sorted({task.stage for task in other if task.kind == "evict"} if other is not plan else ())
+            kept_less = nothing | chosen | {"evict": " ".join(map(str, evicted))}
+            text = schedule if other is plan else str(other)
+            found.append(Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice)))
+    if not found:
+        check_limits(least, limits, least=True)
+        return Fitted(schedule, dict(options), nothing)  # each mesh can be below its limit, but not all at once
+    return min(found, key=lambda each: each.time)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiled program needs of each mesh, where it is limited.
+
+    Attributes:
+        limits: of the devices, as the option of `verify-program`.
+        peaks: what the program needs without temporaries.
+        needed: with them; None of a mesh that other processes compile for.
+    """
+
+    limits: str
+    peaks: Sequence[int]
+    needed: Sequence[int | None]
+
+    @property
+    def fits(self) -> bool:
+        """Whether each known mesh is within its limit."""
+        return all(need is None or need <= limit for need, limit in zip(self.needed, self._each, strict=False))
+
+    @property
+    def with_room(self) -> str:
+        """The limits for the program alone with which there is room for these temporaries."""
+        temporaries = [(need or 0) - peak for need, peak in zip(self.needed, self.peaks, strict=True)]
+        idle = [0] * (len(self._each) - len(temporaries))
+        pairs = zip(self._each, [*temporaries, *idle], strict=True)
+        return " ".join(str(max(limit - size, 1)) for limit, size in pairs)
+
+    def refusal(self) -> ProgramError:
+        """The error about the mesh that needs most above its limit."""
+        known = [need or 0 for need in self.needed]
+        _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(known, self._each, strict=False)))
+        return ProgramError(
+            f"mesh {mesh} needs {known[mesh]:,} bytes on each device, {known[mesh] - self.peaks[mesh]:,} of them for "
+            f"temporaries of its compiled tasks; its memory limit is {self._each[mesh]:,}",
+            hint="give the step smaller microbatches, more devices per stage or more stages",
+        )
+
+    @property
+    def _each(self) -> list[int]:
+        words = [int(word) for word in self.limits.split()]
+        return words * len(self.peaks) if len(words) == 1 else words
+
+
+@dataclass
+class _Fitting:
+    """One schedule, and what its stages may do.
+
+    Attributes:
+        base: the module before the first pass that depends on the choice.
+        plan: its schedule.
+        options: of `mpmd`, without the limit.
+        limits: of the meshes.
+        levels: what a recompute of each stage may keep: (bytes, FLOPs).
+        flops: of the function of each (kind, stage).
+        entering: the bytes that enter each stage, which may wait besides those of a level.
+        least: the least that each mesh needed in all that was tried.
+    """
+
+    base: ir.Module
+    plan: Schedule
+    options: dict[str, str]
+    limits: Sequence[int]
+    levels: Mapping[int, Sequence[tuple[int, int]]]
+    flops: Mapping[tuple[str, int], int]
+    entering: Mapping[int, int]
+    least: list[int]
+    _peaks: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
+
+    def search(self) -> Choice | None:
+        """The fastest choice that fits, or None."""
+        fixed = {task.stage for task in self.plan if task.kind in _MOVES}
+        return Search(_groups(self.plan), self.levels, fixed, self.limits, self.peaks, self.time).run()
+
+    def peaks(self, choice: Choice) -> list[int]:
+        """The bytes that each mesh needs: by the program itself."""
+        chosen = self.options_of(choice)
+        key = str(chosen)
+        if key not in self._peaks:
+            self._peaks[key] = _peaks(self.base, _divided(mpmd("", 0, **self.options | chosen))[1])
+            self.least = [min(pair) for pair in zip(self.least, self._peaks[key], strict=True)]
+        return self._peaks[key]
+
+    def options_of(self, choice: Choice) -> dict[str, str]:
+        """The options of `mpmd` that say it."""
+        keeps = [f"{stage}:{self.levels[stage][way.level][0]}B" for stage, way in choice.items() if way.level]
+        stages = [str(stage) for stage, way in choice.items() if way.offload]
+        return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
+
+    def time(self, choice: Choice) -> tuple[float, float]:
+        """The time of the step, and the sum of what its meshes compute and copy."""
+        again = [stage for stage, way in choice.items() if way.level]
+        moved = [stage for stage, way in choice.items() if way.offload]
+        key = str(again), str(moved)
+        if key not in self._plans:
+            plan = schedules.recompute(self.plan, *again) if again else self.plan
+            self._plans[key] = schedules.offload(plan, *moved) if moved else plan
+        times = self._times(choice)
+        report = schedules.simulate(self._plans[key], schedules.Costs(kinds=times))
+        return report.makespan, report.busy + sum(times["offload"][stage] for stage in moved)
+
+    def _times(self, choice: Choice) -> dict[str, list[float]]:
+        """What the tasks of each kind and stage take, in FLOPs; where nothing says it, next to nothing."""
+        stages = range(self.plan.stages)
+        kinds = {task.kind: [self._flops(task.kind, stage) for stage in stages] for task in self.plan}
+        kept = [self.levels[stage][choice[stage].level] for stage in stages]
+        for kind, per_byte in _PER_BYTE.items():
+            sizes = [size + self.entering.get(stage, 0) for stage, (size, _) in enumerate(kept)]
+            kinds[kind] = [max(per_byte * size, 1.0) for size in sizes]
+        kinds["recompute"] = [max(float(flops), 1.0) for _, flops in kept]
+        return kinds
+
+    def _flops(self, kind: str, stage: int) -> float:
+        halves = ("input_grad", "weight_grad") if kind == "backward" else ()
+        return max(float(sum(self.flops.get((each, stage), 0) for each in (kind, *halves))), 1.0)
 
 
 def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
@@ -91,10 +229,39 @@ def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
     return passes[:first], passes[first:]
 
 
-def _ways(plan: Schedule, stage: int) -> Sequence[str]:
-    """What a stage may do: of one for which the schedule says it already, that."""
-    said = any(task.kind in ("recompute", "offload", "evict") for task in plan if task.stage == stage)
-    return WAYS[:1] if said else WAYS
+def _evicted(plan: Schedule) -> Schedule | None:
+    """The schedule with residuals that wait on other meshes; None where it can't have any, or has what it needs."""
+    try:
+        made = schedules.evict(plan)
+    except ScheduleError:
+        return None
+    return made if any(task.kind == "evict" for task in made) else None
+
+
+def _groups(plan: Schedule) -> list[tuple[list[int], list[int]]]:
+    """Meshes whose memory depends on the same stages, with these stages."""
+    groups: list[tuple[set[int], set[int]]] = []
+    for mesh, row in enumerate(plan.cells):
+        meshes, stages = {mesh}, {task.stage for cell in row for task in cell}
+        for group in [each for each in groups if each[1] & stages]:
+            groups.remove(group)
+            meshes, stages = meshes | group[0], stages | group[1]
+        groups.append((meshes, stages))
+    return [(sorted(meshes), sorted(stages)) for meshes, stages in groups]
+
+
+def _flops(base: ir.Module, loop: MicrobatchLoop) -> dict[tuple[str, int], int]:
+    """The FLOPs of the function of each kind and stage, on all devices of its mesh together."""
+    counter, by_name = FlopCounter(base), functions(base)
+    return {task: counter.inside(by_name[callee(op)]) for task, op in tasks_of(base, loop).items()}
+
+
+def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
+    """The bytes that the forward of each stage gets from other tasks, for one microbatch."""
+    forwards = ((stage, op) for (kind, stage), op in tasks_of(base, loop).items() if kind == "forward")
+    return {
+        stage: sum(byte_size(each.type) for each in op.operands if loop.is_of_a_task(each)) for stage, op in forwards
+    }
 
 
 def _peaks(base: ir.Module, passes: Sequence[Pass]) -> list[int]:

@@ -36,7 +36,8 @@ class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
     kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
-        "recompute", and `stages` of `move-residuals` under "offload".
+        "recompute", `stages` of `move-residuals` under "offload", and under "evict" the stages of which residuals wait
+        on another mesh.
     schedule: the schedule of its tasks, as a grid; empty of a module that was read.
     """
 
@@ -125,12 +126,14 @@ def rewritten(
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
     """
+    kept_less = {"recompute": options.get("recompute", ""), "offload": "", "evict": ""}
     if options.get("memory_limit") and not options.get("recompute"):
-        options = fit(module, schedule, meshes, options)
+        fitted = fit(module, schedule, meshes, options)
+        schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
         run_passes(module, passes, [_PassProgress(progress), tasks, *observers])
-    return ProgramModule(module, {name: options.get(name, "") for name in ("recompute", "offload")}, tasks.schedule)
+    return ProgramModule(module, kept_less, tasks.schedule)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:

@@ -1,7 +1,6 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -11,11 +10,12 @@ from jaxpp import schedules
 from jaxpp.backend import CompiledProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.planning.backend import PlanBackend, PlannedProgram
-from jaxpp.planning.limits import compile_within
+from jaxpp.memory_limit import Compiled
+from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, Schedule, rewrite
@@ -23,6 +23,9 @@ from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
+
+_MOST_COMPILES = 4
+"""How often a step is compiled to find what leaves room for the temporaries of its tasks."""
 
 
 class LoweredStep:
@@ -61,20 +64,42 @@ class LoweredStep:
     def compile(self) -> "CompiledStep":
         """Compile every distinct stage program for its submesh.
 
-        For a `jaxpp.target` a `memory_limit` is for all that the compiler needs: other programs are tried until one
-        stays within it, which is `program()` from then on.
-        """
-        mesh = self._lowered.mpmd_mesh
-        backend, limits = backend_of(mesh), [int(limit) for limit in self._passes.get("memory_limit", "").split()]
-        if isinstance(backend, PlanBackend) and limits:
-            compile = partial(backend.compile, self._lowered, compiler_options=self._compiler_options)
-            self._program, executable = compile_within(limits, mesh.mpmd_dim, self._rewritten, compile)
-        else:
-            executable = backend.compile(self._lowered, self.program(), self._compiler_options)
-        return CompiledStep(self._lowered, executable, self.program().rows_sent_bytes)
+        With a `memory_limit` the temporaries of the compiled tasks count too: where they are too much, and stages may
+        do something about it, what they do is chosen again with room for these, and `program()` is another one.
 
-    def _rewritten(self, memory_limit: str) -> ProgramModule:
-        return rewrite(self._lowered, self._schedule, {**self._passes, "memory_limit": memory_limit})
+        Raises:
+            PassError: as `program`.
+            ProgramError: a mesh needs more than its memory limit.
+        """
+        for _ in range(_MOST_COMPILES - 1):
+            made, memory = self._compiled()
+            if memory is None or memory.fits:
+                return made
+            if self._passes.get("recompute") or None in memory.needed:  # the processes of a job would not choose alike
+                raise memory.refusal()
+            try:
+                self._program = rewrite(
+                    self._lowered, self._schedule, {**self._passes, "memory_limit": memory.with_room}
+                )
+            except ProgramError as error:
+                raise memory.refusal() from error
+        made, memory = self._compiled()
+        if memory is None or memory.fits:
+            return made
+        raise memory.refusal()
+
+    def _compiled(self) -> tuple["CompiledStep", Compiled | None]:
+        """The program, compiled, and what it needs if it is limited."""
+        program, limits = self.program(), self._passes.get("memory_limit")
+        executable = backend_of(self._lowered.mpmd_mesh).compile(self._lowered, program, self._compiler_options)
+        made = CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+        if not limits:
+            return made, None
+        if isinstance(executable, PlannedProgram):  # it knows of padding and code, too
+            return made, Compiled(limits, program.peak_bytes, made.plan.peak_bytes)
+        return made, Compiled(
+            limits, program.peak_bytes, [each and each.peak_memory_in_bytes for each in made.memory_analysis()]
+        )
 
 
 class CompiledStep:

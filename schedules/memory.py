@@ -14,11 +14,11 @@ def activations(schedule: Schedule) -> list[int]:
 
     An activation lives from the start of its forward to the end of its backward, or of its weight gradient where the
     backward is split; without any backward it is gone when its forward ends. Where it is recomputed it lives from the
-    start of its recompute on: the forward keeps nothing; where it is offloaded, it is gone from the end of the offload
-    to the start of the reload. Where it is evicted it leaves its mesh with the end of the forward, for the mesh of the
-    `evict`, and comes back with the start of the `load`, in the order in which one process starts all tasks
-    (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503, section 2.2). The
-    schedule must be valid.
+    start of its recompute on: what it is made of does not count, nor its offload; where it is offloaded, it is gone
+    from the end of the offload to the start of the reload. Where it is evicted it leaves its mesh with the end of the
+    forward, for the mesh of the `evict`, and comes back with the start of the `load`, in the order in which one process
+    starts all tasks (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503,
+    section 2.2). The schedule must be valid.
     """
     peers = {task.unit: mesh for mesh, order in enumerate(schedule.orders) for task in order if task.kind == "evict"}
     each = ([(mesh, task) for task in order] for mesh, order in enumerate(schedule.orders))
@@ -47,7 +47,9 @@ class _Alive:
 
     def run(self, mesh: int, task: Task) -> None:
         """Run one task, on its own mesh."""
-        if task.kind == "forward" and task.unit not in self._again:
+        if task.unit in self._again and task.kind in ("forward", "offload", "reload"):
+            return
+        if task.kind == "forward":
             self.change(mesh, 1)
             if not self._trains[mesh] or task.unit in self._evicted:
                 self.change(mesh, -1)

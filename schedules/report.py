@@ -279,7 +279,8 @@ def _effects(
             return 0.0, kept[task.stage] - size if key in weight_grad else -size
         if task.kind == "weight_grad":
             return 0.0, -kept[task.stage] if key in input_grad else -size
-        change = graph.rules[task.kind].memory * size
+        rule = graph.rules[task.kind]
+        change = rule.memory * (inputs[task.stage] if rule.track and key in recomputed else size)
         return max(change, 0.0), min(change, 0.0)
 
     return effect

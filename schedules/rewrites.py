@@ -30,19 +30,19 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
     """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
 
     Both run on the copy track, beside the mesh's own tasks. Activations that are needed within the next `ahead` cells
-    after their forward stay where they are.
+    after their forward stay where they are. Of a stage that is recomputed it is what the recompute reads that moves.
 
     Args:
         schedule: without copies of these stages so far.
         stages: whose activations go.
-        ahead: how many cells before its backward an activation starts to come back, at least 1.
+        ahead: how many cells before its backward, or its recompute, an activation starts to come back, at least 1.
 
     Raises:
-        ScheduleError: a stage does not exist, has copies already, or is recomputed or evicted.
+        ScheduleError: a stage does not exist, has copies already, or is evicted.
     """
     ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
-    _refuse(schedule, held, "recompute", "offloaded: it is recomputed, and keeps nothing")
     _refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
+    again = {task.unit for task in schedule if task.kind == "recompute"}
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
         made = {task.unit: at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
@@ -50,8 +50,8 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
         after: list[list[Cell]] = [[] for _ in cells]
         for at, cell in enumerate(cells):
             for task in cell:
-                first = made.get(task.unit, at)
-                if task.kind in _BACKWARD and task.stage in held and first + ahead < at:
+                first, readers = made.get(task.unit, at), ("recompute",) if task.unit in again else _BACKWARD
+                if task.kind in readers and task.stage in held and first + ahead < at:
                     after[first].append((_like(task, "offload"),))
                     before[at - ahead].append((_like(task, "reload"),))
         rows.append([each for at, cell in enumerate(cells) for each in (*before[at], cell, *after[at])])
@@ -59,13 +59,12 @@ def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
-    """Keep no activations: run the forward again right before the backward.
+    """Keep no activations: run the forward again right before the backward, and behind the reload of what it reads.
 
     Raises:
-        ScheduleError: a stage does not exist, or is offloaded or evicted.
+        ScheduleError: a stage does not exist, or is evicted.
     """
     held = _held(schedule, stages)
-    _refuse(schedule, held, "offload", "recomputed: its activations are offloaded")
     _refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:

@@ -27,14 +27,16 @@ from jaxpp._compat import make_context, own_copy
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.tensors import DTYPES
-from jaxpp.memory_limit import limit_text
+from jaxpp.memory_limit import Compiled, limit_text
 from jaxpp.planning import Plan, PlanError, Target
-from jaxpp.planning.backend import PlannedProgram, plan_program
-from jaxpp.planning.limits import compile_within
-from jaxpp.program import ProgramModule, rewritten
+from jaxpp.planning.backend import plan_program
+from jaxpp.program import rewritten
 from jaxpp.tools import source, streams
 
 OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
+
+_MOST_COMPILES = 4
+"""How often a module is compiled to find what leaves room for the temporaries of its tasks."""
 
 _SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
@@ -180,16 +182,17 @@ def _of_module(options: argparse.Namespace, target: Target) -> Plan:
         else path
     )
 
-    def rewrite(limit: str) -> ProgramModule:
-        return rewritten(own_copy(lowered), schedule, count, {"memory_limit": limit})
-
-    def compile_(program: ProgramModule) -> PlannedProgram:
-        return plan_program(program, target, name.removeprefix("jit_"))
-
-    if options.memory_limit:
-        limits = [int(limit_text(options.memory_limit, count))]
-        return compile_within(limits, count, rewrite, compile_)[1].plan
-    return compile_(rewrite("")).plan
+    given = limits = limit_text(options.memory_limit, count)
+    tries = 1
+    while True:
+        program = rewritten(own_copy(lowered), schedule, count, {"memory_limit": given})
+        plan = plan_program(program, target, name.removeprefix("jit_")).plan
+        memory = Compiled(limits or str(sys.maxsize), program.peak_bytes, plan.peak_bytes)
+        if memory.fits:
+            return plan
+        if tries == _MOST_COMPILES:
+            raise memory.refusal()
+        given, tries = memory.with_room, tries + 1
 
 
 def cli() -> None:

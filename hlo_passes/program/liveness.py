@@ -5,6 +5,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
+from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
@@ -60,8 +61,8 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
     are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
-    has one; and not while they are in the memory of the host. Those that are evicted are alive on their mesh in the
-    forward, on the other one until they are sent back, and from the load on.
+    has one, even where what that reads was moved; and not while they are in the memory of the host. Those that are
+    evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
     """
     microbatches: list[Container[int]] = [()] * len(specs)
     death: dict[int, int] = {}
@@ -70,6 +71,7 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
     """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
     forwards: dict[tuple[int, int], int] = {}
+    remade = {task[1:] for each in sequence if isinstance(each, Call) for task in each.tasks if task[0] == "recompute"}
     evicted: list[tuple[int, int]] = []
     """(index, index) of each forward whose residuals leave right after it."""
     for index, each in enumerate(sequence):
@@ -96,7 +98,8 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
             elif kind == "recompute":  # what it reads is none of the residuals that it makes
                 for register in own:
                     since.pop(register, None)
-            again = [(since[r], r) for r in own if r in since and not specs[r].memory]
+            moved = unit in remade and form_of(kind).is_copy
+            again = [(since[r], r) for r in own if r in since and not specs[r].memory and not moved]
             if kind == "forward":
                 forwards[unit] = index
             elif kind == "evict":

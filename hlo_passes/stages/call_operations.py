@@ -7,9 +7,9 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.residuals import Tasks, residuals_of, tasks_of
+from jaxpp.hlo_passes.stages.residuals import Tasks, behind_residuals, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create, terminator
+from jaxpp.ir.functions import body_of, call, create
 from jaxpp.ir.kinds import operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks
@@ -59,6 +59,4 @@ def _call(
     function = create(module, name, types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})
     at.set_tables(function, arguments=boundary_attributes(Shardings(module), operands))
     func.return_([], ip=ir.InsertionPoint(body_of(function)), loc=ir.Location.unknown())
-    forward = tasks.get(("forward", stage))
-    ip = ir.InsertionPoint.after(forward) if forward is not None else ir.InsertionPoint(terminator(loop.body))
-    call(name, [], operands, attributes, ip, loop.op.location)
+    call(name, [], operands, attributes, behind_residuals(loop, tasks, stage), loop.op.location)

@@ -2,13 +2,15 @@
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures
 from jaxpp.ir.ops import traits
@@ -16,11 +18,12 @@ from jaxpp.ir.recomputation import Recomputation, Step, Value
 from jaxpp.ir.values import byte_size, defining_op
 
 INPUTS, SELECTIVE = "inputs", "selective"
-EXPECTED = "expected 'inputs', 'selective' or a share of a forward's FLOPs from 0 to 1"
+EXPECTED = "expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B'"
 
 Recompute = str | float | Mapping[int, str | float]
-"""What users say of all stages, or of some: INPUTS, SELECTIVE, or a share of a forward's FLOPs."""
+"""What users say of all stages, or of some: INPUTS, SELECTIVE, a share of a forward's FLOPs, or bytes."""
 
+_BYTES = re.compile(r"([0-9]{1,18})B")
 _ENTRY = re.compile(r"(?:(?P<stage>[0-9]{1,6}):)?(?P<keep>[^\s:]+)")
 
 
@@ -32,10 +35,17 @@ class Keep:
         inputs: the inputs of the stage, and nothing else.
         budget: the FLOPs of the recompute, at most, as a share of the forward's; None: any number, but no product of
             activations with weights.
+        size: the bytes that are kept at most, for the fewest FLOPs, in place of a budget; None: as few as it takes.
     """
 
     inputs: bool = False
     budget: float | None = None
+    size: int | None = None
+
+    @property
+    def repeats_products(self) -> bool:
+        """Whether products with weights may be done again."""
+        return self.budget is not None or self.size is not None
 
 
 def parse_keep(text: str) -> dict[int | None, Keep]:
@@ -79,6 +89,8 @@ def _keep(text: str) -> Keep | None:
         return Keep(inputs=True)
     if text == SELECTIVE:
         return Keep()
+    if match := _BYTES.fullmatch(text):
+        return Keep(size=int(match[1]))
     try:
         budget = float(text)
     except ValueError:
@@ -111,13 +123,38 @@ class Forward:
         self._residuals = residuals
 
     def recomputed(self, keep: Keep) -> list[ir.Operation]:
-        """The operations that the recompute does, in program order."""
+        """The operations that the recompute does, in program order.
+
+        Raises:
+            PassError: it can't keep as few bytes.
+        """
         if keep.inputs:
             return self._ops
         graph, ops = self._graph(keep)
-        again = graph.fewest_bytes(self.budget(keep))
+        again = graph.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(graph, keep.size)
+        if again is None:
+            least = graph.kept_bytes(graph.fewest_bytes())
+            raise PassError(
+                f"a forward can't keep as little as {keep.size:,} bytes of a microbatch: {least:,} is the least",
+                location=self._all_ops[0].location,
+                hint="keep more, or offload what is kept",
+            )
         wanted = {ops[number] for number in again}
         return self._with_free(wanted)
+
+    def choices(self, count: int) -> list[tuple[int, int]]:
+        """From all residuals kept to the least: (bytes that are kept, FLOPs that are done again), up to `count` more.
+
+        Each has the fewest FLOPs for its bytes; the bytes of all devices of the mesh together, of one microbatch.
+        """
+        graph, _ = self._graph(Keep(budget=1))
+        most, least = graph.kept_bytes(set()), graph.kept_bytes(graph.fewest_bytes())
+        found: list[Set[int]] = [set()]
+        for number in range(1, count + 1):
+            again = _fewest_flops(graph, most - number * (most - least) // count)
+            if again is not None and graph.kept_bytes(again) < graph.kept_bytes(found[-1]):
+                found.append(again)
+        return [(graph.kept_bytes(again), graph.flops(again)) for again in found]
 
     def budget(self, keep: Keep) -> int | None:
         """The FLOPs that a recompute may take; None for any number."""
@@ -147,17 +184,17 @@ class Forward:
 
         steps: list[Step] = []
         for at, op in enumerate(ops):
-            operands = [number(value) for value in self._operands[op] if value not in self._free]
+            operands = tuple(number(value) for value in self._operands[op] if value not in self._free)
             steps.append(Step(operands, self._counter.of(op) if self._may_repeat(op, keep) else None))
             for result in op.results:
                 number(result, at)
         wanted = [number(value) for value in self._residuals if value not in self._free]
-        return Recomputation(values, steps, wanted), ops
+        return Recomputation(tuple(values), tuple(steps), tuple(wanted)), ops
 
     def _may_repeat(self, op: ir.Operation, keep: Keep) -> bool:
         if has_side_effect(op):
             return False
-        return keep.budget is not None or not any(map(_is_costly, (op, *nested(op))))
+        return keep.repeats_products or not any(map(_is_costly, (op, *nested(op))))
 
     def _with_free(self, again: Collection[ir.Operation]) -> list[ir.Operation]:
         """The operations `again`, and those that make what is free of what they or the backward read."""
@@ -168,6 +205,12 @@ class Forward:
                 done.add(op)
                 needed.update(self._operands[op])
         return [op for op in self._ops if op in done]
+
+
+@lru_cache(maxsize=1024)  # stages are often alike, and a search asks again and again
+def _fewest_flops(graph: Recomputation, size: int) -> frozenset[int] | None:
+    again = graph.fewest_flops(size)
+    return None if again is None else frozenset(again)
 
 
 def _is_costly(op: ir.Operation) -> bool:

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.residuals import readers_of, residuals_of, tasks_of
+from jaxpp.hlo_passes.stages.residuals import behind_residuals, readers_of, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import call, operations
 from jaxpp.ir.kinds import FORMS
@@ -72,27 +72,28 @@ class MoveResiduals(Pass):
             residuals = residuals_of(loop, tasks, stage)
             kinds = [kind for kind, stages in leaving.items() if stage in stages]
             if residuals:
-                _move(module, residuals, tasks["forward", stage], readers_of(tasks, stage), kinds)
+                _move(module, stage, residuals, behind_residuals(loop, tasks, stage), readers_of(tasks, stage), kinds)
 
 
 def _move(
     module: ir.Module,
+    stage: int,
     residuals: Sequence[ir.Value],
-    forward: ir.Operation,
+    there: ir.InsertionPoint,
     readers: Sequence[ir.Operation],
     kinds: Sequence[str],
 ) -> None:
     """Call for each kind what takes `residuals` away and brings them back: a microbatch will keep one pair, or none."""
-    first = next(op for op in operations(forward.block) if op in readers)
+    first = ir.InsertionPoint(next(op for op in operations(readers[0].block) if op in readers))
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
     shardings = boundary_attributes(Shardings(module), list(residuals))
-    values, after = list(residuals), forward
+    values = list(residuals)
     for kind in kinds:
         host = {at.MEMORY: ir.StringAttr.get(HOST)} if kind == "offload" else {}
         away, back = [entry | host for entry in shardings], FORMS[kind].back
-        left = _copy(module, kind, values, (shardings, away), forward, ir.InsertionPoint.after(after))
-        after = _copy(module, back, list(left.results), (away, shardings), forward, ir.InsertionPoint(first))
-        values = list(after.results)
+        values = _copy(module, kind, stage, values, (shardings, away), there)
+        values = _copy(module, back, stage, values, (away, shardings), first)
+        there = first
     new = dict(zip(residuals, values, strict=True))
     for op, number in uses:
         op.operands[number] = new[op.operands[number]]
@@ -101,14 +102,12 @@ def _move(
 def _copy(
     module: ir.Module,
     kind: str,
+    stage: int,
     values: Sequence[ir.Value],
     tables: tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]],
-    forward: ir.Operation,
     ip: ir.InsertionPoint,
-) -> ir.Operation:
+) -> list[ir.Value]:
     """Call a function that returns `values`, whose arguments and results have these attributes."""
-    stage = forward.attributes[at.STAGE]
-    name = f"{kind}_{ir.IntegerAttr(stage).value}"
-    types = [value.type for value in values]
-    copy_function(module, name, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}, *tables)
-    return call(name, types, values, {at.STAGE: stage}, ip, forward.location)
+    name, types = f"{kind}_{stage}", [value.type for value in values]
+    copy_function(module, name, types, {at.KIND: ir.StringAttr.get(kind), at.STAGE: at.i64(stage)}, *tables)
+    return list(call(name, types, values, {at.STAGE: at.i64(stage)}, ip, values[0].location).results)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -47,10 +48,11 @@ class SplitForward(Pass):
       anyway: the weights, the batch, the keys of random numbers. It does the forward's operations. XLA may fuse them
       otherwise, and so round a residual otherwise in its last place. What the user put under `jax.checkpoint` is no
       residual, and stays in the backward.
-    - What is kept are the stage's inputs, or the fewest bytes from which the residuals can be made in one of two ways.
+    - What is kept are the stage's inputs, or the fewest bytes that the residuals can be made of in one of these ways.
       `selective`: no product with weights is done again, nor a convolution or another costly operation; products of
       activations are, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198). A number:
-      within that share of the forward's FLOPs, whatever is done again for them.
+      within that share of the forward's FLOPs, whatever is done again for them. Bytes, as `4096B`: so many at most of a
+      microbatch, on all devices of the mesh together, with the fewest FLOPs.
     - An operation that does something besides its results (`debug.print`, a callback with effects) runs once, in the
       forward. Its results are kept; with `inputs`, residuals that depend on them are refused.
 
@@ -59,8 +61,8 @@ class SplitForward(Pass):
     the stages that `keep` names, or nothing at all, recomputes are added, one before each backward.
 
     Options:
-        keep: what is kept: `inputs`, `selective`, or a number from 0 to 1; for single stages `0:selective 3:0.05`. If
-            empty, the inputs, of the stages that the schedule recomputes.
+        keep: what is kept: `inputs`, `selective`, a number from 0 to 1, or bytes; for single stages
+            `0:selective 3:0.05`. If empty, the inputs, of the stages that the schedule recomputes.
 
     Preconditions: `outline-stages` ran, and `split-backward` for a schedule that splits.
 
@@ -93,6 +95,23 @@ class SplitForward(Pass):
             keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
             if keep is not None:
                 _SplitForward(module, loop, functions(module), op).split(keep)  # those of the splits before, too
+
+
+def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
+    """What a recompute of each stage may keep, from all residuals to the least: (bytes, FLOPs done again).
+
+    Up to `count` choices besides all, of the bytes of one microbatch on all devices of the mesh together. A stage
+    whose residuals can't be made again, or that keeps none, has no other choice. `outline-stages` ran.
+    """
+    loop, by_name = MicrobatchLoop.of(module), functions(module)
+    found = {stage: [(0, 0)] for stage in range(loop.stages)}
+    for op in operations(loop.body):
+        if op.name == "func.call" and kind_and_stage(by_name[callee(op)])[0] == "forward":
+            split = _SplitForward(module, loop, by_name, op)
+            each = split.forward.choices(count)
+            # A forward that vanishes is not done twice.
+            found[kind_and_stage(by_name[callee(op)])[1]] = [each[0], (0, 0)] if split.vanishes else each
+    return found
 
 
 def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
@@ -139,32 +158,61 @@ class _SplitForward:
 
     def split(self, keep: Keep) -> None:
         """Replace the call by calls of what it hands on and keeps, and of what makes the residuals."""
-        name, function = callee(self.old), self.by_name[callee(self.old)]
-        block = body_of(function)
-        ops, returned = operations(block)[:-1], list(terminator(block).operands)
-        given: dict[ir.Value, ir.Value] = dict(zip(block.arguments, self.old.operands, strict=True))
-        uses = [(value, *self._uses(result)) for value, result in zip(returned, self.old.results, strict=True)]
-        residuals = list(dict.fromkeys(value for value, own, _ in uses if own and value not in given))
-        if not residuals:
+        name, given = callee(self.old), dict(self._given)
+        if not self._residuals:
             return
-        handed_on = dict.fromkeys(value for value, _, others in uses if others)
-        if not handed_on and not any(map(has_side_effect, ops)):
-            keep = _INPUTS  # no forward is left that could keep anything
-        again = self._recomputed(keep, ops, residuals, given)
+        handed_on = dict.fromkeys(value for value, _, others in self._values if others)
+        again = self._recomputed(_INPUTS if self.vanishes else keep)
         remade = {result for op in again for result in op.results}
         read = [value for op in again for value in operands_with_captures(op)]
-        kept = [value for value in dict.fromkeys([*residuals, *read]) if value not in remade and value not in given]
-        function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
+        kept = [
+            value for value in dict.fromkeys([*self._residuals, *read]) if value not in remade and value not in given
+        ]
+        self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
-        given |= self._add("forward", name, behind(ops, outputs, effects=True), outputs, given)
-        outputs = [value for value in residuals if value in remade]
+        given |= self._add("forward", name, behind(self._ops, outputs, effects=True), outputs, given)
+        outputs = [value for value in self._residuals if value in remade]
         found = given | self._add("recompute", f"recompute_{self._stage}", again, outputs, given)
-        for value, own, others in uses:
+        for value, own, others in self._values:
             for values, of_these in ((found, own), (given, others)):
                 for op, position in of_these:
                     op.operands[position] = values[value]
         self.old.erase()
-        function.erase()
+        self._function.erase()
+
+    @property
+    def vanishes(self) -> bool:
+        """Whether nobody but the backward needs anything of the forward: it will keep nothing of itself."""
+        return not any(others for _, _, others in self._values) and not any(map(has_side_effect, self._ops))
+
+    @cached_property
+    def forward(self) -> Forward:
+        """The computation of the residuals."""
+        free = [argument for argument, value in self._given.items() if self._is_there(value)]
+        return Forward(self.module, self._ops, self._residuals, free)
+
+    @cached_property
+    def _function(self) -> ir.Operation:
+        return self.by_name[callee(self.old)]
+
+    @cached_property
+    def _ops(self) -> list[ir.Operation]:
+        return operations(body_of(self._function))[:-1]
+
+    @cached_property
+    def _given(self) -> dict[ir.Value, ir.Value]:
+        """What the arguments of the function stand for."""
+        return dict(zip(body_of(self._function).arguments, self.old.operands, strict=True))
+
+    @cached_property
+    def _values(self) -> list[tuple[ir.Value, Uses, Uses]]:
+        """What the function returns, and who uses it: the backward of its own stage, others."""
+        returned = terminator(body_of(self._function)).operands
+        return [(value, *self._uses(result)) for value, result in zip(returned, self.old.results, strict=True)]
+
+    @cached_property
+    def _residuals(self) -> list[ir.Value]:
+        return list(dict.fromkeys(value for value, own, _ in self._values if own and value not in self._given))
 
     @property
     def _stage(self) -> int:
@@ -183,15 +231,8 @@ class _SplitForward:
         kind, stage = kind_and_stage(self.by_name[callee(op)]) if op.name == "func.call" else ("", -1)
         return kind in BACKWARDS and stage == self._stage
 
-    def _recomputed(
-        self,
-        keep: Keep,
-        ops: Sequence[ir.Operation],
-        residuals: Sequence[ir.Value],
-        given: Mapping[ir.Value, ir.Value],
-    ) -> list[ir.Operation]:
-        free = [argument for argument, value in given.items() if self._is_there(value)]
-        again = Forward(self.module, ops, residuals, free).recomputed(keep)
+    def _recomputed(self, keep: Keep) -> list[ir.Operation]:
+        again = self.forward.recomputed(keep)
         effect = next(filter(has_side_effect, again), None)
         if effect is not None:
             raise PassError(

@@ -126,12 +126,13 @@ def _compile_function(
     first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
     executables: Executables = {(name, meshes[0]): first}
     serialized = cache(first.serialize)
+    entry = cache(lambda: _compat.cache_entry(bytecode, devices[0], options))
     can_load, failure = not host_callbacks, None
     for mesh, each in zip(meshes[1:], devices[1:], strict=True):
         loaded = None
         if can_load:
             try:
-                loaded = _load(serialized, bytecode, devices[0], each, options)
+                loaded = _load(serialized, entry(), each, options)
             except jax.errors.JaxRuntimeError as error:
                 can_load = False
                 failure = None if str(error).startswith("UNIMPLEMENTED") else error
@@ -140,13 +141,9 @@ def _compile_function(
 
 
 def _load(
-    serialized: Callable[[], bytes],
-    bytecode: bytes,
-    compiled_for: Sequence[Any],
-    devices: Sequence[Any],
-    options: Mapping[str, Any],
+    serialized: Callable[[], bytes], entry: tuple[str, str] | None, devices: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
     """Load the compiled function for other devices, without compiling it. Raises XLA's error if it can't."""
-    cached = _compat.load_from_cache(bytecode, compiled_for, devices, options)
+    cached = entry and _compat.load_from_cache(entry, devices, options)
     # An executable that is not in the cache was compiled here, so that it can be serialized.
     return cached or _compat.load_executable(serialized(), devices, options)

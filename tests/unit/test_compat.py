@@ -122,9 +122,12 @@ def test_a_program_runs_where_it_was_compiled_and_where_it_was_loaded() -> None:
     here, there = jax.devices()[:2], jax.devices()[2:4]
     executable = _compat.compile_program(SUM.encode(), here, {"xla_cpu_enable_fast_math": False})
     assert run(executable, here) == [0, 2, 4, 6]
-    loaded = _compat.load_from_cache(SUM.encode(), here, there, {"xla_cpu_enable_fast_math": False})
-    assert run(loaded, there) == [0, 2, 4, 6]
-    assert _compat.load_from_cache(SUM.encode(), here, there, {"xla_cpu_enable_fast_math": True}) is None
+    entry = _compat.cache_entry(SUM.encode(), here, {"xla_cpu_enable_fast_math": False})
+    assert entry
+    assert run(_compat.load_from_cache(entry, there, {"xla_cpu_enable_fast_math": False}), there) == [0, 2, 4, 6]
+    other = _compat.cache_entry(SUM.encode(), here, {"xla_cpu_enable_fast_math": True})
+    assert other
+    assert _compat.load_from_cache(other, there, {"xla_cpu_enable_fast_math": True}) is None
     options = _compat.compile_options(here, {})
     assert options.executable_build_options.use_shardy_partitioner
     assert options.num_partitions == 2

@@ -4,6 +4,7 @@ import ast
 import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -313,15 +314,25 @@ def private_names(path: Path) -> list[str]:
 
 def literal_attributes(path: Path) -> list[str]:
     """The attributes of ours that strings spell out; what only documents something may."""
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = nodes_of(path)
+    prose = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     return [
         f"{shown(path)}:{node.lineno}: {name!r} has a name in jaxpp.ir.attributes"
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
         for name in re.findall(r"jaxpp\.\w+", node.value)
         if name in ATTRIBUTES
     ]
+
+
+def nodes_of(path: Path) -> list[ast.AST]:
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+@cache
+def parsed(text: str) -> list[ast.AST]:
+    """All nodes of a module; several tests ask for those of each."""
+    return list(ast.walk(ast.parse(text)))
 
 
 def module_name(path: Path) -> str:
@@ -338,7 +349,7 @@ def imported(name: str, files: Collection[str]) -> str:
 def imports(path: Path) -> list[tuple[int, str]]:
     """Each imported module, or `module.name` of a `from` import, with its line; relative ones keep their dots."""
     found: list[tuple[int, str]] = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             found += [(node.lineno, alias.name) for alias in node.names]
         if isinstance(node, ast.ImportFrom):

@@ -3,7 +3,7 @@
 
 // CHECK: keep_invalid.mlir:[[# @LINE + 6]]:10: error: keep names stage 2; the stages are 0 to 1
 
-// CHOICE: pass 'split-forward': keep is 'half', expected 'inputs', 'selective' or a share of a forward's FLOPs from 0 to 1, for all stages or as STAGE:KEEP
+// CHOICE: pass 'split-forward': keep is 'half', expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B', for all stages or as STAGE:KEEP
 func.func public @main(%w: tensor<4x2xf32>, %v: tensor<4x2xf32>, %w1: tensor<8x8xf32>, %x: tensor<2x8x4xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zeros = stablehlo.constant dense<0.0> : tensor<8x8xf32>

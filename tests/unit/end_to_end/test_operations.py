@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from unit.end_to_end.compare import assert_same, batch, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -78,6 +78,26 @@ def test_residuals_that_are_made_again_or_go_to_the_host(change: Callable[..., A
     step, arguments, expected = step_with(lambda residuals: counts.append(len(residuals)), schedule)
     assert_same(step(*arguments), expected)
     assert len(counts) == 12
+
+
+def test_residuals_of_a_stage_without_a_forward() -> None:
+    """Under `jax.grad` nobody needs the last forward: all of it is in the recompute, which reads the stage's input."""
+    found: dict[tuple[int, int], list[np.ndarray]] = {}
+
+    def keep(task: jaxpp.Task, residuals: list[jax.Array]) -> None:
+        found[task.stage, task.microbatch] = [np.array(each) for each in residuals]
+
+    def gradients(params: Any, data: Any) -> Any:
+        return jaxpp.treduce(partial(jax.grad(loss), params), data, schedule=schedule, operation=jaxpp.Add)
+
+    schedule = schedules.insert(schedules.recompute(ONE_F_ONE_B), LOG, 2, after="forward")
+    params, data = weights(3), batch(4)
+    step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=make_mesh(3), operations={"log": keep})
+    assert_same(step(params, data), jax.jit(gradients)(params, data))
+    for microbatch in range(4):
+        x = jnp.tanh(jnp.tanh(data["x"][microbatch] @ params[0]) @ params[1])
+        (only,) = found[2, microbatch]
+        np.testing.assert_allclose(only, x, atol=1e-5)
 
 
 def test_a_jitted_function_runs_on_the_devices_of_its_mesh() -> None:

@@ -1,6 +1,7 @@
 """What a recompute keeps is the user's choice, and the numbers are those of a step that keeps everything."""
 
 import doctest
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -150,13 +151,27 @@ def test_a_stage_that_is_not_there() -> None:
         lowered.program()
 
 
-def test_a_stage_that_is_offloaded() -> None:
-    schedule = schedules.offload(schedules.make("1f1b", meshes=2, microbatches=4), 0)
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(2), recompute="selective")
-    with pytest.raises(PassError, match="stage 0 cannot be recomputed: its activations are offloaded"):
-        step.lower(weights(2), batch(4)).program()
+def test_what_it_reads_is_offloaded() -> None:
+    """Fewer bytes are on the devices than with a recompute alone, and on the host than with an offload alone."""
+    keep, plain = "selective", schedules.make("gpipe", meshes=3, microbatches=6)
+    arguments = (transformer.state(3), transformer.batch(6))
+    moving = partial(transformer.train_step, schedule=schedules.offload(plain, 0, 1))
+    check(moving, arguments, make_mesh(3), recompute=keep)
+    both, again, moved = (
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), recompute=each).lower(*arguments).program()
+        for step, each in (
+            (moving, keep),
+            (partial(transformer.train_step, schedule=plain), keep),
+            (moving, None),
+        )
+    )
+    assert both.peak_bytes[1] < again.peak_bytes[1]
+    hosts = [re.findall(r"peak_host_bytes = ([0-9]+)", each.as_text()) for each in (both, moved)]
+    assert int(hosts[0][-1]) < int(hosts[1][-1])
+    activations = [re.findall(r"peak_activations = ([0-9]+)", each.as_text()) for each in (both, again)]
+    assert activations[0] == activations[1]
 
 
 def test_a_choice_that_there_is_not() -> None:
-    with pytest.raises(ValueError, match="recompute is 'all', expected 'inputs', 'selective' or a share"):
+    with pytest.raises(ValueError, match="recompute is 'all', expected 'inputs', 'selective', a share"):
         jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), recompute="all")

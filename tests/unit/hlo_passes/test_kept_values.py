@@ -7,7 +7,7 @@ import pytest
 
 from jaxpp.hlo_passes.stages.kept_values import Keep, keep_text, parse_keep
 
-EXPECTED = "expected 'inputs', 'selective' or a share of a forward's FLOPs from 0 to 1"
+EXPECTED = "expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B'"
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ EXPECTED = "expected 'inputs', 'selective' or a share of a forward's FLOPs from 
         ("selective", "selective", {None: Keep()}),
         (0.05, "0.05", {None: Keep(budget=0.05)}),
         (1, "1", {None: Keep(budget=1.0)}),
+        ("4096B", "4096B", {None: Keep(size=4096)}),
         ({0: "inputs", 3: 0.5}, "0:inputs 3:0.5", {0: Keep(inputs=True), 3: Keep(budget=0.5)}),
     ],
 )

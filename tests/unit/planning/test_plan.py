@@ -149,10 +149,10 @@ def test_a_memory_limit_counts_temporaries(compiled: Any) -> None:
     assert account < most
     limit = (account + most) // 2
     lowered = absent(memory_limit=limit).lower(*ARGUMENTS)
-    assert lowered.program().kept_less == {"recompute": "", "offload": ""}
+    assert not any(lowered.program().kept_less.values())
     found = lowered.compile().plan
     assert max(found.peak_bytes) <= limit
-    assert lowered.program().kept_less["recompute"]
+    assert any(lowered.program().kept_less.values())
     with pytest.raises(ProgramError, match=r"mesh \d needs at least [\d,]+ bytes"):
         absent(memory_limit=1000).lower(*ARGUMENTS).compile()
 

@@ -1,0 +1,229 @@
+"""What each stage does to keep less, so that every mesh is within its limit and the step takes the least time."""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+Choice = Mapping[int, "Way"]
+"""The way of each stage."""
+
+_MOST_PRODUCTS = 300
+"""As many combinations of what the groups may do are all simulated; of more, one group is changed at a time."""
+_MOST_MIXED = 4096
+"""As many combinations of the stages of one group are compared; with many stages, of fewer levels each."""
+_MOST_WRONG = 8
+"""How often a combination may turn out to need more than was reckoned, before only proven ones are taken."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a stage does to keep less.
+
+    Attributes:
+        level: how much it does again: 0 is nothing; the number of a choice of bytes and FLOPs.
+        offload: whether what it keeps waits in the memory of the host.
+    """
+
+    level: int = 0
+    offload: bool = False
+
+
+@dataclass(frozen=True)
+class Search:
+    """The search for the way of each stage.
+
+    A group is a set of meshes whose memory depends on the same stages: mostly one mesh. Its stages go on to more
+    recomputation one step at a time, where it costs the fewest FLOPs for a byte. How far they must go is found by
+    halving, for all groups at once, with offload and without. The stages of one group may also differ: this is the
+    knapsack of AdaPipe (Sun et al., ASPLOS 2024), over combinations whose memory is reckoned as a sum over stages.
+    What fits is then compared by the time of the step. For one stage per group that is the best choice of all, if more
+    recomputation never needs more memory.
+
+    Attributes:
+        groups: of each group its meshes and its stages.
+        levels: for each stage what a recompute may keep: (bytes, FLOPs), the bytes falling, the FLOPs rising.
+        fixed: the stages that the schedule moves or recomputes already: they do nothing else.
+        limits: of each mesh, in bytes.
+        peaks: the bytes that each mesh needs. It takes long.
+        time: of the step, and where that is the same, of its tasks.
+    """
+
+    groups: Sequence[tuple[Sequence[int], Sequence[int]]]
+    levels: Mapping[int, Sequence[tuple[int, int]]]
+    fixed: Collection[int]
+    limits: Sequence[int]
+    peaks: Callable[[Choice], Sequence[int]]
+    time: Callable[[Choice], tuple[float, float]]
+
+    def run(self) -> Choice | None:
+        """The choice that takes the least time; None if some mesh is above its limit whatever is chosen."""
+        again, moved = ([self._ladder(stages, offload) for _, stages in self.groups] for offload in (False, True))
+        least, least_moved = self._least(again), None
+        options: list[list[Choice]] = []
+        for number, ladder in enumerate(again):
+            found = [] if (at := least[number]) is None else [ladder[at]]
+            if at != 0:
+                least_moved = least_moved or self._least(moved)
+                if (first := least_moved[number]) is not None:
+                    found += moved[number][first:]
+            options.append(found)
+        if not all(options):
+            return None
+        return self._best(options, [number for number, at in enumerate(least) if at != 0])
+
+    def _best(self, proven: Sequence[Sequence[Choice]], tight: Collection[int]) -> Choice:
+        """The fastest combination of what is proven to fit, and of what is reckoned to, if it does."""
+        options = [list(each) for each in proven]
+        several = [number for number in tight if len(self.groups[number][1]) > 1]
+        reckoning = _Reckoning.of(self, several)
+        for _ in range(_MOST_WRONG):
+            for number in several:
+                options[number] = [*proven[number], *reckoning.mixed(number)]
+            best = self._fastest(options)
+            fit = self._fit([best])
+            if all(fit):
+                return best
+            reckoning.wrong += [
+                {stage: best[stage] for stage in stages}
+                for (_, stages), fits in zip(self.groups, fit, strict=True)
+                if not fits
+            ]
+        return self._joined([each[0] for each in proven])
+
+    def _ladder(self, stages: Sequence[int], offload: bool) -> list[Choice]:
+        """The choices of a group, from nothing done again to all of it."""
+        at = dict.fromkeys(stages, 0)
+        found: list[Choice] = []
+        while True:
+            found.append({stage: Way(level, offload and stage not in self.fixed) for stage, level in at.items()})
+            ahead = [stage for stage in stages if at[stage] + 1 < len(self.levels[stage]) and stage not in self.fixed]
+            if not ahead:
+                return found
+            at[min(ahead, key=lambda stage: self._price(stage, at[stage]))] += 1
+
+    def _price(self, stage: int, level: int) -> float:
+        """The FLOPs for each byte less, from one level to the next."""
+        (size, flops), (less, more) = self.levels[stage][level : level + 2]
+        return (more - flops) / max(size - less, 1)
+
+    def _least(self, ladders: Sequence[Sequence[Choice]]) -> list[int | None]:
+        """For each group the first choice of its ladder that fits; None if not even the last one does."""
+        low, high = [-1] * len(ladders), [len(ladder) - 1 for ladder in ladders]
+        last = self._fit([ladder[-1] for ladder in ladders])
+        middle = [0] * len(ladders)  # nothing is asked first: it is what most groups need
+        while any(high[n] - low[n] > 1 for n, fits in enumerate(last) if fits):
+            fit = self._fit([ladder[at] for ladder, at in zip(ladders, middle, strict=True)])
+            for n, fits in enumerate(fit):
+                low[n], high[n] = (low[n], min(high[n], middle[n])) if fits else (max(low[n], middle[n]), high[n])
+            middle = [max(0, (one + other) // 2) for one, other in zip(low, high, strict=True)]
+        return [at if fits else None for at, fits in zip(high, last, strict=True)]
+
+    def _fit(self, choices: Sequence[Choice]) -> list[bool]:
+        peaks = self.peaks(self._joined(choices))
+        return [all(peaks[mesh] <= self.limits[mesh] for mesh in meshes) for meshes, _ in self.groups]
+
+    def _fastest(self, options: Sequence[Sequence[Choice]]) -> Choice:
+        """The combination of one option of each group that takes the least time."""
+        if math.prod(map(len, options)) <= _MOST_PRODUCTS:
+            return min(map(self._joined, product(*options)), key=self.time)
+        best = [0] * len(options)
+        least = self.time(self._joined([each[0] for each in options]))
+        changed = True
+        while changed:
+            changed = False
+            for n, each in enumerate(options):
+                for at in range(len(each)):
+                    tried = [*best[:n], at, *best[n + 1 :]]
+                    took = self.time(self._joined([options[m][number] for m, number in enumerate(tried)]))
+                    if took < least:
+                        best, least, changed = tried, took, True
+        return self._joined([options[n][number] for n, number in enumerate(best)])
+
+    def _joined(self, choices: Sequence[Choice]) -> Choice:
+        return {stage: way for choice in choices for stage, way in choice.items()}
+
+
+@dataclass
+class _Reckoning:
+    """The memory of each mesh as a sum over its stages, each in proportion to the bytes that a stage keeps.
+
+    A peak is the most of several moments, so that it is at most what lies on the line between all and the least.
+    """
+
+    search: Search
+    nothing: Sequence[int]
+    slopes: dict[tuple[int, bool], list[float]] = field(default_factory=dict[tuple[int, bool], list[float]])
+    """Of each (stage, offloaded) the bytes of each mesh for a byte that the stage keeps."""
+    moved: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """Of each stage what the meshes need less if it is offloaded."""
+    wrong: list[Choice] = field(default_factory=list[Choice])
+    """What turned out not to fit; nor does what does less again."""
+
+    @classmethod
+    def of(cls, search: Search, numbers: Sequence[int]) -> "_Reckoning":
+        """Measure the stages of these groups, one of each group at a time."""
+        nothing: dict[int, Way] = {stage: Way() for _, stages in search.groups for stage in stages}
+        made = cls(search, search.peaks(nothing))
+        groups = [search.groups[number][1] for number in numbers]
+        for position in range(max(map(len, groups), default=0)):
+            stages = [each[position] for each in groups if position < len(each)]
+            stages = [stage for stage in stages if stage not in search.fixed]
+            last = {stage: len(search.levels[stage]) - 1 for stage in stages}
+            again = search.peaks(nothing | {stage: Way(last[stage]) for stage in stages})
+            kept = search.peaks(nothing | {stage: Way(0, True) for stage in stages})
+            both = search.peaks(nothing | {stage: Way(last[stage], True) for stage in stages})
+            for stage in stages:
+                span = max(search.levels[stage][0][0] - search.levels[stage][-1][0], 1)
+                for offload, most, less in ((False, made.nothing, again), (True, kept, both)):
+                    made.slopes[stage, offload] = [(a - b) / span for a, b in zip(most, less, strict=True)]
+                made.moved[stage] = [a - b for a, b in zip(made.nothing, kept, strict=True)]
+        return made
+
+    def mixed(self, number: int) -> list[Choice]:
+        """The combinations of ways that fit into the meshes of a group, and none of which another one is better."""
+        meshes, stages = self.search.groups[number]
+        most = max(2, int(_MOST_MIXED ** (1 / len(stages))) // 2)
+        found: dict[tuple[bool, ...], list[tuple[float, float, Choice]]] = {}
+        for ways in product(*(self._ways(stage, most) for stage in stages)):
+            choice = dict(zip(stages, ways, strict=True))
+            fits = all(self._peak(mesh, choice) <= self.search.limits[mesh] for mesh in meshes)
+            if fits and not any(_does_less(choice, wrong) for wrong in self.wrong):
+                levels = {stage: self.search.levels[stage][way.level] for stage, way in choice.items()}
+                flops = sum(flops for _, flops in levels.values())
+                copied = sum(size for stage, (size, _) in levels.items() if choice[stage].offload)
+                found.setdefault(tuple(way.offload for way in ways), []).append((flops, copied, choice))
+        return [choice for each in found.values() for choice in _undominated(each)]
+
+    def _ways(self, stage: int, most: int) -> Iterator[Way]:
+        if stage in self.search.fixed:
+            yield Way()
+            return
+        last = len(self.search.levels[stage]) - 1
+        count = min(most, last + 1)
+        for level in sorted({round(n * last / max(count - 1, 1)) for n in range(count)}):
+            yield Way(level)
+            yield Way(level, True)
+
+    def _peak(self, mesh: int, choice: Choice) -> float:
+        peak = float(self.nothing[mesh])
+        for stage, way in choice.items():
+            if stage in self.moved:
+                less = self.search.levels[stage][0][0] - self.search.levels[stage][way.level][0]
+                peak -= self.slopes[stage, way.offload][mesh] * less + (self.moved[stage][mesh] if way.offload else 0)
+        return peak
+
+
+def _does_less(one: Choice, other: Choice) -> bool:
+    """Whether each stage does no more to keep less."""
+    pairs = [(way, other[stage]) for stage, way in one.items() if stage in other]
+    return bool(pairs) and all(a.level <= b.level and a.offload <= b.offload for a, b in pairs)
+
+
+def _undominated(found: list[tuple[float, float, Choice]]) -> Iterator[Choice]:
+    """Those of which none has both fewer FLOPs and fewer bytes to copy."""
+    fewest = float("inf")
+    for _, copied, choice in sorted(found, key=lambda each: each[:2]):
+        if copied < fewest:
+            yield choice
+            fewest = copied
