@@ -41,6 +41,7 @@ from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.given import resolve
+from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.layers import rows_of_layers
@@ -49,6 +50,8 @@ from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.named import (
     GIS,
+    POF,
+    POH,
     BitPipe,
     BPipe,
     Chimera,
@@ -72,11 +75,11 @@ from jaxpp.schedules.named import (
     ZeroBubbleH2,
     ZeroBubbleV,
 )
-from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.order import merged_numbers, merged_order, start_times, unit_cost
 from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
-from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
+from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Tuned, search, tune
 from jaxpp.schedules.simulate import simulate
@@ -87,6 +90,8 @@ from_csv = Schedule.from_csv
 
 __all__ = [
     "GIS",
+    "POF",
+    "POH",
     "B",
     "BPipe",
     "BaseSchedule",
@@ -143,6 +148,7 @@ __all__ = [
     "gpipe",
     "insert",
     "make",
+    "merged_numbers",
     "merged_order",
     "names",
     "offload",
