@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help install train test quick lint types unit optimized lit coverage docs format clean
+.PHONY: help install train test quick lint types unit optimized hardware lit coverage docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -45,10 +45,15 @@ types: $(STAMP) ## pyright, strict
 	$(BIN)/basedpyright
 
 unit: $(STAMP) ## Unit tests, and the lit tests in the same process
-	$(PYTEST)
+	$(PYTEST) --ignore=tests/hardware
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
+
+hardware: ## Compile for TPUs and GPUs that are not here; installs their compilers, 1.5 GB, into .venv-hardware
+	$(MAKE) install VENV=.venv-hardware
+	.venv-hardware/bin/pip install --editable '.[tpu-plan,gpu-plan]'
+	XLA_FLAGS= .venv-hardware/bin/python -m pytest tests/hardware  # libtpu refuses flags of XLA that it lacks
 
 lit: $(STAMP) ## The lit tests once more, by stock lit
 	$(BIN)/lit -sv -j$(JOBS) tests/lit

@@ -24,23 +24,56 @@ def matrix_flops(bytecode: bytes) -> int:
         return counter.inside(main.operation)
 
 
+def product_flops(bytecode: bytes, *, loops_once: bool = False) -> dict[str, int]:
+    """The FLOPs of `matrix_flops` by the element type of what is multiplied, as MLIR spells it.
+
+    loops_once: counts the body of a loop once, as XLA's cost analysis does.
+    """
+    with _compat.make_context():
+        module = ir.Module.parse(bytecode)
+        main = next(op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
+        counted = {
+            element: FlopCounter(module, products_only=True, element=element, loops_once=loops_once)
+            for element in _multiplied(module)
+        }
+        return {element: counter.inside(main.operation) for element, counter in counted.items()}
+
+
+def _multiplied(module: ir.Module) -> list[str]:
+    """The element types that products of a module multiply."""
+    found: set[str] = set()
+
+    def look(op: ir.Operation) -> ir.WalkResult:
+        if op.name in ("stablehlo.dot_general", "stablehlo.convolution"):
+            found.add(_element(op))
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(look)
+    return sorted(found)
+
+
 class FlopCounter:
     """Counts the FLOPs of operations of a module, on all devices of the mesh together.
 
     A matrix product takes two for each multiplication. Unless `products_only`, any other operation takes one for each
     element of its largest operand or result: elementwise ones, reductions, sorts; those that only move or name elements
     (reshapes, slices, broadcasts, constants) take none.
+
+    element: products of other element types take none.
+    loops_once: a loop counts as if it ran once.
     """
 
-    def __init__(self, module: ir.Module, *, products_only: bool = False) -> None:
+    def __init__(
+        self, module: ir.Module, *, products_only: bool = False, element: str = "", loops_once: bool = False
+    ) -> None:
         every = [op.operation for op in module.body.operations if "sym_name" in op.attributes]
         self._tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in every}
         self._products_only = products_only
         self._known: dict[str, int] = {}
         self._counters: Mapping[str, Callable[[ir.Operation], int]] = {
-            "stablehlo.dot_general": _dot,
-            "stablehlo.convolution": _convolution,
-            "stablehlo.while": lambda op: _trips(op) * self._region(op.regions[1]),
+            "stablehlo.dot_general": lambda op: 0 if element not in ("", _element(op)) else _dot(op),
+            "stablehlo.convolution": lambda op: 0 if element not in ("", _element(op)) else _convolution(op),
+            "stablehlo.while": lambda op: (1 if loops_once else _trips(op)) * self._region(op.regions[1]),
             "stablehlo.case": lambda op: max(map(self._region, op.regions)),
             "stablehlo.if": lambda op: max(map(self._region, op.regions)),
             "func.call": lambda op: self._function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value),
@@ -101,6 +134,10 @@ def _elements(value: ir.Value) -> int:
 
 def _shape(value: ir.Value) -> list[int]:
     return list(ir.RankedTensorType(value.type).shape)
+
+
+def _element(op: ir.Operation) -> str:
+    return str(ir.RankedTensorType(op.operands[0].type).element_type)
 
 
 def _dot(op: ir.Operation) -> int:

@@ -87,7 +87,7 @@ def closed_over_as_arguments(jaxpr: Any) -> tuple[Any, list[Any]]:
     return ClosedJaxpr(partial_eval.convert_constvars_jaxpr(jaxpr.jaxpr), ()), list(jaxpr.consts)
 
 
-def _jaxlib() -> Any:
+def jaxlib_extension() -> Any:
     """JAX's C++ extension."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]  # no stub
 
@@ -118,7 +118,7 @@ def compile_program(
                 np.array(devices, dtype=object),
                 compile_options(devices, compiler_options),
                 list(host_callbacks),
-                _jaxlib().DeviceList(tuple(devices)),
+                jaxlib_extension().DeviceList(tuple(devices)),
             )
 
 
@@ -141,7 +141,7 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
 def load_executable(serialized: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
     """A `LoadedExecutable` that was compiled for other devices, for `devices`."""
     options = compile_options(devices, compiler_options)
-    return devices[0].client.deserialize_executable(serialized, _jaxlib().DeviceList(tuple(devices)), options)
+    return devices[0].client.deserialize_executable(serialized, jaxlib_extension().DeviceList(tuple(devices)), options)
 
 
 def cache_entry(bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -167,7 +167,7 @@ def load_from_cache(entry: tuple[str, str], devices: Sequence[Any], compiler_opt
     from jax._src import compiler
 
     options = compile_options(devices, compiler_options)
-    arguments = *entry, options, devices[0].client, _jaxlib().DeviceList(tuple(devices))
+    arguments = *entry, options, devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
     new = "host_callbacks" in inspect.signature(compiler._cache_read).parameters  # in 0.12.0.1
     return compiler._cache_read(*arguments, *[()] * new)[0]
 
@@ -206,14 +206,14 @@ def shards(array: Any) -> Sequence[Any]:
 
 def copy_arguments(shardings: Sequence[Any], always: bool = False) -> tuple[list[Any], list[Any], list[Any]]:
     """The last three arguments of `copy_function()` for a batch whose arrays go to `shardings`."""
-    semantics = _jaxlib().ArrayCopySemantics
+    semantics = jaxlib_extension().ArrayCopySemantics
     devices = [sharding._internal_device_list for sharding in shardings]
     return devices, list(shardings), [semantics.ALWAYS_COPY if always else semantics.REUSE_INPUT] * len(devices)
 
 
 def copy_function() -> Any:
     """Copies a batch of arrays, shard by shard, to other devices, asynchronously: 3.5 us for one."""
-    return _jaxlib().batched_copy_array_to_devices_with_sharding
+    return jaxlib_extension().batched_copy_array_to_devices_with_sharding
 
 
 def to_device(array: Any, sharding: Any) -> Any:

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 from jaxpp._compat import key_implementation, weakly_typed
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import Host, MpmdMesh
+from jaxpp.planning.backend import PlanBackend
+from jaxpp.planning.target import target_of
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event, Executable, Program, load, trace_step
 from jaxpp.runtime.processes import job
@@ -73,10 +75,12 @@ class Backend(Host, Protocol):
 
 
 def backend_of(mesh: MpmdMesh) -> Backend:
-    """Who runs steps on `mesh`."""
-    if mesh.backend is None:
-        return LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
-    return cast("Backend", mesh.backend)
+    """Who compiles steps for `mesh`, and runs them if its devices are here."""
+    if mesh.backend is not None:
+        return cast("Backend", mesh.backend)
+    if not mesh.is_present:
+        return PlanBackend(target_of(mesh.jax_mesh))
+    return LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
 
 
 @dataclass(frozen=True)

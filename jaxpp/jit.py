@@ -18,6 +18,8 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
+from jaxpp.planning.backend import cannot_run
+from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.step import CompiledStep, LoweredStep
@@ -206,6 +208,8 @@ class MpmdFunction:
                     "a step of mpmd_jit_with_loop was called inside jax.jit, jax.grad or another transformation; "
                     "it runs programs on several meshes, and must be called from outside"
                 )
+            if not self._mesh.is_present:
+                raise cannot_run(target_of(self._mesh.jax_mesh).name)
             compiled = self._compiled[key] = self.lower(*args, **kwargs).compile()
         return compiled.run(leaves)
 

@@ -17,6 +17,7 @@ from jaxpp.lowering import (
     treduce,
     treduce_i,
 )
+from jaxpp.planning import Plan, PlanError, target
 from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
 from jaxpp.schedules import (
@@ -75,6 +76,8 @@ __all__ = [
     "MpmdSharding",
     "Op",
     "PassError",
+    "Plan",
+    "PlanError",
     "ScheduleError",
     "Seq1F1B",
     "Std1F1B",
@@ -97,6 +100,7 @@ __all__ = [
     "place_with",
     "rows_of_layers",
     "spmd_to_mpmd_reshard",
+    "target",
     "treduce",
     "treduce_i",
 ]

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -12,11 +12,14 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
+from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir import attributes as at
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
@@ -35,10 +38,12 @@ class ProgramModule:
     kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
         "recompute", `stages` of `move-residuals` under "offload", and under "evict" the stages of which residuals wait
         on another mesh.
+    schedule: the schedule of its tasks, as a grid; empty of a module that was read.
     """
 
     module: ir.Module
     kept_less: Mapping[str, str] = field(default_factory=dict[str, str])
+    schedule: str = ""
 
     def __repr__(self) -> str:
         functions = [op for op in self.module.body.operations if op.operation.name == "func.func"]
@@ -92,13 +97,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
     text = _schedule_text(module, schedule, mesh.mpmd_dim)
-    kept_less = {"recompute": options.get("recompute", ""), "offload": "", "evict": ""}
-    if options.get("memory_limit") and not options.get("recompute"):
-        fitted = fit(module, text, mesh.mpmd_dim, options)
-        text, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
-    passes = mpmd(text, mesh.mpmd_dim, **options)
-    with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
-        run_passes(module, passes, [_PassProgress(progress), *([dump] if dump else [])])
+    program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [])
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
         raise PassError(
@@ -109,7 +108,32 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     _check_stacks(lowered.stacks, module)
     if dump:
         dump.program(module)
-    return ProgramModule(module, kept_less)
+    return program
+
+
+def rewritten(
+    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], observers: Sequence[Observer] = ()
+) -> ProgramModule:
+    """The program of a lowered module, which is rewritten in place.
+
+    Args:
+        module: as lowering makes it.
+        schedule: the text of one for a loop that names none; empty for others.
+        meshes: how many there are.
+        options: of the passes, by keyword.
+        observers: of the passes.
+
+    Raises:
+        PassError: the marks, the loop or the schedule don't fit together.
+    """
+    kept_less = {"recompute": options.get("recompute", ""), "offload": "", "evict": ""}
+    if options.get("memory_limit") and not options.get("recompute"):
+        fitted = fit(module, schedule, meshes, options)
+        schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
+    passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
+    with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:
+        run_passes(module, passes, [_PassProgress(progress), tasks, *observers])
+    return ProgramModule(module, kept_less, tasks.schedule)
 
 
 def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
@@ -134,6 +158,20 @@ def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) ->
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:
         raise PassError(str(error), location=location_of_the_loop(module)) from error
+
+
+class TasksSeen:
+    """An observer of the passes that keeps the schedule as it is when the loop is unrolled, with what passes added."""
+
+    schedule = ""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Read the schedule before the pass that unrolls the loop."""
+        if isinstance(step, UnrollMicrobatches):
+            self.schedule = MicrobatchLoop.of(module).schedule
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing; every observer of passes has this method."""
 
 
 class _PassProgress:

@@ -15,6 +15,9 @@ from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
 from jaxpp.memory_limit import Compiled
+from jaxpp.planning.backend import PlannedProgram
+from jaxpp.planning.plan import Plan
+from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, Schedule, rewrite
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -92,6 +95,8 @@ class LoweredStep:
         made = CompiledStep(self._lowered, executable, program.rows_sent_bytes)
         if not limits:
             return made, None
+        if isinstance(executable, PlannedProgram):  # it knows of padding and code, too
+            return made, Compiled(limits, program.peak_bytes, made.plan.peak_bytes)
         return made, Compiled(
             limits, program.peak_bytes, [each and each.peak_memory_in_bytes for each in made.memory_analysis()]
         )
@@ -148,8 +153,21 @@ class CompiledStep:
         results, events = self.executable.trace(self._leaves(args, kwargs))
         return jax.tree.unflatten(self._lowered.out_tree, results), events
 
+    @property
+    def plan(self) -> Plan:
+        """What a step takes on the devices of a `jaxpp.target`, which can't run it.
+
+        Raises:
+            PlanError: the devices are here: `trace` measures a step.
+        """
+        if not isinstance(self.executable, PlannedProgram):
+            raise PlanError("the devices of this step are here: `trace` measures it; a plan is of a `jaxpp.target`")
+        return self.executable.plan
+
     def costs(self, *steps: Sequence[Event], unit: str = "ms") -> schedules.Costs:
         """What the tasks and hops of traced steps cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
+
+        Of a step that can't run, without traced steps, those of its plan, in milliseconds.
 
         Args:
             steps: the events of each, from `trace`.
@@ -160,6 +178,8 @@ class CompiledStep:
         Raises:
             ValueError: no task of a stage is among the events.
         """
+        if isinstance(self.executable, PlannedProgram) and not steps:
+            return self.plan.costs()
         return measured_costs(self.executable.program, *steps, unit=unit)
 
     def _leaves(self, args: Any, kwargs: Any) -> list[Any]:

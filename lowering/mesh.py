@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from jaxpp._absent import is_present
 from jaxpp._compat import cpu_devices
 
 
@@ -156,6 +157,11 @@ class MpmdMesh:
         if device.platform == "gpu":
             return ("rocm" if "rocm" in device.client.platform_version else "cuda",)
         return (str(device.platform),)
+
+    @property
+    def is_present(self) -> bool:
+        """Whether programs can run on it: its devices are JAX's, or a backend's, and not those of a `jaxpp.target`."""
+        return self.backend is not None or all(map(is_present, {mesh.devices.flat[0] for mesh in self.unstack}))
 
     @property
     def device_kind(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send, TaskName
 from jaxpp.ir.tensors import TensorSpec
-from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.compiling import FunctionStats, Stats
 from jaxpp.runtime.execution.route import route_of
 
 ADDED = ("flops", "transcendentals", "bytes accessed", "optimal_seconds")
@@ -44,9 +44,19 @@ class MemoryStats:
 def memory_analysis(program: Program, stats: Stats) -> tuple[MemoryStats | None, ...]:
     """The memory of each mesh; None of one that only other processes run."""
     return tuple(
-        _BufferWalk(program, mesh, stats).analysed() if _knows(program, mesh, stats) else None
-        for mesh in range(program.meshes)
+        memory_of(program, mesh, stats) if _knows(program, mesh, stats) else None for mesh in range(program.meshes)
     )
+
+
+def memory_of(program: Program, mesh: int, stats: Stats) -> MemoryStats:
+    """The memory of one mesh, of whose functions `stats` knows all."""
+    return _BufferWalk(program, mesh, stats).analysed()
+
+
+def host_bytes(program: Program, mesh: int) -> int:
+    """The most that a step needs of the memory of the host at once, for each device of a mesh."""
+    stats = dict.fromkeys(calls(program, mesh), FunctionStats(0, 0, {}))
+    return _BufferWalk(program, mesh, stats, on_host=True).analysed().peak_memory_in_bytes
 
 
 def cost_analysis(program: Program, stats: Stats) -> tuple[dict[str, float] | None, ...]:
@@ -144,7 +154,7 @@ def _knows(program: Program, mesh: int, stats: Stats) -> bool:
 
 
 class _BufferWalk:
-    """Follows the buffers of one device of a mesh through a step.
+    """Follows the buffers of one device of a mesh through a step, those in its memory or those in that of its host.
 
     A buffer is named by the register that had it first: a result that takes the buffer of an operand has that name.
 
@@ -153,8 +163,8 @@ class _BufferWalk:
     total: the sum of these bytes.
     """
 
-    def __init__(self, program: Program, mesh: int, stats: Stats) -> None:
-        self.program, self.mesh, self.stats = program, mesh, stats
+    def __init__(self, program: Program, mesh: int, stats: Stats, on_host: bool = False) -> None:
+        self.program, self.mesh, self.stats, self.on_host = program, mesh, stats, on_host
         self.buffers: dict[int, int] = {}
         self.live: dict[int, int] = {}
         self.total = 0
@@ -185,7 +195,7 @@ class _BufferWalk:
         )
 
     def _size(self, register: int) -> int:
-        return self.program.shard_bytes(self.mesh, self.program.registers[self.mesh][register])[0]
+        return self.program.shard_bytes(self.mesh, self.program.registers[self.mesh][register])[self.on_host]
 
     def _make(self, register: int) -> None:
         self.buffers[register] = register

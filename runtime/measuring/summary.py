@@ -1,7 +1,7 @@
 """`summary`: a program as a table that people read, a row for each mesh."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import cache
 
 from jaxpp.ir.flops import matrix_flops
@@ -16,7 +16,7 @@ from jaxpp.runtime.measuring.analysis import (
     sent_bytes,
     stages,
 )
-from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text
+from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text, table
 
 _COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
 _NOTE = (
@@ -97,7 +97,7 @@ def summary(
     if own:
         counts = ", ".join(f"{kind} {_plural(count, 'time')}" for kind, count in sorted(own.items()))
         notes.append(f"Functions of your own, called by one step: {counts}.")
-    return "\n".join([f"{title(program, name)} ({device})", "", *_table(rows), "", *notes])
+    return "\n".join([f"{title(program, name)} ({device})", "", *table(_COLUMNS, rows, total=True), "", *notes])
 
 
 def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
@@ -109,13 +109,6 @@ def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
         [each.peak_memory_in_bytes for each in known],
     )
     return tuple(bytes_text(max(column)) if column else "-" for column in columns)
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table with columns flush right. A rule separates the last row, the total, from the others."""
-    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
-    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (_COLUMNS, *rows)]
-    return [*lines[:-1], "-" * len(lines[0]), lines[-1]]
 
 
 def _plural(count: int, word: str, ending: str = "s") -> str:

@@ -1,4 +1,4 @@
-"""Numbers as people read them: `30.4 GiB`, `3.81 TFLOP`, `174 B`."""
+"""Numbers as people read them, `30.4 GiB`, `3.81 TFLOP`, `174 B`, and tables of them."""
 
 from collections.abc import Sequence
 
@@ -16,6 +16,21 @@ def flops_text(count: float) -> str:
 def count_text(count: float) -> str:
     """Format a count in thousands, millions or billions (10^9), as in names of models: `1.24 k`, `7.00 M`, `174 B`."""
     return _scaled(count, 1000, ("", "k", "M", "B", "T")).rstrip()
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], total: bool = False) -> list[str]:
+    """The lines of a table with columns flush right. A rule separates the last row, if it is the total."""
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    lines = ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in (columns, *rows)]
+    return [*lines[:-1], "-" * len(lines[0]), lines[-1]] if total else lines
+
+
+def time_text(seconds: float) -> str:
+    """Format a time: `1.25 s`, `6.60 ms`, `12.0 us`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} us"
 
 
 def _scaled(value: float, base: int, units: Sequence[str]) -> str:

@@ -182,6 +182,10 @@ def test_numbers_go_to_a_device_and_back_whatever_the_guard_says() -> None:
     assert array.sharding == sharding
 
 
+def test_jaxlib_extension() -> None:
+    assert isinstance(jax.devices()[0].client, _compat.jaxlib_extension().Client)
+
+
 def test_cpu_devices_share_few_clients() -> None:
     before = set(map(id, jax.devices()))
     found = {count: _compat.cpu_devices(count) for count in range(1, 18)}

@@ -20,7 +20,7 @@ ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py"))
 
 # Arrows point down. `_compat`, the files that it stands on, and `_system` are files of the room `jaxpp` with arrows of
 # their own; every room may import `_system`. A room within a room is open to whoever may import the outer one.
-BASEMENT = {"_compat": "_compat", "_versions": "_compat", "_xla": "_compat", "_system": "_system"}
+BASEMENT = {"_compat": "_compat", "_versions": "_compat", "_xla": "_compat", "_absent": "_compat", "_system": "_system"}
 MAY_IMPORT = {
     "_system": set[str](),
     "schedules": set[str](),

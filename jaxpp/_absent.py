@@ -1,0 +1,65 @@
+"""Devices that are not here: `_compat.py` for what can be compiled for, and can't run."""
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from jaxpp._compat import compile_options, jaxlib_extension
+from jaxpp._versions import explained
+from jaxpp._xla import module_for_xla
+
+
+@explained
+def compile_only_cpu_devices(count: int) -> tuple[Any, ...]:
+    """`count` CPU devices of a client of their own that count as absent: see `is_present`."""
+    return _absent_cpus(count)
+
+
+@cache
+def _absent_cpus(count: int) -> tuple[Any, ...]:
+    from jaxlib import xla_client
+
+    devices = tuple(xla_client.make_cpu_client(num_devices=count).devices())
+    _absent_clients.append(devices[0].client)
+    return devices
+
+
+_absent_clients: list[Any] = []
+
+
+@explained
+def is_present(device: Any) -> bool:
+    """Whether a device can run programs. That of a topology can only be compiled for."""
+    client = device.client
+    return not (
+        isinstance(client, jaxlib_extension().CompileOnlyPyClient) or any(client is each for each in _absent_clients)
+    )
+
+
+@explained
+def compile_only(
+    bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any], host_callbacks: Sequence[Any] = ()
+) -> Any:
+    """Compile a module with `@main` for devices that are not here; returns an `Executable`, which can't run."""
+    from jax.interpreters import mlir
+
+    client, device_list = devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
+    options = compile_options(devices, compiler_options)
+    with mlir.make_ir_context():
+        module = module_for_xla(bytecode)
+        if isinstance(client, jaxlib_extension().CompileOnlyPyClient):
+            return client.compile(module, device_list, options)
+        return client.compile_and_load(module, device_list, options, list(host_callbacks))
+
+
+@explained
+def module_costs(executable: Any) -> dict[str, float]:
+    """XLA's own cost analysis of what an executable runs on each device, also where its compiler has none."""
+    import jax
+
+    client = jax.local_devices(backend="cpu")[0].client
+    costs: dict[str, float] = {}
+    for module in executable.hlo_modules():
+        for name, value in jaxlib_extension().hlo_module_cost_analysis(client, module).items():
+            costs[name] = costs.get(name, 0.0) + value
+    return costs

@@ -1,0 +1,28 @@
+"""Plans: what a step takes on devices that are not here, by the compilers that are.
+
+    target = jaxpp.target("v5p:4x4x4")
+    step = jaxpp.mpmd_jit_with_loop(train_step, target.mesh((8, 8), ("mpmd", "model")))
+    plan = step.lower(state, batch).compile().plan
+
+docs/plan.md tells the rest.
+"""
+
+from jaxpp.planning.chips import CHIPS, Chip, Efficiency, Link
+from jaxpp.planning.numbers import HopPlan, MeshPlan, Numbers, ProgramPlan
+from jaxpp.planning.plan import Plan
+from jaxpp.planning.target import PlanError, Target, target
+
+__all__ = [
+    "CHIPS",
+    "Chip",
+    "Efficiency",
+    "HopPlan",
+    "Link",
+    "MeshPlan",
+    "Numbers",
+    "Plan",
+    "PlanError",
+    "ProgramPlan",
+    "Target",
+    "target",
+]

@@ -1,0 +1,98 @@
+"""The backend of devices that are not here: it compiles, plans, and refuses to run."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+from jaxpp.lowering.lower import Lowered
+from jaxpp.planning.compiling import Compiled, compile_all
+from jaxpp.planning.make import make_plan
+from jaxpp.planning.plan import Plan
+from jaxpp.planning.target import PlanError, Target
+from jaxpp.program import ProgramModule
+from jaxpp.runtime import Program, load
+from jaxpp.runtime.execution.compiling import Stats
+
+
+class PlannedProgram:
+    """A `jaxpp.backend.CompiledProgram` for devices that are not here.
+
+    plan: what a step of it takes.
+    """
+
+    def __init__(self, program: Program, compiled: Mapping[str, Compiled], plan: Plan) -> None:
+        self.program, self.plan, self._compiled = program, plan, compiled
+
+    @cached_property
+    def stats(self) -> Stats:
+        """What the compiler says of each function."""
+        return {name: each.stats for name, each in self._compiled.items()}
+
+    def __call__(self, arguments: Sequence[Any], /) -> NoReturn:
+        """Refuse to run. Raises PlanError."""
+        raise cannot_run(self.plan.target)
+
+    def trace(self, arguments: Sequence[Any], /) -> NoReturn:
+        """Refuse to run. Raises PlanError."""
+        raise cannot_run(self.plan.target)
+
+
+class PlanBackend:
+    """Compiles for a target. See `jaxpp.backend.Backend`."""
+
+    def __init__(self, target: Target) -> None:
+        self.target, self.platform = target, target.chip.platform
+
+    def compile(
+        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
+    ) -> PlannedProgram:
+        """See `jaxpp.backend.Backend.compile`."""
+        meshes = [list(mesh.devices.flat) for mesh in lowered.mpmd_mesh.unstack]
+        options = compiler_options or {}
+        return plan_program(program, self.target, lowered.name, meshes, options, lowered.host_callbacks)
+
+
+def plan_program(
+    program: ProgramModule,
+    target: Target,
+    name: str,
+    meshes: Sequence[Sequence[Any]] = (),
+    compiler_options: Mapping[str, Any] = MappingProxyType({}),
+    host_callbacks: Sequence[Any] = (),
+) -> PlannedProgram:
+    """Compile a program for a target.
+
+    Args:
+        program: as the passes make it.
+        target: for which.
+        name: of the step.
+        meshes: the devices of each; the last ones may be idle. Empty: those of the target, in their order.
+        compiler_options: XLA's.
+        host_callbacks: the Python functions that its functions call back.
+
+    Raises:
+        PlanError: the target has too few devices.
+    """
+    loaded = load(program.module)
+    meshes = meshes[: loaded.meshes] or _in_order(loaded, target)
+    compiled = compile_all(loaded, meshes, target, compiler_options, host_callbacks)
+    plan = make_plan(loaded, compiled, meshes, target, name=name, schedule=program.schedule)
+    return PlannedProgram(loaded, compiled, plan)
+
+
+def _in_order(program: Program, target: Target) -> list[Sequence[Any]]:
+    sizes = program.partitions
+    if sum(sizes) > len(target.devices):
+        raise PlanError(f"{target.name} has {len(target.devices)} devices, the {len(sizes)} meshes take {sum(sizes)}")
+    ends = list(itertools.accumulate(sizes))
+    return [target.devices[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+
+def cannot_run(target: str) -> PlanError:
+    """The error of a step that is called though its devices are not here."""
+    return PlanError(
+        f"the step is planned for {target}, devices that are not here: it can't run; "
+        "`lower(...).compile().plan` is what it would take"
+    )

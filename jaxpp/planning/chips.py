@@ -1,0 +1,190 @@
+"""Facts of the chips that can be planned for: what each computes, holds and sends, and where that was read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+TERA, GIGA, MICRO = 1e12, 1e9, 1e-6
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way from one device to another, in one direction.
+
+    Attributes:
+        bandwidth: bytes per second.
+        latency: seconds until the first byte is there.
+    """
+
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """The share of a chip's peak that programs reach, where the compiler does not say how long they take.
+
+    Attributes:
+        products: of the FLOP/s, in matrix products.
+        memory: of the memory's bandwidth.
+        links: of the bandwidth of links.
+    """
+
+    products: float = 0.75
+    memory: float = 0.85
+    links: float = 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class Chip:
+    """What is known of a device; a chip that JAX shows as two devices has half of each.
+
+    Attributes:
+        name: as `jaxpp.target` takes it.
+        platform: "tpu", "cuda" or "cpu".
+        flops: the peak FLOP/s of dense matrix products by the element type of their operands, as MLIR spells it; other
+            types run as "f32".
+        memory_bytes: of the device's own memory.
+        memory_bandwidth: of it, in bytes per second.
+        host: the way to the memory of the host.
+        inside: to another device of the same host: one link of a TPU, all of NVLink of a GPU.
+        between: to a device of another host.
+        efficiency: used where the compiler has no times, for all but the links not measured but assumed.
+        sources: where the numbers come from.
+        xla: how XLA describes such a GPU, in the fields of its `GpuTargetConfigProto`.
+    """
+
+    name: str
+    platform: str
+    flops: Mapping[str, float]
+    memory_bytes: int
+    memory_bandwidth: float
+    host: Link
+    inside: Link
+    between: Link
+    sources: tuple[str, ...]
+    efficiency: Efficiency = Efficiency()
+    xla: Mapping[str, object] = field(default_factory=dict[str, object])
+
+    def peak(self, element: str) -> float:
+        """The peak FLOP/s of products of this element type."""
+        return self.flops.get(element, self.flops["f32"])
+
+
+_TPU_DOCS: Final = "https://docs.cloud.google.com/tpu/docs/"
+_XLA: Final = "https://github.com/openxla/xla/tree/main/xla/backends/gpu/target_config/specs"
+_ASSUMED: Final = "assumed: latencies, the bandwidth to the host, efficiency"
+
+
+def _tpu(
+    name: str, bf16: float, int8: float, memory: int, bandwidth: float, link: float, *sources: str, devices: int = 1
+) -> Chip:
+    """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless asked otherwise.
+
+    Within a slice all chips are joined by such links, on one host or not.
+    """
+    ici = Link(link * GIGA / devices, 2 * MICRO)
+    flops = {"bf16": bf16 * TERA / devices, "i8": int8 * TERA / devices, "f32": bf16 * TERA / devices}
+    pages = tuple(_TPU_DOCS + page for page in sources)
+    to_host = Link(16 * GIGA / devices, 10 * MICRO)
+    return Chip(
+        name, "tpu", flops, memory * GIB // devices, bandwidth * GIGA / devices, to_host, ici, ici, (*pages, _ASSUMED)
+    )
+
+
+def _gpu(
+    name: str,
+    flops: Mapping[str, float],
+    memory: int,
+    bandwidth: float,
+    nvlink: float,
+    network: float,
+    pcie: float,
+    xla: Mapping[str, object],
+    *sources: str,
+) -> Chip:
+    """An NVIDIA GPU: NVLink and the network (one adapter per GPU) in one direction; float32 products are of TF32."""
+    return Chip(
+        name,
+        "cuda",
+        {element: each * TERA for element, each in flops.items()},
+        memory,
+        bandwidth * TERA,
+        Link(pcie * GIGA, 10 * MICRO),
+        Link(nvlink * GIGA, 10 * MICRO),
+        Link(network * GIGA, 20 * MICRO),
+        (*sources, _XLA, "network: one adapter of 400 Gbit/s per GPU (A100: 200)", _ASSUMED),
+        xla=xla,
+    )
+
+
+_HOPPER_FLOPS: Final = {"bf16": 989.4, "f16": 989.4, "f32": 494.7, "f64": 66.9, "i8": 1978.9}
+_HOPPER: Final = {"cores": 132, "fpus": 128, "shared": 233472, "block": 232448, "l2": 52428800, "clock": 1.98, "sm": 9}
+
+CHIPS: Final[Mapping[str, Chip]] = {
+    chip.name: chip
+    for chip in (
+        _tpu("v4", 275, 275, 32, 1228, 50, "v4", devices=2),
+        _tpu("v5e", 197, 393, 16, 819, 50, "v5e"),
+        _tpu("v5p", 459, 918, 95, 2765, 100, "v5p"),
+        _tpu("v6e", 918, 1836, 32, 1638, 100, "v6e", "tpu7x"),
+        _tpu("tpu7x", 2307, 2307, 192, 7380, 100, "tpu7x", devices=2),
+        _gpu(
+            "a100",
+            {"bf16": 312, "f16": 312, "f32": 156, "f64": 19.5, "i8": 624},
+            85_100_068_864,
+            2.039,
+            300,
+            25,
+            25,
+            {"cores": 108, "fpus": 64, "shared": 167936, "block": 166912, "l2": 41943040, "clock": 1.41, "sm": 8},
+            "NVIDIA A100 Tensor Core GPU datasheet (80 GB SXM)",
+        ),
+        _gpu(
+            "h100",
+            _HOPPER_FLOPS,
+            84_942_979_072,
+            3.352,
+            450,
+            50,
+            50,
+            _HOPPER,
+            "NVIDIA H100 Tensor Core GPU datasheet (SXM; half of its rates, which are with sparsity)",
+        ),
+        _gpu(
+            "h200",
+            _HOPPER_FLOPS,
+            150_000_000_000,
+            4.8,
+            450,
+            50,
+            50,
+            _HOPPER,
+            "NVIDIA H200 Tensor Core GPU datasheet (SXM; half of its rates, which are with sparsity)",
+        ),
+        _gpu(
+            "b200",
+            {"bf16": 2250, "f16": 2250, "f32": 1125, "f64": 37, "i8": 4500},
+            191_514_411_008,
+            7.672,
+            900,
+            50,
+            50,
+            {"cores": 148, "fpus": 128, "shared": 233472, "block": 232448, "l2": 132644864, "clock": 1.965, "sm": 10},
+            "NVIDIA HGX B200 datasheet (half of its rates, which are with sparsity)",
+        ),
+        Chip(
+            "cpu",
+            "cpu",
+            {"f32": 50 * GIGA, "f64": 25 * GIGA},
+            16 * GIB,
+            10 * GIGA,
+            Link(10 * GIGA, 1 * MICRO),
+            Link(5 * GIGA, 50 * MICRO),
+            Link(1 * GIGA, 200 * MICRO),
+            ("assumed: one core of a server; CPUs are a target to try things out, and the numbers no prediction",),
+        ),
+    )
+}
+"""By the name that `jaxpp.target` takes."""

@@ -1,0 +1,259 @@
+"""Compiles the functions of a program for devices that are not here: each distinct one once, kept on disk."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+from jaxlib.mlir import ir
+
+from jaxpp import _compat
+from jaxpp._absent import compile_only, module_costs
+from jaxpp._system import write_file
+from jaxpp.ir.flops import product_flops
+from jaxpp.ir.program import Call, Program
+from jaxpp.planning.target import Target
+from jaxpp.runtime.execution.compiling import FunctionStats
+from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.measuring.analysis import ADDED
+
+CACHE = "JAXPP_PLAN_CACHE"
+"""The environment variable that names the folder in which compilations are kept; empty: nowhere."""
+
+AT_ONCE = 2
+"""How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
+
+_FORMAT = 1
+"""Of what is kept on disk; counts its changes."""
+
+_COLLECTIVE = re.compile(
+    r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?"
+    r"\((?P<rest>.*)"
+)
+_SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}|\[\d+,(?P<size>\d+)\]"
+    r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler says of one function, for each device that runs it; XLA counts a loop once.
+
+    Attributes:
+        argument_bytes: as the compiler lays them out, in the memory of the device; likewise the next three.
+        output_bytes: see above.
+        alias_bytes: of the outputs that take the place of a donated argument.
+        temp_bytes: of temporaries.
+        code_bytes: of the program itself.
+        host_bytes: arguments, outputs and temporaries in the memory of the host, where the compiler tells them apart.
+        flops: of all operations, a loop as if it ran once.
+        transcendentals: how many of these are such, likewise.
+        accessed_bytes: that operations read and write, likewise.
+        collective_bytes: that a device sends in collectives, likewise; 0 where the compiler has times.
+        optimal_seconds: the compiler's own estimate, likewise; 0 where it has none.
+        products: the FLOPs of matrix products and convolutions on all devices together, by element type, loops as
+            often as they run.
+        trips: by how much loops multiply the FLOPs of these.
+    """
+
+    argument_bytes: int
+    output_bytes: int
+    alias_bytes: int
+    temp_bytes: int
+    code_bytes: int
+    host_bytes: int
+    flops: float
+    transcendentals: float
+    accessed_bytes: float
+    collective_bytes: float
+    optimal_seconds: float
+    products: Mapping[str, int]
+    trips: float
+
+    @property
+    def stats(self) -> FunctionStats:
+        """As a step that runs has them."""
+        numbers = self.flops, self.transcendentals, self.accessed_bytes, self.optimal_seconds
+        costs = {name: value for name, value in zip(ADDED, numbers, strict=True) if value}
+        return FunctionStats(self.temp_bytes, self.code_bytes, costs)
+
+
+def compile_all(
+    program: Program,
+    meshes: Sequence[Sequence[Any]],
+    target: Target,
+    options: Mapping[str, Any],
+    host_callbacks: Sequence[Any] = (),
+) -> dict[str, Compiled]:
+    """Compile every function that a mesh calls, for the first mesh that does; shows its progress on stderr.
+
+    meshes: the devices of each.
+    Raises what XLA raises, with the function's name as a note.
+    """
+    first: dict[str, Sequence[Any]] = {}
+    for devices, sequence in zip(meshes, program.sequences, strict=True):
+        for each in sequence:
+            if isinstance(each, Call) and program.functions[each.function].is_compiled:
+                first.setdefault(each.function, devices)
+
+    def compile_one(name: str) -> Compiled:
+        try:
+            return _kept(program.functions[name].bytecode, first[name], target, options, host_callbacks)
+        except Exception as error:  # of any kind: it is raised again
+            error.add_note(f"jaxpp: while compiling @{name} for {target.name}")
+            raise
+
+    # The longest compile comes first, so that no thread is left alone with it in the end.
+    names = sorted(first, key=lambda name: len(program.functions[name].bytecode), reverse=True)
+    progress = Progress(f"compiling for {target.name}", len(names))
+    found: dict[str, Compiled] = {}
+    with contextlib.closing(progress), ThreadPoolExecutor(AT_ONCE, thread_name_prefix="jaxpp-plan") as pool:
+        pending = {pool.submit(compile_one, name): name for name in names}
+        try:
+            for each in as_completed(pending):
+                found[pending[each]] = each.result()
+                progress.report(len(found), set(names) - found.keys())
+        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return found
+
+
+def _kept(
+    bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any], host_callbacks: Sequence[Any]
+) -> Compiled:
+    """What is on disk of a compilation, or else that of now, which is put there."""
+    folder = cache_folder()
+    if folder is None or host_callbacks:  # they are addresses of this process
+        return compile_now(bytecode, devices, options, host_callbacks)
+    path = folder / f"{_key(bytecode, devices, target, options)}.json"
+    with contextlib.suppress(OSError, ValueError, TypeError):  # a damaged file is no file
+        return Compiled(**json.loads(path.read_text(encoding="utf-8")))
+    made = compile_now(bytecode, devices, options, ())
+    with contextlib.suppress(OSError):  # a folder that can't be written keeps nothing
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(str(path), json.dumps(dataclasses.asdict(made)).encode())
+    return made
+
+
+def cache_folder() -> Path | None:
+    """Where compilations are kept: `$JAXPP_PLAN_CACHE`, or jaxpp/plan in the user's folder of caches."""
+    named = os.environ.get(CACHE)
+    if named is not None:
+        return Path(named) if named else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxpp" / "plan"
+
+
+def _key(bytecode: bytes, devices: Sequence[Any], target: Target, options: Mapping[str, Any]) -> str:
+    """A digest of all that a compilation depends on; lines of the user's source are not among it."""
+    with _compat.make_context():
+        text = str(ir.Module.parse(bytecode))
+    parts = [
+        str(_FORMAT),
+        text,
+        target.name,
+        repr([device.id for device in devices]),
+        repr(sorted((key, repr(value)) for key, value in options.items())),
+        os.environ.get("XLA_FLAGS", "") if target.chip.platform != "tpu" else os.environ.get("LIBTPU_INIT_ARGS", ""),
+        compilers(target),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def compilers(target: Target) -> str:
+    """The versions of the packages that compile: `jax 0.10.2, libtpu 0.0.52`."""
+    packages = {"tpu": ["jaxlib", "libtpu"], "cuda": ["jaxlib", "jax-cuda13-pjrt"], "cpu": ["jaxlib"]}
+    found: list[str] = []
+    for name in packages[target.chip.platform]:
+        with contextlib.suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found)
+
+
+def compile_now(
+    bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
+) -> Compiled:
+    """Compile a module, and read what the compiler says of it."""
+    executable = compile_only(bytecode, devices, options, host_callbacks)
+    memory = executable.get_compiled_memory_stats()
+    costs = _costs(executable)
+    seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
+    products, once = product_flops(bytecode), product_flops(bytecode, loops_once=True)
+    return Compiled(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        alias_bytes=memory.alias_size_in_bytes,
+        temp_bytes=memory.temp_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        host_bytes=memory.host_argument_size_in_bytes
+        + memory.host_output_size_in_bytes
+        - memory.host_alias_size_in_bytes
+        + memory.host_temp_size_in_bytes,
+        flops=costs.get("flops", 0.0),
+        transcendentals=costs.get("transcendentals", 0.0),
+        accessed_bytes=costs.get("bytes accessed", 0.0),
+        # A compiler that has times counts collectives in them; its modules (libtpu 0.0.52) can't always be read.
+        collective_bytes=0.0
+        if seconds
+        else sum(collective_bytes(each.to_string()) for each in executable.hlo_modules()),
+        optimal_seconds=seconds,
+        products=products,
+        trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
+    )
+
+
+def _costs(executable: Any) -> dict[str, float]:
+    """The compiler's cost analysis, or, where it has none, XLA's of the program that it made."""
+    try:
+        found = executable.cost_analysis()
+    except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith("UNIMPLEMENTED"):
+            raise
+        found = None
+    return dict(found) if found else module_costs(executable)
+
+
+def collective_bytes(text: str) -> float:
+    """The bytes that a device sends, in rings, in the collectives of an optimized module: HLO text, each line once."""
+    total = 0.0
+    for found in _COLLECTIVE.finditer(text):
+        sizes = [_shape_bytes(shape) for shape in _SHAPE.finditer(found["type"])]
+        devices = _group_size(found["rest"])
+        moved = {
+            "all-reduce": 2 * sum(sizes) * (devices - 1) / devices,
+            "all-gather": max(sizes, default=0) * (devices - 1) / devices,
+            "reduce-scatter": min(sizes, default=0) * (devices - 1),
+            "all-to-all": sum(sizes) * (devices - 1) / devices,
+            "collective-permute": max(sizes, default=0),
+        }
+        total += moved[found["kind"]]
+    return total
+
+
+def _group_size(attributes: str) -> int:
+    """How many devices take part in a collective; of one that does not say, 2."""
+    groups = _GROUPS.search(attributes)
+    if groups is None:
+        return 2
+    if groups["size"]:
+        return int(groups["size"])
+    if groups["axes"]:
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", groups["axes"]))
+        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", groups["over"]))
+    return groups["first"].count(",") + 1
+
+
+def _shape_bytes(shape: re.Match[str]) -> float:
+    bits = re.search(r"\d+", shape["element"])
+    return math.prod(int(size) for size in shape["sizes"].split(",") if size) * (int(bits[0]) if bits else 8) / 8

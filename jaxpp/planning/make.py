@@ -1,0 +1,184 @@
+"""Makes the plan of a compiled program."""
+
+import dataclasses
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxpp import schedules
+from jaxpp.ir.kinds import AROUND
+from jaxpp.ir.program import Call, Program
+from jaxpp.planning.compiling import Compiled, compilers
+from jaxpp.planning.estimate import Network, busiest_bytes, message_seconds, predict, seconds_of
+from jaxpp.planning.numbers import HopPlan, MeshPlan, ProgramPlan
+from jaxpp.planning.plan import Plan
+from jaxpp.planning.target import Target
+from jaxpp.runtime import Event, measured_costs
+from jaxpp.runtime.execution.compiling import FunctionStats
+from jaxpp.runtime.execution.route import route_of
+from jaxpp.runtime.measuring.analysis import calls, host_bytes, memory_of, microbatches, sent_bytes, stages
+
+
+def make_plan(
+    program: Program,
+    compiled: Mapping[str, Compiled],
+    meshes: Sequence[Sequence[Any]],
+    target: Target,
+    *,
+    name: str,
+    schedule: str,
+) -> Plan:
+    """What a step of `program` takes on the devices of `meshes`, which are those of `target`."""
+    network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
+    homes = _homes(program)
+    seconds = {
+        function: seconds_of(each, target.chip, program.partitions[homes[function]], network.within(homes[function]))
+        for function, each in compiled.items()
+    }
+    events = predict(program, seconds, network)
+    programs = [
+        _program_plan(program, homes[function], each, seconds[function], target, function)
+        for function, each in compiled.items()
+    ]
+    by_name = {each.name: each for each in programs}
+    counts = _all_calls(program)
+    elements: Counter[str] = Counter()
+    for function, each in compiled.items():
+        elements.update({element: counts[function] * count for element, count in each.products.items()})
+    return Plan(
+        name=name,
+        target=target.name,
+        chip=target.chip.name,
+        compilers=compilers(target),
+        microbatches=microbatches(program),
+        schedule=schedule,
+        step_seconds=max((each.end for each in events), default=0.0),
+        model_flops=_model_flops(program, programs),
+        products=dict(elements),
+        meshes=tuple(_mesh_plan(program, mesh, by_name, network) for mesh in range(program.meshes)),
+        programs=tuple(sorted(programs, key=lambda each: -each.calls * each.seconds)),
+        hops=_hops(program, network),
+        cost_table=_cost_table(program, events, network),
+    )
+
+
+def _homes(program: Program) -> dict[str, int]:
+    """The first mesh that calls each function."""
+    found: dict[str, int] = {}
+    for mesh in range(program.meshes):
+        for function in calls(program, mesh):
+            found.setdefault(function, mesh)
+    return found
+
+
+def _all_calls(program: Program) -> Counter[str]:
+    return sum((calls(program, mesh) for mesh in range(program.meshes)), Counter[str]())
+
+
+def _program_plan(
+    program: Program, mesh: int, compiled: Compiled, seconds: float, target: Target, name: str
+) -> ProgramPlan:
+    function = program.functions[name]
+    on_host = 1 if target.chip.platform == "cuda" else 0  # its statistics do not tell the memories apart
+    sizes = [program.shard_bytes(mesh, spec) for spec in (*function.arguments, *function.results)]
+    taken = [program.shard_bytes(mesh, function.arguments[donor]) for donor in function.donors if donor is not None]
+    accounted = sum(size[0] + on_host * size[1] for size in sizes) - sum(size[0] + on_host * size[1] for size in taken)
+    return ProgramPlan(
+        name=name,
+        kind=function.kind,
+        stages=tuple(sorted(_stages_of(program, name))),
+        calls=_all_calls(program)[name],
+        argument_bytes=compiled.argument_bytes,
+        output_bytes=compiled.output_bytes,
+        alias_bytes=compiled.alias_bytes,
+        temp_bytes=compiled.temp_bytes,
+        code_bytes=compiled.code_bytes,
+        accounted_bytes=accounted,
+        products=sum(compiled.products.values()),
+        accessed_bytes=compiled.trips * compiled.accessed_bytes,
+        collective_bytes=compiled.trips * compiled.collective_bytes,
+        seconds=seconds,
+        timed_by="compiler" if compiled.optimal_seconds else "roofline",
+    )
+
+
+def _mesh_plan(program: Program, mesh: int, programs: Mapping[str, ProgramPlan], network: Network) -> MeshPlan:
+    """One mesh: its memory is that of the program's account, with what the compiler needs beyond it."""
+    counts = calls(program, mesh)
+    stats = {
+        name: FunctionStats(programs[name].temp_bytes + max(programs[name].padding_bytes, 0), 0, {}) for name in counts
+    }
+    memory = memory_of(program, mesh, stats)
+    return MeshPlan(
+        stages=tuple(stages(program, mesh)),
+        devices=program.partitions[mesh],
+        hosts=len(network.hosts[mesh]),
+        argument_bytes=memory.argument_size_in_bytes,
+        temp_bytes=max((programs[name].temp_bytes for name in counts), default=0),
+        peak_bytes=memory.peak_memory_in_bytes + sum(programs[name].code_bytes for name in counts),
+        host_bytes=host_bytes(program, mesh),
+        products=sum(count * programs[name].products for name, count in counts.items()),
+        sent_bytes=sent_bytes(program, mesh),
+        busy_seconds=sum(count * programs[name].seconds for name, count in counts.items()),
+    )
+
+
+def _hops(program: Program, network: Network) -> tuple[HopPlan, ...]:
+    found: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    for channel, hop in program.hops.items():
+        size = program.registers[hop.source][hop.operand].dtype.itemsize * route_of(program, channel).size
+        found.setdefault((hop.source, hop.target), []).append((size, message_seconds(program, channel, network)))
+    return tuple(
+        HopPlan(*pair, len(each), sum(size for size, _ in each), max(seconds for _, seconds in each))
+        for pair, each in sorted(found.items())
+    )
+
+
+def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
+    """Three times the products of the forwards; where some run in no program of their own, all products of tasks."""
+    tasks = [
+        task for sequence in program.sequences for each in sequence if isinstance(each, Call) for task in each.tasks
+    ]
+    forwards = {stage: each.products for each in programs if each.kind == "forward" for stage in each.stages}
+    if forwards.keys() >= {task.stage for task in tasks}:
+        is_training = any(task.kind != "forward" for task in tasks)
+        return (3 if is_training else 1) * microbatches(program) * sum(forwards.values())
+    return sum(each.calls * each.products for each in programs if each.kind not in AROUND)
+
+
+def _stages_of(program: Program, function: str) -> set[int]:
+    """The stages of the tasks that a function is called for."""
+    calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
+    return {task.stage for each in calls if each.function == function for task in each.tasks}
+
+
+def _cost_table(program: Program, events: Sequence[Event], network: Network) -> dict[str, object]:
+    """The costs of predicted events, with a latency and a bandwidth for each pair of meshes."""
+    costs = measured_costs(program, events, unit="ms")
+    share, meshes = network.target.chip.efficiency.links, range(program.meshes)
+    spread = _spread(program)
+    links = [[network.across(source, target) for target in meshes] for source in meshes]
+    made = dataclasses.replace(
+        costs,
+        hop=[[0.0 if i == j else 1e3 * links[i][j].latency for j in meshes] for i in meshes],
+        bandwidth=[
+            [math.inf if i == j else links[i][j].bandwidth * share * spread / 1e3 for j in meshes] for i in meshes
+        ],
+        copy_bandwidth=network.target.chip.host.bandwidth * max(program.partitions) / 1e3,
+    )
+    default = schedules.Costs()
+    values = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    return json.loads(json.dumps({name: value for name, value in values.items() if value != getattr(default, name)}))
+
+
+def _spread(program: Program) -> float:
+    """Over how many links the bytes of a message are spread: the median over messages."""
+    found: list[float] = []
+    for channel, hop in program.hops.items():
+        spec = program.registers[hop.source][hop.operand]
+        if any(spec.axes) or math.prod(spec.shape) > 1:
+            found.append(spec.bytes / max(busiest_bytes(program, channel), 1))
+    return statistics.median(found) if found else 1.0

@@ -1,0 +1,146 @@
+"""Plans as tables and as pages."""
+
+import html
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from jaxpp.planning.numbers import Numbers
+from jaxpp.runtime.measuring.units import bytes_text, flops_text, table, time_text
+
+_MOST = 12
+"""How many programs a table in plain text has."""
+
+
+class Part(NamedTuple):
+    """A table of a plan, and what its columns mean."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str
+
+
+def as_text(plan: Numbers) -> str:
+    """The tables in plain text; of many programs, those with the largest share of the step."""
+    lines = [title(plan), *_step_lines(plan)]
+    for part in (_meshes(plan), _programs(plan, _MOST), _hops(plan)):
+        if part.rows:
+            lines += ["", f"{part.title}:", *table(part.columns, part.rows), part.note]
+    return "\n".join(lines)
+
+
+def as_page(plan: Numbers) -> str:
+    """The tables as an HTML page."""
+    body = [f"<h1>{html.escape(title(plan))}</h1>"]
+    body += [f"<p>{html.escape(line)}</p>" for line in _step_lines(plan)]
+    for part in (_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan)):
+        if part.rows:
+            body += [f"<h2>{html.escape(part.title)}</h2>", _html_table(part), f"<p>{html.escape(part.note)}</p>"]
+    facts = "; ".join(plan.facts.sources)
+    body += [f"<h2>Schedule</h2><pre>{html.escape(plan.schedule)}</pre>", f"<p>Facts: {html.escape(facts)}.</p>"]
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(plan.name)}</title>\n'
+        "<style>body { font: 15px sans-serif; margin: 2em } table { border-collapse: collapse }\n"
+        "td, th { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd } pre { overflow-x: auto }\n"
+        f"</style></head>\n<body>\n{chr(10).join(body)}\n</body></html>\n"
+    )
+
+
+def title(plan: Numbers) -> str:
+    """One line: `train_step on v5p:4x4x4: 48 stages on 8 meshes, 64 devices, 64 microbatches`."""
+    stages = 1 + max((stage for mesh in plan.meshes for stage in mesh.stages), default=-1)
+    return (
+        f"{plan.name} on {plan.target}: {stages} stages on {len(plan.meshes)} meshes, {plan.devices} devices, "
+        f"{plan.microbatches} microbatches ({plan.compilers})"
+    )
+
+
+def _step_lines(plan: Numbers) -> list[str]:
+    memory, peak = plan.facts.memory_bytes, max(plan.peak_bytes)
+    verdict = "fits" if plan.fits else "DOES NOT FIT"
+    return [
+        f"a step: {time_text(plan.step_seconds)}, {plan.bubble:.0%} of it idle; {flops_text(plan.model_flops)} of the "
+        f"model, {plan.utilisation:.1%} of the peak",
+        f"memory: {bytes_text(peak)} of {bytes_text(memory)}: {verdict}",
+    ]
+
+
+def _meshes(plan: Numbers) -> Part:
+    rows = [
+        (
+            str(number),
+            _ranges(mesh.stages),
+            f"{mesh.devices} on {mesh.hosts}",
+            bytes_text(mesh.argument_bytes),
+            bytes_text(mesh.temp_bytes),
+            bytes_text(mesh.peak_bytes),
+            bytes_text(mesh.host_bytes),
+            flops_text(mesh.products),
+            bytes_text(mesh.sent_bytes),
+            time_text(mesh.busy_seconds),
+        )
+        for number, mesh in enumerate(plan.meshes)
+    ]
+    columns = (
+        "mesh",
+        "stages",
+        "devices on hosts",
+        "arguments",
+        "temporaries",
+        "peak",
+        "host",
+        "FLOPs",
+        "sends",
+        "busy",
+    )
+    return Part("meshes", columns, rows, "Bytes of each device, with what the compiler needs; what all of a mesh send.")
+
+
+def _programs(plan: Numbers, most: int) -> Part:
+    rows = [
+        (
+            each.name,
+            _ranges(each.stages),
+            str(each.calls),
+            time_text(each.seconds),
+            each.timed_by,
+            flops_text(each.products),
+            bytes_text(each.argument_bytes),
+            bytes_text(each.output_bytes),
+            bytes_text(each.alias_bytes),
+            bytes_text(each.temp_bytes),
+        )
+        for each in plan.programs[:most]
+    ]
+    columns = ("program", "stages", "calls", "time", "by", "FLOPs", "arguments", "results", "aliased", "temporaries")
+    left = len(plan.programs) - len(rows)
+    more = f" {left} more take the least of a step." if left else ""
+    return Part("programs", columns, rows, f"Bytes by the compiler, of each device; FLOPs of all devices.{more}")
+
+
+def _hops(plan: Numbers) -> Part:
+    rows = [
+        (f"{each.source} -> {each.target}", str(each.messages), bytes_text(each.bytes), time_text(each.seconds))
+        for each in plan.hops
+    ]
+    return Part(
+        "messages", ("hop", "messages", "bytes", "longest"), rows, "Of one step; bytes of all devices together."
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in short; of a regular sequence `0, 8, ..., 40`."""
+    if not numbers:
+        return "-"
+    steps = {b - a for a, b in pairwise(numbers)}
+    if len(numbers) > 3 and len(steps) == 1:
+        return f"{numbers[0]}, {numbers[1]}, ..., {numbers[-1]}"
+    return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{numbers[0]}, {numbers[1]}, ... ({len(numbers)})"
+
+
+def _html_table(part: Part) -> str:
+    def row(cells: Sequence[str], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+    return "\n".join(["<table>", row(part.columns, "th"), *(row(cells, "td") for cells in part.rows), "</table>"])

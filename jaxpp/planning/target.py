@@ -1,0 +1,185 @@
+"""`target`: devices that are not here, but whose compilers are."""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from jaxpp._absent import compile_only_cpu_devices
+from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.planning.chips import CHIPS, Chip
+
+_NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "none"}
+"""The environment of libtpu on a machine without TPUs: else it asks Google's metadata server about them."""
+
+_TOPOLOGY = re.compile(r"\d+(x\d+){1,2}")
+
+
+class PlanError(ValueError):
+    """A target that there is none of, or something that devices which are not here can't do."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Target:
+    """Devices that programs can be compiled for, by the real compiler, and that run nothing.
+
+    Attributes:
+        name: `v5p:4x4x4`, `h200 x 8 x 8`.
+        chip: the facts of each device.
+        devices: in JAX's order, those of a host together.
+    """
+
+    name: str
+    chip: Chip
+    devices: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"Target({self.name}: {len(self.devices)} devices)"
+
+    def mesh(
+        self, axis_shapes: Sequence[int], axis_names: Sequence[str], mpmd_axis_name: str = "mpmd", **options: Any
+    ) -> MpmdMesh:
+        """A mesh over the first of these devices, as many as it takes; `options` are those of a `jax.sharding.Mesh`.
+
+        Raises:
+            PlanError: the target has fewer devices.
+        """
+        count = int(np.prod(axis_shapes))
+        if count > len(self.devices):
+            raise PlanError(
+                f"{self.name} has {len(self.devices)} devices, a mesh of {tuple(axis_shapes)} takes {count}"
+            )
+        devices = np.array(self.devices[:count]).reshape(tuple(axis_shapes))
+        return MpmdMesh(Mesh(devices, tuple(axis_names), **options), mpmd_axis_name)
+
+
+def target(name: str, *, nodes: int = 1, gpus: int | None = None, devices: int | None = None) -> Target:
+    """Devices that are not here, for a mesh whose steps are compiled and planned, and not run.
+
+        jaxpp.target("v5p:4x4x4")                   a slice of TPUs; needs the extra `tpu-plan`
+        jaxpp.target("h200", nodes=8, gpus=8)       hosts with GPUs; needs the extra `gpu-plan`
+        jaxpp.target("cpu", devices=8)              to try things out
+
+    Args:
+        name: a chip of `jaxpp.planning.CHIPS`; of a TPU with its topology.
+        nodes: how many hosts there are, of GPUs and of CPUs.
+        gpus: of each host; 8 unless given.
+        devices: CPU devices in all; 8 unless given.
+
+    Raises:
+        PlanError: there is no such chip or topology, or the number of devices is none.
+        ModuleNotFoundError: the compiler for it is not installed; says what to install.
+    """
+    kind, _, topology = str(name).partition(":")
+    chip = CHIPS.get(kind.lower())
+    if chip is None:
+        close = get_close_matches(kind.lower(), CHIPS, 1)
+        meant = f" (did you mean {close[0]!r}?)" if close else ""
+        raise PlanError(f"target: no chip {kind!r} is known{meant}; there are {', '.join(CHIPS)}")
+    for what, count in (("nodes", nodes), ("gpus", gpus), ("devices", devices)):
+        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            raise PlanError(f"target: {what} is {count!r}, expected a positive whole number")
+    wrong = {"tpu": (gpus, devices), "cuda": (devices,), "cpu": (gpus,)}[chip.platform]
+    if any(each is not None for each in wrong) or (chip.platform == "tpu" and nodes != 1):
+        raise PlanError(f"target: {_usage(chip)}")
+    if bool(topology) != (chip.platform == "tpu"):
+        raise PlanError(f"target: {_usage(chip)}")
+    return _target(chip, topology, nodes, gpus or 8, devices or 8)
+
+
+def _usage(chip: Chip) -> str:
+    usage = {
+        "tpu": f"a TPU is named with its topology alone: target('{chip.name}:2x2x1')",
+        "cuda": f"GPUs are named with their numbers: target('{chip.name}', nodes=2, gpus=8)",
+        "cpu": "CPUs are named with their number: target('cpu', devices=8)",
+    }
+    return usage[chip.platform]
+
+
+@cache
+def _target(chip: Chip, topology: str, nodes: int, gpus: int, devices: int) -> Target:
+    if chip.platform == "tpu":
+        name, found = f"{chip.name}:{topology}", _tpus(chip, topology)
+    elif chip.platform == "cuda":
+        name, found = f"{chip.name} x {nodes} x {gpus}", _gpus(chip, nodes, gpus)
+    else:
+        name, found = f"cpu x {devices}", compile_only_cpu_devices(devices)
+    made = Target(name, chip, tuple(found))
+    _targets.update(dict.fromkeys(made.devices, made))
+    return made
+
+
+_targets: dict[Any, Target] = {}
+"""By device."""
+
+
+def target_of(mesh: Mesh) -> Target:
+    """The target that has the devices of a mesh.
+
+    Raises:
+        PlanError: they are of no target, or of several.
+    """
+    found = {id(each): each for each in map(_targets.get, mesh.devices.flat)}
+    if len(found) != 1 or None in found.values():
+        raise PlanError("the devices of the mesh are not those of one target; take them from jaxpp.target(...).devices")
+    made = found.popitem()[1]
+    assert made is not None
+    return made
+
+
+def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
+    if not _TOPOLOGY.fullmatch(topology):
+        raise PlanError(
+            f"target: {topology!r} is no topology of TPUs, such as 2x2x1 (v4, v5p, tpu7x) or 4x4 (v5e, v6e)"
+        )
+    if not (glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*")):
+        for name, value in _NO_TPU.items():
+            os.environ.setdefault(name, value)
+    try:
+        return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu").devices
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).partition(": ")[2].splitlines()[0]
+        raise PlanError(f"target: there is no {chip.name}:{topology}: {reason}") from None
+    except RuntimeError as error:  # JAX's own, where libtpu is missing
+        raise _missing(chip, "libtpu", "tpu-plan") from error
+
+
+def _gpus(chip: Chip, nodes: int, gpus: int) -> Sequence[Any]:
+    try:
+        return topologies.get_topology_desc(
+            "", platform="cuda", target_config=_xla_config(chip), topology=f"1x{nodes}x{gpus}"
+        ).devices
+    except NotImplementedError as error:
+        raise _missing(chip, "the CUDA plugin of JAX", "gpu-plan") from error
+    except jax.errors.JaxRuntimeError as error:
+        raise PlanError(f"target: {chip.name}: {str(error).splitlines()[0]}") from None
+
+
+def _missing(chip: Chip, what: str, extra: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"target {chip.name!r} needs {what}: pip install 'jaxpp[{extra}]'")
+
+
+def _xla_config(chip: Chip) -> str:
+    """The chip as XLA's `GpuTargetConfigProto`, in text form."""
+    facts = chip.xla
+    return f"""
+gpu_device_info {{
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536 shared_memory_per_block: 49152
+  shared_memory_per_core: {facts["shared"]} shared_memory_per_block_optin: {facts["block"]}
+  core_count: {facts["cores"]} fpus_per_core: {facts["fpus"]} clock_rate_ghz: {facts["clock"]}
+  l2_cache_size: {facts["l2"]} memory_bandwidth: {int(chip.memory_bandwidth)} device_memory_size: {chip.memory_bytes}
+  cuda_compute_capability {{ major: {facts["sm"]} minor: 0 }}
+}}
+platform_name: "CUDA" dnn_version_info {{ major: 9 minor: 8 patch: 0 }} device_description_str: "{chip.name.upper()}"
+"""

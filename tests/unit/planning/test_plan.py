@@ -1,0 +1,201 @@
+"""Plans of steps for CPUs that count as absent: all but running works."""
+
+import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
+
+import jaxpp
+from jaxpp import schedules as S
+from jaxpp.ir.errors import ProgramError
+from jaxpp.planning import Plan, compiling
+
+MICROBATCHES = 6
+
+
+def shapes(tree: Any) -> Any:
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+    return jax.tree.map(shape, tree)
+
+
+def step_on(mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
+    function = partial(transformer.train_step, schedule=jaxpp.Std1F1B(3))
+    return jaxpp.mpmd_jit_with_loop(function, mesh, donate_argnums=0, **options)
+
+
+def absent(**options: Any) -> Any:
+    return step_on(jaxpp.target("cpu", devices=3).mesh((3,), ("mpmd",)), **options)
+
+
+ARGUMENTS = shapes((transformer.state(3), transformer.batch(MICROBATCHES)))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return absent().lower(*ARGUMENTS).compile()
+
+
+def test_it_says_what_the_compiler_says_where_the_devices_are_here(compiled: Any) -> None:
+    """The memory of a planned step is that of the same step on devices that are here."""
+    here = step_on(make_mesh(3)).lower(*ARGUMENTS).compile()
+    assert compiled.memory_analysis() == here.memory_analysis()
+    for found, expected in zip(compiled.cost_analysis(), here.cost_analysis(), strict=True):
+        assert found == {name: value for name, value in expected.items() if value}
+    assert compiled.summary() == here.summary()
+    assert [each.spec for each in jax.tree.leaves(compiled.in_shardings)] == [
+        each.spec for each in jax.tree.leaves(here.in_shardings)
+    ]
+    with pytest.raises(jaxpp.PlanError, match=r"^the devices of this step are here: `trace` measures it"):
+        _ = here.plan
+
+
+def test_memory_is_that_of_the_account_and_what_the_compiler_needs_beyond(compiled: Any) -> None:
+    for mesh, found in zip(compiled.plan.meshes, compiled.memory_analysis(), strict=True):
+        assert mesh.argument_bytes == found.argument_size_in_bytes
+        assert 0 <= mesh.peak_bytes - found.generated_code_size_in_bytes - found.peak_memory_in_bytes < 10_000
+        assert (mesh.devices, mesh.hosts, mesh.host_bytes) == (1, 1, 0)
+    for program in compiled.plan.programs:
+        assert abs(program.padding_bytes) < 1000, program.name  # a tuple of results has pointers
+
+
+def test_it_cannot_run(compiled: Any) -> None:
+    values = transformer.state(3), transformer.batch(MICROBATCHES)
+    message = r"^the step is planned for cpu x 3, devices that are not here: it can't run; `lower\(\.\.\.\)\.compile"
+    for call in (compiled, compiled.trace, absent()):
+        with pytest.raises(jaxpp.PlanError, match=message):
+            call(*values)
+
+
+def test_products_and_messages(compiled: Any) -> None:
+    plan = compiled.plan
+    work = sum(mesh.products for mesh in plan.meshes)
+    assert sum(plan.products.values()) == work == sum(each.calls * each.products for each in plan.programs)
+    forwards = [each for each in plan.programs if each.kind == "forward"]
+    assert sorted(stage for each in forwards for stage in each.stages) == [0, 1, 2]
+    assert plan.model_flops == 3 * sum(each.calls * each.products for each in forwards)
+    assert {(each.source, each.target) for each in plan.hops} >= {(0, 1), (1, 2), (2, 1), (1, 0)}
+    for mesh, each in enumerate(plan.meshes):
+        assert each.sent_bytes == sum(hop.bytes for hop in plan.hops if hop.source == mesh)
+    assert all(hop.messages >= MICROBATCHES for hop in plan.hops)
+
+
+def test_the_predicted_step(compiled: Any) -> None:
+    """Its tasks alone take what the schedule takes in the simulator under its costs; the rest is around the loop."""
+    plan = compiled.plan
+    schedule = S.parse(plan.schedule)
+    assert schedule.orders == S.make("1f1b", meshes=3, microbatches=MICROBATCHES).orders
+    assert compiled.costs() == plan.costs()
+    simulated = S.simulate(schedule, plan.costs()).makespan / 1e3
+    around = sum(each.calls * each.seconds for each in plan.programs if each.kind in ("before", "after"))
+    assert 0.95 * simulated < plan.step_seconds < 1.05 * (simulated + around)
+    assert max(mesh.busy_seconds for mesh in plan.meshes) < plan.step_seconds
+    assert 0 < plan.bubble < 1
+    assert 0 < plan.utilisation < 1
+    ranked = S.tune(plan.costs(), meshes=3, microbatches=MICROBATCHES, seconds=0.1)
+    assert ranked.best.value <= 1e3 * simulated * 1.001
+
+
+def test_saved_loaded_shown(compiled: Any, tmp_path: Path) -> None:
+    plan = compiled.plan
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    text = str(plan)
+    assert text.splitlines()[0].startswith(
+        "train_step on cpu x 3: 3 stages on 3 meshes, 3 devices, 6 microbatches (jax"
+    )
+    assert {"meshes:", "programs:", "messages:"} <= {*text.splitlines()}
+    assert ": fits" in text
+    plan.page(tmp_path / "plan.html")
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert page.count("<table>") == page.count("</table>") == 3
+    assert page.count("<tr>") == 3 + len(plan.meshes) + len(plan.programs) + len(plan.hops)
+    small = dataclasses.replace(plan, meshes=(dataclasses.replace(plan.meshes[0], peak_bytes=1 << 50),))
+    assert "DOES NOT FIT" in str(small)
+
+
+def test_a_file_that_holds_no_plan(compiled: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    compiled.plan.save(path)
+    right = json.loads(path.read_text(encoding="utf-8"))
+    for wrong in (
+        [],
+        {},
+        right | {"jaxpp plan": 2},
+        right | {"more": 1},
+        right | {"meshes": [{}]},
+        right | {"hops": 3},
+    ):
+        path.write_text(json.dumps(wrong), encoding="utf-8")
+        with pytest.raises(jaxpp.PlanError, match=r"plan\.json: no plan: "):
+            Plan.load(path)
+    path.write_text("nothing", encoding="utf-8")
+    with pytest.raises(jaxpp.PlanError, match=r"plan\.json: no plan: "):
+        Plan.load(path)
+
+
+def test_a_memory_limit_counts_temporaries(compiled: Any) -> None:
+    """The account alone would take this limit as it is; with temporaries less has to be kept."""
+    most = max(compiled.plan.peak_bytes)
+    account = max(absent().lower(*ARGUMENTS).program().peak_bytes)
+    assert account < most
+    limit = (account + most) // 2
+    lowered = absent(memory_limit=limit).lower(*ARGUMENTS)
+    assert not any(lowered.program().kept_less.values())
+    found = lowered.compile().plan
+    assert max(found.peak_bytes) <= limit
+    assert any(lowered.program().kept_less.values())
+    with pytest.raises(ProgramError, match=r"mesh \d needs at least [\d,]+ bytes"):
+        absent(memory_limit=1000).lower(*ARGUMENTS).compile()
+
+
+def test_what_is_compiled_is_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiling.CACHE, str(tmp_path / "kept"))
+    mesh = jaxpp.target("cpu", devices=4).mesh((2, 2), ("mpmd", "data"))
+    made: list[bytes] = []
+    now = compiling.compile_now
+
+    def counted(bytecode: bytes, *rest: Any) -> compiling.Compiled:
+        made.append(bytecode)
+        return now(bytecode, *rest)
+
+    monkeypatch.setattr(compiling, "compile_now", counted)
+
+    def plan(**options: Any) -> Plan:
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), mesh, **options)
+        return step.lower(*shapes((weights(2), batch(4)))).compile().plan
+
+    first = plan()
+    assert len(made) == len(first.programs) == len(list((tmp_path / "kept").iterdir()))
+    assert plan() == first
+    assert len(made) == len(first.programs)
+    damaged = next((tmp_path / "kept").iterdir())
+    damaged.write_text("{}", encoding="utf-8")
+    assert plan() == first
+    assert len(made) == len(first.programs) + 1
+    plan(in_shardings=(None, P(None, "data")))
+    assert len(made) > len(first.programs) + 1
+
+
+def test_where_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(compiling.CACHE, "")
+    assert compiling.cache_folder() is None
+    monkeypatch.delenv(compiling.CACHE)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert compiling.cache_folder() == Path("/caches/jaxpp/plan")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert compiling.cache_folder() == Path.home() / ".cache/jaxpp/plan"
+
+
+def test_an_error_of_the_compiler_names_the_function() -> None:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option") as caught:
+        absent(compiler_options={"no_such_option": True}).lower(*ARGUMENTS).compile()
+    assert any(note.startswith("jaxpp: while compiling @") for note in caught.value.__notes__)

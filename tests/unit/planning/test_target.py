@@ -1,0 +1,81 @@
+"""Targets: which there are, and what is refused."""
+
+from importlib.util import find_spec
+from typing import Any
+
+import jax
+import pytest
+
+import jaxpp
+from jaxpp import _absent
+from jaxpp.planning import CHIPS
+from jaxpp.planning.target import target_of
+
+
+def test_devices_that_count_as_absent() -> None:
+    made = jaxpp.target("cpu", devices=4)
+    assert made is jaxpp.target("CPU", devices=4)
+    assert repr(made) == "Target(cpu x 4: 4 devices)"
+    mesh = made.mesh((2, 2), ("mpmd", "data"))
+    assert not mesh.is_present
+    assert target_of(mesh.jax_mesh) is made
+    assert not any(map(_absent.is_present, made.devices))
+    here = jaxpp.MpmdMesh(jax.make_mesh((2,), ("mpmd",)), "mpmd")
+    assert here.is_present
+    with pytest.raises(jaxpp.PlanError, match=r"not those of one target; take them from jaxpp.target\(\.\.\.\)"):
+        target_of(here.jax_mesh)
+
+
+def test_meshes_of_two_sizes() -> None:
+    devices = jaxpp.target("cpu", devices=4).devices
+    small, large = (jax.sharding.Mesh([[*each]], ("mpmd", "data")) for each in (devices[:1], devices[1:3]))
+    mesh = jaxpp.MpmdMesh.of([small, large])
+    assert not mesh.is_present
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("v5x:2x2", {}, r"^target: no chip 'v5x' is known \(did you mean 'v5p'\?\); there are v4, v5e, .*, cpu$"),
+        ("", {}, r"^target: no chip '' is known; there are"),
+        ("v5p", {}, r"^target: a TPU is named with its topology alone: target\('v5p:2x2x1'\)$"),
+        ("v5p:4x4x4", {"gpus": 8}, r"^target: a TPU is named with its topology alone"),
+        ("v5p:4x4x4", {"nodes": 2}, r"^target: a TPU is named with its topology alone"),
+        ("v5p:many", {}, r"^target: 'many' is no topology of TPUs, such as 2x2x1"),
+        ("h200:2x2", {}, r"^target: GPUs are named with their numbers: target\('h200', nodes=2, gpus=8\)$"),
+        ("h200", {"devices": 8}, r"^target: GPUs are named with their numbers"),
+        ("h200", {"nodes": 0}, r"^target: nodes is 0, expected a positive whole number$"),
+        ("cpu", {"devices": "4"}, r"^target: devices is '4', expected a positive whole number$"),
+        ("cpu", {"gpus": 4}, r"^target: CPUs are named with their number: target\('cpu', devices=8\)$"),
+    ],
+)
+def test_what_is_no_target(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(jaxpp.PlanError, match=message):
+        jaxpp.target(name, **options)
+
+
+def test_too_few_devices() -> None:
+    with pytest.raises(jaxpp.PlanError, match=r"^cpu x 4 has 4 devices, a mesh of \(3, 2\) takes 6$"):
+        jaxpp.target("cpu", devices=4).mesh((3, 2), ("mpmd", "data"))
+
+
+@pytest.mark.skipif(find_spec("libtpu") is not None, reason="libtpu is installed")
+def test_without_the_compiler_for_tpus() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"^target 'v5p' needs libtpu: pip install 'jaxpp\[tpu-plan\]'$"):
+        jaxpp.target("v5p:2x2x1")
+
+
+@pytest.mark.skipif(find_spec("jax_plugins") is not None, reason="a plugin is installed")
+def test_without_the_compiler_for_gpus() -> None:
+    with pytest.raises(
+        ModuleNotFoundError, match=r"^target 'h200' needs the CUDA .*: pip install 'jaxpp\[gpu-plan\]'$"
+    ):
+        jaxpp.target("h200")
+
+
+def test_facts_have_sources() -> None:
+    for name, chip in CHIPS.items():
+        assert (chip.name, len(chip.sources) > 0) == (name, True)
+        assert min(chip.flops["f32"], chip.memory_bytes, chip.memory_bandwidth, chip.inside.bandwidth) > 0
+    assert CHIPS["v5p"].peak("bf16") == 459e12
+    assert CHIPS["h200"].peak("i1") == CHIPS["h200"].flops["f32"]

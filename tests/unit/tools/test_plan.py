@@ -1,0 +1,121 @@
+"""`jaxpp-plan`: what it prints and writes, exit codes, and the text of every error."""
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from unit.planning import steps
+
+import jaxpp
+from jaxpp.planning import Plan
+from jaxpp.tools import plan
+
+CPUS = ("--target", "cpu", "--devices", "2")
+STEP = ("unit.planning.steps:train_step", *CPUS, "--shapes", "f32[8,8]", "float32[8,8]", "f32[4,2,8]")
+
+
+def run(*argv: object) -> tuple[int, str, str]:
+    stdout, stderr = io.StringIO(), io.StringIO()
+    code = plan.main(list(map(str, argv)), stdout=stdout, stderr=stderr)
+    return code, stdout.getvalue(), stderr.getvalue()
+
+
+def output(*argv: object) -> str:
+    code, out, _ = run(*argv)
+    assert code == 0
+    return out
+
+
+def failure(*argv: object) -> str:
+    code, out, error = run(*argv)
+    assert (code, out) == (1, "")
+    return error.rstrip("\n")
+
+
+def test_a_function_that_makes_a_step(tmp_path: Path) -> None:
+    saved, page = tmp_path / "plan.json", tmp_path / "plan.html"
+    out = output("unit.planning.steps:made", *CPUS, "--rank", "-o", saved, "--page", page)
+    assert out.startswith("sgd_step on cpu x 2: 2 stages on 2 meshes, 2 devices, 4 microbatches")
+    assert "schedules under these costs, in ms:" in out
+    assert "zb-h1" in out
+    assert out.startswith(str(Plan.load(saved)))
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert output(saved) == f"{Plan.load(saved)}\n"
+
+
+def test_a_training_step_with_shapes() -> None:
+    assert output(*STEP, "--schedule", "1f1b").startswith("train_step on cpu x 2: 2 stages on 2 meshes")
+    failed = failure(*STEP, "--schedule", "1f1b", "--memory-limit", "100")
+    assert failed.startswith("error: mesh 0 needs at least ")
+
+
+def test_a_lowered_module(tmp_path: Path) -> None:
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("mpmd",)), "mpmd")
+    step, arguments = steps.made(mesh)
+    path = tmp_path / "step.mlir"
+    path.write_text(step.lower(*arguments).as_text(), encoding="utf-8")
+    out = output(path, *CPUS)
+    assert out == output("unit.planning.steps:made", *CPUS)
+    assert output(path, *CPUS, "--memory-limit", "1.5MB") == out
+    limited = failure(path, *CPUS, "--memory-limit", "100")
+    assert limited.startswith("error: mesh 1 needs at least ")
+    few = failure(path, "--target", "cpu", "--devices", "1", "--mesh", "mpmd=2")
+    assert few == "error: cpu x 1 has 1 devices, the 2 meshes take 2"
+
+
+def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Plan, "fits", False)
+    code, out, _ = run("unit.planning.steps:made", *CPUS)
+    assert (code, "DOES NOT FIT" in out) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("a.b:c",), "error: give a --target, such as v5p:4x4x4, h200 or cpu"),
+        (("no_such_module:f", *CPUS), "error: No module named 'no_such_module'"),
+        (("unit.planning.steps:f", *CPUS), "error: unit.planning.steps:f: the module has no function 'f'"),
+        (
+            ("unit.planning.steps:nothing", *CPUS),
+            "error: unit.planning.steps:nothing returned a int, expected (step, arguments)",
+        ),
+        (("no.mlir", *CPUS), "no.mlir: error: cannot read: No such file or directory"),
+        (("no.json",), "error: no.json: No such file or directory"),
+        (("a.b:c", "--target", "v9"), "error: target: no chip 'v9' is known"),
+        (("unit.planning.steps:made", *CPUS, "--schedule", "1f1b"), "error: --schedule and --memory-limit are for"),
+        (
+            ("unit.planning.steps:made", *CPUS, "--mesh", "mpmd=4"),
+            "error: cpu x 2 has 2 devices, a mesh of (4,) takes 4",
+        ),
+    ],
+)
+def test_bad_input(argv: tuple[str, ...], message: str) -> None:
+    assert failure(*argv).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("--mesh", "model=2"), "expected axes with sizes, mpmd among them, as mpmd=8,model=8; found 'model=2'"),
+        (("--shapes", "f32"), "expected a type with a shape, as f32[8,128]; found 'f32'"),
+        (("--shapes", "f33[2]"), "expected a type with a shape, as f32[8,128]; found 'f33[2]'"),
+        (("--memory-limit", "much"), "expected bytes, as 95GB or 90GiB; found 'much'"),
+    ],
+)
+def test_bad_usage(argv: tuple[str, ...], message: str) -> None:
+    code, out, error = run("a.b:c", *argv)
+    assert (code, out) == (2, "")
+    assert error.splitlines()[-1] == f"jaxpp-plan: error: argument {argv[0]}: {message}"
+
+
+def test_as_a_command(tmp_path: Path) -> None:
+    """From a folder of the user's, whose modules it finds."""
+    (tmp_path / "mine.py").write_text("def empty(mesh):\n    return None\n", encoding="utf-8")
+    command = [sys.executable, "-m", "jaxpp.tools.plan", "mine:empty", *CPUS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("error: mine:empty returned a NoneType, expected (step, arguments)\n")

@@ -1,0 +1,206 @@
+"""`jaxpp-plan`: what a step takes on devices that are not here: memory, times, messages.
+
+SOURCE is `package.module:function`, which returns `(step, arguments)` for the `jaxpp.MpmdMesh` that it is given (the
+arguments may be `jax.ShapeDtypeStruct`s); or, with --shapes, a training step of such arrays itself; or a file with a
+lowered module, as JAXPP_DUMP_DIR and `as_text()` write it, or a plan that was saved.
+
+The table goes to stdout, progress and messages to stderr. Exit codes: 0; 1 for bad input; 2 for bad usage; 3 if it does
+not fit into the memory of the devices.
+"""
+
+import argparse
+import contextlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+import jax
+import numpy as np
+from jaxlib.mlir import ir
+
+import jaxpp
+from jaxpp import schedules
+from jaxpp._compat import make_context, own_copy
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.tensors import DTYPES
+from jaxpp.memory_limit import Compiled, limit_text
+from jaxpp.planning import Plan, PlanError, Target
+from jaxpp.planning.backend import plan_program
+from jaxpp.program import rewritten
+from jaxpp.tools import source, streams
+
+OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
+
+_MOST_COMPILES = 4
+"""How often a module is compiled to find what leaves room for the temporaries of its tasks."""
+
+_SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
+_AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+
+def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, stderr: TextIO | None = None) -> int:
+    """Run the tool, in this process, and return its exit code.
+
+    Args:
+        argv: the arguments behind the program's name; None: those of this process.
+        stdout: where the table goes.
+        stderr: where messages go.
+    """
+    _, stdout, stderr = streams.standard(None, stdout, stderr)
+    try:
+        with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+            options = _parser().parse_args(argv)
+    except SystemExit as stop:  # argparse: 0 after --help, 2 after an error
+        return stop.code if isinstance(stop.code, int) else BAD_USAGE
+    try:
+        plan = _plan(options)
+        if options.output:
+            plan.save(options.output)
+        if options.page:
+            plan.page(options.page)
+        print(plan, file=stdout)
+        if options.rank:
+            ranked = schedules.tune(plan.costs(), meshes=len(plan.meshes), microbatches=plan.microbatches)
+            print(f"\nschedules under these costs, in ms:\n{ranked}", file=stdout)
+    except (streams.InputError, PlanError, PassError, ModuleNotFoundError, schedules.ScheduleError) as error:
+        notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
+        print(f"{error}{notes}" if isinstance(error, streams.InputError) else f"error: {error}{notes}", file=stderr)
+        return BAD_INPUT
+    except OSError as error:
+        print(f"error: {error.filename}: {error.strerror}", file=stderr)
+        return BAD_INPUT
+    return OK if plan.fits else TOO_LARGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    doc = __doc__ or ""
+    parser = argparse.ArgumentParser(
+        "jaxpp-plan",
+        description=doc.splitlines()[0],
+        epilog=doc.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("source", metavar="SOURCE", help="package.module:function, or a file")
+    parser.add_argument("--target", metavar="NAME", help="such as v5p:4x4x4, h200, cpu; see jaxpp.target")
+    for name, about in (("nodes", "hosts with GPUs"), ("gpus", "GPUs of each"), ("devices", "CPUs")):
+        parser.add_argument(f"--{name}", type=int, metavar="N", help=f"of the target: {about}")
+    parser.add_argument("--mesh", type=_axes, metavar="AXES", help="for a function: mpmd=8,model=8")
+    parser.add_argument(
+        "--shapes", nargs="+", type=_shape, metavar="SHAPE", help="for a training step: its arguments, as f32[8,128]"
+    )
+    parser.add_argument("--schedule", metavar="NAME|FILE", help="for a loop that names none, such as 1f1b")
+    parser.add_argument("--memory-limit", type=_bytes, metavar="BYTES", help="of each device, as 95GB or 90GiB")
+    parser.add_argument("--rank", action="store_true", help="rank the schedules of the library under the costs, too")
+    parser.add_argument("-o", "--output", metavar="FILE", help="save the plan there, as JSON")
+    parser.add_argument("--page", metavar="FILE", help="write the tables there, as HTML")
+    return parser
+
+
+def _axes(text: str) -> dict[str, int]:
+    found = [_AXIS.fullmatch(word) for word in text.split(",")]
+    axes = {axis["name"]: int(axis["size"]) for axis in found if axis}
+    if len(axes) != len(found) or "mpmd" not in axes:
+        raise argparse.ArgumentTypeError(
+            f"expected axes with sizes, mpmd among them, as mpmd=8,model=8; found '{text}'"
+        )
+    return axes
+
+
+def _shape(text: str) -> jax.ShapeDtypeStruct:
+    found = _SHAPE.fullmatch(text)
+    element = found["element"] if found else ""
+    # MLIR's names of types; those of people who write s32 or int32 for its i32 are taken, too.
+    dtype = DTYPES.get(re.sub(r"^s(?=\d)", "i", element))
+    with contextlib.suppress(TypeError):
+        dtype = dtype or (np.dtype(element) if element else None)
+    if found is None or dtype is None:
+        raise argparse.ArgumentTypeError(f"expected a type with a shape, as f32[8,128]; found '{text}'")
+    return jax.ShapeDtypeStruct(tuple(int(size) for size in found["sizes"].split(",") if size.strip()), dtype)
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B)?", text)
+    count = int(float(found[1]) * _UNITS[found[2] or ""]) if found else 0
+    if not count:
+        raise argparse.ArgumentTypeError(f"expected bytes, as 95GB or 90GiB; found '{text}'")
+    return count
+
+
+def _plan(options: argparse.Namespace) -> Plan:
+    if options.source.endswith(".json"):
+        return Plan.load(options.source)
+    if options.target is None:
+        raise PlanError("give a --target, such as v5p:4x4x4, h200 or cpu")
+    counts = {name: getattr(options, name) for name in ("nodes", "gpus", "devices")}
+    target = jaxpp.target(options.target, **{name: count for name, count in counts.items() if count is not None})
+    if re.fullmatch(r"[\w.]+:\w+", options.source) and not os.path.exists(options.source):
+        return _of_function(options, target)
+    return _of_module(options, target)
+
+
+def _of_function(options: argparse.Namespace, target: Target) -> Plan:
+    """The plan of a function, or of what it makes for a mesh."""
+    module, _, name = options.source.partition(":")
+    function = getattr(importlib.import_module(module), name, None)
+    if not callable(function):
+        raise PlanError(f"{options.source}: the module has no function {name!r}")
+    axes = options.mesh or {"mpmd": len(target.devices)}
+    mesh = target.mesh(tuple(axes.values()), tuple(axes))
+    limit = options.memory_limit
+    if options.shapes:
+        step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=options.schedule, memory_limit=limit)
+        return step.lower(*options.shapes).compile().plan
+    if options.schedule or limit:
+        raise PlanError(
+            "--schedule and --memory-limit are for a step with --shapes, or a module; give them in the function"
+        )
+    made: Any = function(mesh)
+    if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):
+        raise PlanError(f"{options.source} returned a {type(made).__name__}, expected (step, arguments)")
+    step, arguments = made
+    return step.lower(*arguments).compile().plan
+
+
+def _of_module(options: argparse.Namespace, target: Target) -> Plan:
+    """The plan of a lowered module in a file."""
+    path = options.source
+    context = make_context()
+    data = streams.read(path, sys.stdin, "a lowered module")
+    lowered = source.parse(data, path, context, whole=True)
+    size = at.integer(lowered.operation, at.PARTITIONS) or 1
+    most = len(target.devices) // size
+    schedule, count = options.schedule or "", (options.mesh or {}).get("mpmd", max(most, 1))
+    name = (
+        ir.StringAttr(lowered.operation.attributes["sym_name"]).value
+        if "sym_name" in lowered.operation.attributes
+        else path
+    )
+
+    given = limits = limit_text(options.memory_limit, count)
+    tries = 1
+    while True:
+        program = rewritten(own_copy(lowered), schedule, count, {"memory_limit": given})
+        plan = plan_program(program, target, name.removeprefix("jit_")).plan
+        memory = Compiled(limits or str(sys.maxsize), program.peak_bytes, plan.peak_bytes)
+        if memory.fits:
+            return plan
+        if tries == _MOST_COMPILES:
+            raise memory.refusal()
+        given, tries = memory.with_room, tries + 1
+
+
+def cli() -> None:
+    """The command `jaxpp-plan`."""
+    jax.config.update("jax_platforms", "cpu")  # JAX would look for the devices whose compilers are installed
+    sys.path.insert(0, os.getcwd())
+    streams.finish(main)
+
+
+if __name__ == "__main__":
+    cli()
