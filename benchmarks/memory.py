@@ -69,7 +69,7 @@ def lower(model: Any, batch: int, way: str, text: Any, parameters: Any) -> Any:
     """The training step of `model`, lowered."""
     plan = schedules.make("1f1b", meshes=model.stages, microbatches=len(text))
     if way == "offload":
-        plan = schedules.offload(plan)
+        plan = schedules.offload(plan, ahead=1)  # the least memory
 
     def train_step(parameters: Any, text: Any) -> Any:
         one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)

@@ -142,7 +142,7 @@ def problem_of(
         [S.Task(kind, stage, 0) for kind in kinds for stage in placement.stages_of(mesh)] for mesh in _meshes(placement)
     ]
     sample = S.Schedule.of("sample", placement, rows)
-    exact = {kind: [_fraction(time) for time in costs.time(kind, sample)] for kind in kinds}
+    exact = {kind: [_fraction(time) for time in costs.at_home(kind, sample)] for kind in kinds}
     hops = [[_fraction(hop) for hop in row] for row in costs.pair("hop", sample)]
     for mesh in _meshes(placement):
         hops[mesh][mesh] = Fraction(0)

@@ -12,6 +12,8 @@ from jaxpp.ir.functions import has_side_effect, nested, operations
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
+_NONE: Mapping[ir.Value, ir.Value] = {}
+
 
 def remake(
     op: ir.Operation,
@@ -103,14 +105,19 @@ def clone(
     `values` gains its results. `same` maps values to others that stand for them.
     """
     copy = op.clone(ip).operation
-    for part in (copy, *nested(copy)):
+    rewire(copy, values, same)
+    values.update(zip(op.results, copy.results, strict=True))
+    return copy
+
+
+def rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value], same: Mapping[ir.Value, ir.Value] = _NONE) -> None:
+    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`."""
+    for part in (op, *nested(op)):
         operands = part.operands
         for number, operand in enumerate(operands):
             new = values.get(same.get(operand, operand))
             if new is not None:
                 operands[number] = new
-    values.update(zip(op.results, copy.results, strict=True))
-    return copy
 
 
 def erase_dead(block: ir.Block, *, marks: bool = False) -> None:

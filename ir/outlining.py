@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from jaxpp.ir.attributes import set_tables
-from jaxpp.ir.build import clone
+from jaxpp.ir.build import clone, rewire
 from jaxpp.ir.functions import body_of, create, operands_with_captures
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
@@ -19,6 +20,23 @@ class Outlined:
     function: ir.Operation
     inputs: list[ir.Value]
     outputs: list[ir.Value]
+
+
+class Member(NamedTuple):
+    """An operation for a new function.
+
+    Attributes:
+        op: the operation.
+        uses: what it uses, its regions included (`operands_with_captures`).
+        results: what it makes.
+        moves: whether it moves there, much faster than a clone: for one that no other function needs. What uses its
+            results elsewhere is for the caller to change.
+    """
+
+    op: ir.Operation
+    uses: Sequence[ir.Value]
+    results: Sequence[ir.Value]
+    moves: bool = False
 
 
 def outline(
@@ -34,15 +52,35 @@ def outline(
     Its arguments are the values that `ops` use and don't define, in the order of their first use. The originals stay
     where they are, untouched: cheap ones may be cloned into several functions.
     """
-    made = {result for op in ops for result in op.results}
-    used = dict.fromkeys(value for op in ops for value in operands_with_captures(op))
+    members = [Member(op, operands_with_captures(op), list(op.results)) for op in ops]
+    return outline_members(module, name, members, outputs, attributes, shardings)
+
+
+def outline_members(
+    module: ir.Module,
+    name: str,
+    members: Sequence[Member],
+    outputs: Sequence[ir.Value],
+    attributes: Mapping[str, ir.Attribute],
+    shardings: Shardings,
+) -> Outlined:
+    """As `outline`, of operations that were read before, and may move."""
+    made = {result for member in members for result in member.results}
+    used = dict.fromkeys(value for member in members for value in member.uses)
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
     block = body_of(function)
+    ip = ir.InsertionPoint(block)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
-    clone_into(block, ops, values, {})
-    func.return_([values[value] for value in outputs], ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    for member in members:
+        if not member.moves:
+            clone(member.op, values, ip, {})
+            continue
+        block.append(member.op)
+        if not values.keys().isdisjoint(member.uses):
+            rewire(member.op, values)
+    func.return_([values.get(value, value) for value in outputs], ip=ip, loc=ir.Location.unknown())
     return Outlined(function, arguments, list(outputs))
 
 

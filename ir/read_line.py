@@ -350,8 +350,9 @@ class Line:
             operands = self._fitting(op, own, function)
         self._used.update(operands)
         numbers = self._last_use(step)
+        distinct = len(set(own)) == len(own)
         for number in function.donates:
-            if number not in numbers or own.count(own[number]) > 1:
+            if number not in numbers or not (distinct or own.count(own[number]) == 1):
                 raise ProgramError(
                     f"{target} takes over the buffer of its argument {number}, which lives on", location=op.location
                 )

@@ -23,6 +23,7 @@ def make_context() -> ir.Context:
     from jaxlib.mlir._mlir_libs import _jax_mlir_ext
 
     context = ir.Context()
+    context.enable_multithreading(False)  # starting and stopping threads takes longer than they would save
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context.append_dialect_registry(registry)

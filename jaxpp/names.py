@@ -21,6 +21,8 @@ from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
 from jaxpp.schedules import (
     GIS,
+    POF,
+    POH,
     BaseSchedule,
     BitPipe,
     BPipe,
@@ -49,6 +51,8 @@ from jaxpp.schedules import (
 
 __all__ = [
     "GIS",
+    "POF",
+    "POH",
     "Add",
     "BPipe",
     "BaseSchedule",

@@ -45,6 +45,7 @@ from jaxpp.schedules.fill import bubbles_used, fill
 from jaxpp.schedules.formats.picture import draw
 from jaxpp.schedules.freezing import Frozen, freeze_ratios
 from jaxpp.schedules.given import resolve
+from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.layers import rows_of_layers
@@ -53,6 +54,8 @@ from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.named import (
     GIS,
+    POF,
+    POH,
     BitPipe,
     BPipe,
     Chimera,
@@ -76,11 +79,11 @@ from jaxpp.schedules.named import (
     ZeroBubbleH2,
     ZeroBubbleV,
 )
-from jaxpp.schedules.order import merged_order, start_times, unit_cost
+from jaxpp.schedules.order import merged_numbers, merged_order, start_times, unit_cost
 from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
-from jaxpp.schedules.rewrites import freeze, insert, offload, recompute, split_backward
+from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Tuned, search, tune
 from jaxpp.schedules.simulate import simulate
@@ -91,6 +94,8 @@ from_csv = Schedule.from_csv
 
 __all__ = [
     "GIS",
+    "POF",
+    "POH",
     "B",
     "BPipe",
     "BaseSchedule",
@@ -151,6 +156,7 @@ __all__ = [
     "gpipe",
     "insert",
     "make",
+    "merged_numbers",
     "merged_order",
     "names",
     "offload",

@@ -66,7 +66,7 @@ def _every_task_is_fine(graph: Graph) -> bool:
         not graph.partners
         and distinct == len(graph.tasks)
         and graph.rules.keys() >= graph.numbers.keys()
-        and not any(graph.rules[kind].peer for kind in graph.numbers)
+        and all(graph.rules[kind].stands == "home" for kind in graph.numbers)
         and all(map(set.issubset, on_meshes, held))
     )
 
@@ -80,7 +80,7 @@ def _name_the_wrong_task(graph: Graph) -> None:
         for number in row:
             task = graph.tasks[number]
             rule = graph.rules.get(task.kind)
-            if (task.stage in held) == (rule is not None and rule.peer):
+            if rule is not None and rule.stands == ("peer" if task.stage in held else "home"):
                 where = f"mesh {mesh} holds {_listed(stages)}"
                 other = ", and this task stands on one that does not" if task.stage in held else ""
                 raise _error(graph, number, f"{task.words} does not belong here: {where}{other}")

@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
 from jaxpp._system import write_file
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.kinds import KIND_NAME
+from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Task
 
 PerStage: TypeAlias = float | Sequence[float]
 """A number for one microbatch on a whole mesh, of which a stage has its share; or a list with a number per stage."""
+
+PerMesh: TypeAlias = float | Sequence[float]
+"""A number for every mesh, or a list with a number per mesh."""
 
 PerPair: TypeAlias = float | Sequence[Sequence[float]]
 """A number for every pair of meshes, or rows[from mesh][to mesh]."""
@@ -48,14 +53,18 @@ class Costs:
             keeps that input alone until then, which is the message of the stage before; the first stage has the batch.
         weight_grad_bytes: what is kept of it, and of the output's gradient, from the input gradient to the weight
             gradient; the same as `activation_bytes` unless given.
-        copy_bandwidth: bytes per unit of time from a mesh to its host or back, for tasks on another track. An offload
+        copy_bandwidth: bytes per unit of time from a mesh to its host, and as many back at the same time. An offload
             moves the activations of its stage.
-        kinds: time of each user's kind of task, and of "offload", "reload" and "recompute"; a recompute otherwise
-            takes as long as the forward, an "evict" or a "load" as long as a hop and the activations of its stage on
-            their link. A "backward" here is the time of a full one.
-        fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe).
+        kinds: time of each kind of task, the user's own and the built-in ones; a recompute otherwise takes as long as
+            the forward, an "evict" or a "load" as long as a hop and the activations of its stage on their link. A
+            "backward" here is the time of a full one.
+        fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe). A table
+            has it for each pair of kinds, "forward+backward", and 1 for others; a cell of more tasks has the mean.
         slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
             arXiv 2504.14519).
+        microbatches: how large each microbatch is, where they are not equal: times and bytes are those of one of 1.
+        speed: how fast each mesh is, where they are not equal: what uses its turn takes the time of a mesh of 1,
+            divided by it.
         unit: of time: "s", "ms" or "us" of measured costs; "units" where only their ratios are meant.
 
     Raises:
@@ -72,10 +81,12 @@ class Costs:
     contention: bool = False
     activation_bytes: PerStage = 0.0
     weight_grad_bytes: PerStage | None = None
-    copy_bandwidth: float = math.inf
+    copy_bandwidth: PerMesh = math.inf
     kinds: Mapping[str, PerStage] = field(default_factory=dict[str, PerStage])
-    fused: float = 1.0
+    fused: float | Mapping[str, float] = 1.0
     slices: tuple[float, ...] = ()
+    microbatches: tuple[float, ...] = ()
+    speed: PerMesh = 1.0
     unit: str = "units"
 
     def __post_init__(self) -> None:
@@ -87,8 +98,9 @@ class Costs:
                 put(self, name, _per_stage(getattr(self, name), name, positive=False))
         put(self, "hop", _per_pair(self.hop, "hop", positive=False))
         put(self, "bandwidth", _per_pair(self.bandwidth, "bandwidth", positive=True))
-        for name in ("copy_bandwidth", "fused"):
-            put(self, name, _number(getattr(self, name), name, positive=True, infinite=name != "fused"))
+        put(self, "fused", _per_fused(self.fused))
+        for name in ("copy_bandwidth", "speed"):
+            put(self, name, _per_mesh(getattr(self, name), name, infinite=name != "speed"))
         if not isinstance(cast("object", self.kinds), Mapping):
             raise ScheduleError(f"kinds must be a table from kind to time, found {self.kinds!r}")
         for name in self.kinds:
@@ -96,36 +108,103 @@ class Costs:
                 raise ScheduleError(f"kinds: expected names in lower case, such as 'offload', found {name!r}")
         put(self, "kinds", {name: _per_stage(time, name, positive=True) for name, time in self.kinds.items()})
         put(self, "slices", _shares(self.slices))
+        put(self, "microbatches", _factors(self.microbatches))
         if not isinstance(cast("object", self.unit), str) or self.unit not in UNITS:
             raise ScheduleError(f"unit must be one of {', '.join(UNITS)}, found {self.unit!r}")
         if not isinstance(cast("object", self.contention), bool):
             raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
 
-    def time(self, kind: str, schedule: Schedule) -> list[float]:
-        """Times of one kind of task, for each stage of the schedule, for a whole microbatch.
+    def time(self, task: Task, mesh: int, schedule: Schedule) -> float:
+        """How long a task takes on a mesh, alone; one that takes memory from a peer takes its hop and its bytes.
 
         Raises:
-            ScheduleError: a list is not as long as there are stages, or nothing says how long such a task takes.
+            ScheduleError: the costs are for other stages, meshes or microbatches, or do not say.
         """
-        if kind == "backward" and kind not in self.kinds:
-            parts = self.time("input_grad", schedule), self.time("weight_grad", schedule)
-            return [sum(pair) for pair in zip(*parts, strict=True)]
+        size = self.size(schedule) or one
+        return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
+
+    def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
+        """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.
+
+        Raises:
+            ScheduleError: the costs are for other stages or meshes, or do not say how long such a task takes.
+        """
+        rule = schedule.rules[kind]
+        known = self._known(kind, schedule)
+        if known is None:
+            if rule.moves:  # it takes its hop as well, which depends on the meshes (`simulate`)
+                return [0.0] * schedule.stages
+            moved = abs(rule.amount("host"))
+            if not moved:
+                raise ScheduleError(f"the costs do not say how long {kind} takes: give kinds={{{kind!r}: ...}}")
+            bandwidth = self.per_mesh("copy_bandwidth", schedule)[mesh]
+            known = [moved * size / bandwidth for size in self.bytes("activation_bytes", schedule)]
+        speed = self.per_mesh("speed", schedule)[mesh] if COMPUTE in rule.uses else 1.0
+        return [time / speed for time in known] if speed != 1 else known
+
+    def at_home(self, kind: str, schedule: Schedule) -> list[float]:
+        """Times of one kind of task, for each stage of the schedule on the mesh where it is at home.
+
+        Raises:
+            ScheduleError: as `on_mesh`.
+        """
+        return [self.on_mesh(kind, schedule.placement[stage], schedule)[stage] for stage in range(schedule.stages)]
+
+    def _known(self, kind: str, schedule: Schedule) -> list[float] | None:
+        """The times that the costs, or its rules, give a kind; None where that is what it moves."""
         if kind in self.kinds:
             return _for_each_stage(self.kinds[kind], kind, schedule)
         if kind in _KINDS:
             return _for_each_stage(cast("PerStage", getattr(self, kind)), kind, schedule)
-        rule = schedule.rules[kind]
-        if rule.time is not None:
-            return _for_each_stage(rule.time, kind, schedule)
-        if kind == "recompute":
-            return self.time("forward", schedule)
-        if rule.source:  # it takes its hop, which depends on the meshes (`simulate`)
-            return [0.0] * schedule.stages
-        moved = [abs(rule.memory) * size / self.copy_bandwidth for size in self.bytes("activation_bytes", schedule)]
-        if rule.track and all(moved):
-            return moved
-        needed = "activation_bytes and copy_bandwidth, or " if rule.track else ""
-        raise ScheduleError(f"the costs do not say how long {kind} takes: give {needed}kinds={{{kind!r}: ...}}")
+        time = schedule.rules[kind].time if kind in schedule.rules else None
+        if not isinstance(time, tuple):
+            return None if time is None else _for_each_stage(time, kind, schedule)
+        parts = [self._known(each, schedule) for each in time if each != kind]
+        found = [part for part in parts if part]
+        if len(found) < len(time):
+            raise ScheduleError(f"the costs do not say how long {kind} takes, nor {' and '.join(time)}")
+        return [sum(each) for each in zip(*found, strict=True)]
+
+    def is_told(self, kind: str, schedule: Schedule) -> bool:
+        """Whether the costs or the rules give the time of a kind; otherwise it takes that of what it moves."""
+        return self._known(kind, schedule) is not None
+
+    def factor(self, kinds: Sequence[str]) -> float:
+        """The time of a fused cell of these kinds, as a share of the sum of its tasks."""
+        if not isinstance(self.fused, Mapping):
+            return self.fused
+        pairs = ["+".join(sorted(pair)) for pair in combinations(kinds, 2)]
+        return math.fsum(self.fused.get(pair, 1.0) for pair in pairs) / len(pairs)
+
+    def size(self, schedule: Schedule) -> Callable[[Task], float] | None:
+        """A function from a task to the size of its slice and microbatch; None where all have the size 1.
+
+        Raises:
+            ScheduleError: the costs are for other numbers of slices or microbatches.
+        """
+        for name in ("slices", "microbatches"):
+            expected, found = getattr(schedule, name), len(getattr(self, name))
+            if found not in (0, expected):
+                raise ScheduleError(f"{name}: expected {expected} for {schedule.name}, found {found}")
+        slices = self.slices or (1 / schedule.slices,) * schedule.slices
+        microbatches = self.microbatches or (1.0,) * schedule.microbatches
+        if len(slices) == 1 and not self.microbatches:
+            return None
+        return lambda task: slices[task.slice] * microbatches[task.microbatch]
+
+    def per_mesh(self, what: str, schedule: Schedule) -> list[float]:
+        """The `speed` or `copy_bandwidth` of each mesh.
+
+        Raises:
+            ScheduleError: a list is not as long as there are meshes.
+        """
+        value = cast("PerMesh", getattr(self, what))
+        if isinstance(value, float):
+            return [value] * schedule.meshes
+        numbers = list(cast("Sequence[float]", value))
+        if len(numbers) != schedule.meshes:
+            raise ScheduleError(f"{what}: expected a number for each of {schedule.meshes} meshes, found {len(numbers)}")
+        return numbers
 
     def bytes(self, what: str, schedule: Schedule) -> list[float]:
         """The `activation_bytes`, `weight_grad_bytes` or `message_bytes` of each stage, for a whole microbatch.
@@ -168,16 +247,6 @@ class Costs:
 
         values = {each: together(getattr(self, each), each == "message_bytes") for each in (*_KINDS, *_BYTES)}
         return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
-
-    def shares(self, schedule: Schedule) -> list[float]:
-        """The share of each slice of the schedule in a microbatch.
-
-        Raises:
-            ScheduleError: the costs are for another number of slices.
-        """
-        if self.slices and len(self.slices) != schedule.slices:
-            raise ScheduleError(f"slices: expected {schedule.slices} for {schedule.name}, found {len(self.slices)}")
-        return list(self.slices) or [1 / schedule.slices] * schedule.slices
 
     def pair(self, what: str, schedule: Schedule) -> list[list[float]]:
         """The `hop` or `bandwidth` of each pair of meshes, as [from mesh][to mesh].
@@ -230,11 +299,17 @@ class Costs:
             text = json.dumps(values, indent=2)
         else:
             # A list of numbers, a name and a truth value are written alike in both formats.
-            table = cast("dict[str, object]", values.pop("kinds", {}))
+            tables = {name: values.pop(name) for name in ("kinds", "fused") if isinstance(values.get(name), Mapping)}
             lines = [f"{name} = {json.dumps(value)}" for name, value in values.items()]
-            lines += ["", "[kinds]", *(f"{name} = {json.dumps(value)}" for name, value in table.items())] * bool(table)
+            for name, table in cast("dict[str, dict[str, object]]", tables).items():
+                lines += ["", f"[{name}]", *(f"{_key(key)} = {json.dumps(value)}" for key, value in table.items())]
             text = "\n".join(lines)
         write_file(str(path), (text + "\n").encode())
+
+
+def one(task: Task) -> float:
+    """The size of a task where all microbatches are equal, and none is cut."""
+    return 1.0
 
 
 def positive(value: object, what: str, *, infinite: bool = False) -> float:
@@ -284,6 +359,38 @@ def _per_pair(value: object, what: str, *, positive: bool) -> PerPair:
             )
         )
     return tuple(matrix)
+
+
+def _per_mesh(value: object, what: str, *, infinite: bool) -> PerMesh:
+    if not _is_list(value):
+        return _number(value, what, positive=True, infinite=infinite)
+    return tuple(
+        _number(number, f"{what} of mesh {mesh}", positive=True, infinite=infinite)
+        for mesh, number in enumerate(cast("Sequence[object]", value))
+    )
+
+
+def _per_fused(value: object) -> float | dict[str, float]:
+    if not isinstance(value, Mapping):
+        return _number(value, "fused", positive=True)
+    found: dict[str, float] = {}
+    for name, factor in cast("Mapping[object, object]", value).items():
+        kinds = str(name).split("+")
+        if len(kinds) != 2 or not all(map(KIND_NAME.fullmatch, kinds)):
+            raise ScheduleError(f"fused: expected pairs of kinds, such as 'forward+backward', found {name!r}")
+        found["+".join(sorted(kinds))] = _number(factor, f"fused {name}", positive=True)
+    return found
+
+
+def _factors(value: object) -> tuple[float, ...]:
+    if not _is_list(value):
+        raise ScheduleError(f"microbatches must be a size for each microbatch, found {value!r}")
+    sizes = cast("Sequence[object]", value)
+    return tuple(_number(size, f"the size of microbatch {number}", positive=True) for number, size in enumerate(sizes))
+
+
+def _key(name: str) -> str:
+    return name if KIND_NAME.fullmatch(name) else json.dumps(name)
 
 
 def _shares(value: object) -> tuple[float, ...]:

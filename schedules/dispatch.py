@@ -23,8 +23,8 @@ class Dispatch:
         users: for each type those that need it.
         homes: for each type the mesh of each microbatch.
         meshes: their number.
-        tracks: of the types that run beside the others of their mesh, the name of their track. Such a task is started
-            as soon as its mesh comes to decide, and doesn't keep it busy.
+        tracks: of the types that run beside the others of their mesh, what they use. Such a task is started as soon as
+            its mesh comes to decide, and doesn't keep it busy.
 
     Attributes:
         orders: for each mesh what it has started: (type, microbatch).
@@ -39,7 +39,7 @@ class Dispatch:
         users: Sequence[Sequence[int]],
         homes: Sequence[Sequence[int]],
         meshes: int,
-        tracks: Mapping[int, str],
+        tracks: Mapping[int, tuple[str, ...]],
     ) -> None:
         self.times, self.delays, self.users, self.homes, self.tracks = times, delays, users, homes, tracks
         self.orders: list[list[tuple[int, int]]] = [[] for _ in range(meshes)]
@@ -127,6 +127,7 @@ class Dispatch:
                 self.busy[mesh] = True
                 heapq.heappush(self.events, (now + self.times[best], best, microbatch))
                 return
-            key = (mesh, tracks[best])
-            self.track_clocks[key] = max(now, self.track_clocks.get(key, 0.0)) + self.times[best]
-            heapq.heappush(self.events, (self.track_clocks[key], best, microbatch))
+            keys = [(mesh, name) for name in tracks[best]]
+            end = max([now, *(self.track_clocks.get(key, 0.0) for key in keys)]) + self.times[best]
+            self.track_clocks.update(dict.fromkeys(keys, end))
+            heapq.heappush(self.events, (end, best, microbatch))

@@ -52,7 +52,8 @@ def fill(
         raise ScheduleError(f"fill: {schedule.name} has {name} tasks already")
     kinds = [*(each for each in schedule.kinds if each.name != name), kind]
     known = Schedule.of(schedule.name, schedule.placement, schedule.cells, kinds, schedule.skipped)
-    times, report = costs.time(name, known), simulate(schedule, costs)
+    times = [costs.on_mesh(name, homes[0], known)[stage] for stage, homes in enumerate(known.placement.homes)]
+    report = simulate(schedule, costs)
     units = [_units(schedule, mesh) for mesh in range(schedule.meshes)]
     before: dict[tuple[int, int], list[tuple[Task, ...]]] = {}
     for bubble in report.bubbles:
@@ -98,8 +99,9 @@ def _position(report: Report, bubble: Bubble) -> int:
     position = 0
     for cell in report.schedule.cells[bubble.mesh]:
         start, _ = report.times(cell[0])
-        tracked = cell[0].kind in report.schedule.rules and report.schedule.rules[cell[0].kind].track
-        if not tracked and start > bubble.start + bubble.length / 2:
+        graph = report.schedule.graph
+        aside = graph.numbers[cell[0].kind][graph.key(cell[0])] in graph.asides
+        if not aside and start > bubble.start + bubble.length / 2:
             break
         position += 1
     return position

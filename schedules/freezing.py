@@ -63,9 +63,18 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
     solution = _Programme(schedule, costs).solve(budget, most)
     shares = {stage: min(max(float(share), 0.0), most) for stage, share in enumerate(solution[1 : 1 + schedule.stages])}
     left = [max(1 - share, _LEFT) for share in shares.values()]
-    times = [time * share for time, share in zip(costs.time("weight_grad", schedule), left, strict=True)]
-    kinds = {**costs.kinds, "backward": costs.time("backward", schedule), "weight_grad": times}
+    whole, times = (_times(costs, kind, schedule) for kind in ("backward", "weight_grad"))
+    kinds = {
+        **costs.kinds,
+        "backward": whole,
+        "weight_grad": [time * share for time, share in zip(times, left, strict=True)],
+    }
     return Frozen(shares, float(solution[0]), replace(costs, kinds=kinds))
+
+
+def _times(costs: Costs, kind: str, schedule: Schedule) -> list[float]:
+    """The times of one kind for each stage, on its first mesh."""
+    return [costs.on_mesh(kind, homes[0], schedule)[stage] for stage, homes in enumerate(schedule.placement.homes)]
 
 
 class _Programme:
@@ -105,11 +114,11 @@ class _Programme:
             number, delay = (slot, 0.0) if slot < base else (graph.transfers[slot - base][0], self.delays[slot - base])
             yield _head(graph, number), delay
         row = next(row for row in graph.rows if head in row)
-        track = graph.tracks.get(head, "")
-        # What follows on the mesh does not wait for another track; on that, one task follows the other.
-        for wanted in {"", track}:
+        # What runs beside its mesh waits for what uses the same; what follows on the mesh does not wait for it.
+        for used in ("", *graph.tracks.get(head, ())):
             for number in range(head - 1, row.start - 1, -1):
-                if graph.spans[number] and graph.tracks.get(number, "") == wanted:
+                same = used in graph.tracks.get(number, ()) if used else number not in graph.asides
+                if graph.spans[number] and same:
                     yield number, 0.0
                     break
 

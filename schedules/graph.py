@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeAlias
 
-from jaxpp.schedules.kinds import Kind
+from jaxpp.schedules.kinds import ALL, COMPUTE, Kind
 from jaxpp.schedules.task import Placement, Task
 
 Cells: TypeAlias = tuple[tuple[tuple[Task, ...], ...], ...]
@@ -36,9 +36,12 @@ class Graph:
         lacking: for tasks that need something which the schedule does not have: what that is.
         spans: for the first task of each cell, the number of tasks fused in it; 0 for the others.
         numbers: for each kind, the number of the task at `key(task)`.
-        tracks: the track of each task that runs on another than its mesh's own, such as a copy.
+        tracks: what each task uses beside the turn of its mesh, such as the way to the host.
+        asides: the tasks that run beside their mesh, without its turn.
+        sources: for each task that takes memory from a peer the number of the task there; it is the message itself.
         partners: for each task of a spread stage its numbers on all meshes, which run at the same time.
         transfers: (number of a task, mesh that its result goes to), once for each mesh that needs it.
+        borders: for each transfer the lower of the two neighbouring stages between which it goes, or -1.
         sends: for each task its transfers, as indices into `transfers`.
         waits: for the first task of each cell what it has to wait for apart from the end of the cell before it: the
             number of a task on its own mesh, or `len(tasks)` + the index of a transfer.
@@ -52,11 +55,14 @@ class Graph:
     rows: list[range]
     spans: list[int]
     numbers: dict[str, dict[int, int]]
-    tracks: dict[int, str]
-    partners: dict[int, list[int]]
+    tracks: dict[int, tuple[str, ...]] = field(default_factory=dict[int, tuple[str, ...]])
+    asides: set[int] = field(default_factory=set[int])
+    sources: dict[int, int] = field(default_factory=dict[int, int])
+    partners: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     needs: list[Numbers] = field(default_factory=list)
     lacking: dict[int, list[Task]] = field(default_factory=dict)
     transfers: list[tuple[int, int]] = field(default_factory=list)
+    borders: list[int] = field(default_factory=list)
     sends: list[Numbers] = field(default_factory=list)
     waits: list[Numbers] = field(default_factory=list)
 
@@ -79,7 +85,7 @@ class Graph:
 def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, skipped: Set[Task]) -> Graph:
     """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
     slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
-    graph = Graph(placement, rules, cells, slices, [], [], [], {}, {}, {})
+    graph = Graph(placement, rules, cells, slices, [], [], [], {})
     _number(graph)
     _find_needs(graph, skipped)
     _find_waits(graph)
@@ -89,7 +95,7 @@ def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, s
 def _number(graph: Graph) -> None:
     stages, slices, tasks, spans = graph.placement.stages, graph.slices, graph.tasks, graph.spans
     spread = graph.placement.spread
-    tracks = {name: rule.track for name, rule in graph.rules.items() if rule.track}
+    tracks = {name: rule.uses for name, rule in graph.rules.items() if rule.uses != (COMPUTE,)}
     for row in graph.cells:
         first = len(tasks)
         for cell in row:
@@ -105,7 +111,9 @@ def _number(graph: Graph) -> None:
                     graph.partners[number] = known
                 table[key] = number
                 if kind in tracks:
-                    graph.tracks[number] = tracks[kind]
+                    graph.tracks[number] = tuple(name for name in tracks[kind] if name != COMPUTE)
+                    if COMPUTE not in tracks[kind]:
+                        graph.asides.add(number)
                 spans.append(0)
                 tasks.append(task)
             spans[-len(cell)] = len(cell)
@@ -114,33 +122,42 @@ def _number(graph: Graph) -> None:
 
 def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
     stages, slices = graph.placement.stages, graph.slices
+    microbatches = 1 + max((task.microbatch for task in graph.tasks), default=-1)
     numbers = graph.numbers
     # A need that no task of this schedule can answer is not even looked up.
     tables = {
         name: [
-            (need.offset, need.slice_offset, [numbers[kind] for kind in need.kinds if kind in numbers], need)
+            (need.stage, need.microbatch, need.slice, [numbers[kind] for kind in need.kinds if kind in numbers], need)
             for need in rule.needs
-            if not (need.optional and numbers.keys().isdisjoint(need.kinds)) and not (slices == 1 and need.slice_offset)
+            if not (need.optional and numbers.keys().isdisjoint(need.kinds)) and not (slices == 1 and need.slice)
         ]
         for name, rule in graph.rules.items()
     }
+    moving = {name for name, rule in graph.rules.items() if rule.moves}
     for number, task in enumerate(graph.tasks):
         found: list[int] = []
-        for offset, slice_offset, alternatives, need in tables.get(task.kind, ()):
+        for offset, which, slice_offset, alternatives, need in tables.get(task.kind, ()):
             stage = task.stage + offset
-            part = task.slice + slice_offset
-            if not (0 <= stage < stages and 0 <= part < slices):
-                continue
-            key = (task.microbatch * slices + part) * stages + stage
-            for table in alternatives:
-                if key in table:
-                    found.append(table[key])
-                    break
+            if which == ALL:
+                units = range(microbatches * slices) if 0 <= stage < stages else ()
             else:
-                needed = [Task(kind, stage, task.microbatch, part) for kind in need.kinds]
-                if not (need.optional or (skipped and not skipped.isdisjoint(needed))):
-                    graph.lacking.setdefault(number, []).append(needed[0])
+                microbatch, part = task.microbatch + int(which), task.slice + slice_offset
+                if not (0 <= stage < stages and 0 <= part < slices and 0 <= microbatch < microbatches):
+                    continue
+                units = (microbatch * slices + part,)
+            for unit in units:
+                key = unit * stages + stage
+                for table in alternatives:
+                    if key in table:
+                        found.append(table[key])
+                        break
+                else:
+                    needed = [Task(kind, stage, unit // slices, unit % slices) for kind in need.kinds]
+                    if not (need.optional or (skipped and not skipped.isdisjoint(needed))):
+                        graph.lacking.setdefault(number, []).append(needed[0])
         graph.needs.append(found)
+        if task.kind in moving and found:
+            graph.sources[number] = found[0]
     if graph.partners:
         for row in graph.rows:
             for number in row:
@@ -154,7 +171,8 @@ def _nearest(graph: Graph, need: int, row: range) -> int:
 
 def _find_waits(graph: Graph) -> None:
     meshes, base = len(graph.rows), len(graph.tasks)
-    tracks, transfers, sends, all_waits = graph.tracks, graph.transfers, graph.sends, graph.waits
+    tasks, asides, sources, borders = graph.tasks, graph.asides, graph.sources, graph.borders
+    transfers, sends, all_waits = graph.transfers, graph.sends, graph.waits
     nothing: Numbers = ()
     sends.extend([nothing] * base)
     known: dict[int, int] = {}
@@ -168,21 +186,23 @@ def _find_waits(graph: Graph) -> None:
             waits = nothing
             for need in graph.needs[number]:
                 if start <= need < stop:
-                    # What is earlier on the mesh is done by then, but for what runs on another track.
-                    if need >= after or (tracks and need < head and _on_another_track(graph, need, head)):
+                    # What is earlier on the mesh is done by then, but for what runs beside it.
+                    if need >= after or (need < head and need in asides):
                         waits = (*waits, need)
+                    continue
+                if sources and sources.get(number) == need:
+                    waits = (*waits, need)
                     continue
                 key = need * meshes + mesh
                 transfer = known.get(key)
                 if transfer is None:
                     transfer = known[key] = len(transfers)
                     transfers.append((need, mesh))
+                    borders.append(-1)
                     sends[need] = (*sends[need], transfer)
+                if borders[transfer] < 0 and tasks[need].stage != tasks[number].stage:
+                    borders[transfer] = min(tasks[need].stage, tasks[number].stage)
                 waits = (*waits, base + transfer)
             all_waits.append(waits)
             if number > head and waits:
                 all_waits[head] = (*all_waits[head], *waits)
-
-
-def _on_another_track(graph: Graph, need: int, number: int) -> bool:
-    return graph.tracks.get(need, "") not in ("", graph.tracks.get(number))

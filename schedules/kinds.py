@@ -1,20 +1,23 @@
-"""Kinds of tasks, and what each kind needs before it can run.
+"""Kinds of tasks: what each kind needs, what it uses, and what it does to memory.
 
 The dependences of a pipeline are a small table: one row per kind, one entry per thing it waits for. A user's own
-operation (offload, recompute, ...) is one more row, and a row of the same name replaces a built-in one:
+operation is one more row, and a row of the same name replaces a built-in one:
 
-    offload = Kind.parse("offload: forward")
     reload = Kind.parse("reload: offload")
     backward = Kind.parse("backward: forward backward|input_grad@+1 ?reload")    # waits for its reload, if there is one
+    optimizer = Kind.parse("optimizer: backward|weight_grad#all; time 2")        # waits for those of all microbatches
 
-Where it runs, for how long, and what it does to memory stand behind the needs:
+What it uses stands behind the needs: `compute` is the turn of its mesh, and what is not named else. What does without
+runs beside: it starts when the cell before it has ended and all that it uses is free, and what is behind it does not
+wait for its end. `copy_out` and `copy_in` carry copies to the host and back, `net` those to other meshes; any other
+name will do.
 
-    spill = Kind.parse("spill: forward; track copy; memory -1; time 0.5")
+What it does to memory is an amount per pool, in activations of its stage: it takes what is positive from its start, and
+gives back what is negative at its end. The pools are `here`, the mesh where it stands; `peer`, the mesh of the first
+task that it needs; `host`, the memory of its host:
 
-What is moved from one mesh to another is there, on the mesh where the task stands, from its start, and until its end on
-the mesh of the task that it comes `from`; such a task may stand on a mesh that does not hold its stage:
-
-    evict = Kind.parse("evict: forward; track net; memory +1; from forward; on peer")
+    spill = Kind.parse("spill: forward; uses copy_out; here -1; host +1; time 0.5")
+    evict = Kind.parse("evict: forward; uses net; here +1; peer -1; on peer")    # stands where its stage is not at home
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from jaxpp.schedules.errors import ScheduleError
 
 _NAME: Final = r"[a-z]+(?:_[a-z]+)*"
 _NEED: Final = re.compile(
     rf"(?P<optional>\??)(?P<kinds>{_NAME}(?:\|{_NAME})*)"
-    r"(?:@(?P<offset>[+-][0-9]{1,9}))?(?:~(?P<slice>[+-][0-9]{1,9}))?"
+    r"(?:@(?P<stage>[+-][0-9]{1,9}))?(?:#(?P<microbatch>[+-][0-9]{1,9}|all))?(?:~(?P<slice>[+-][0-9]{1,9}))?"
 )
 _KIND: Final = re.compile(rf"(?P<name>{_NAME}) *:(?P<needs>[^;]*)(?P<effects>(?:;[^;]*)*)")
 
@@ -40,29 +43,46 @@ LETTERS: Final = {"forward": "F", "backward": "B", "input_grad": "I", "weight_gr
 """Letters of the built-in kinds, as in PyTorch's pipelining tables; a user's kind stands under its full name."""
 
 
+POOLS: Final = ("here", "peer", "host")
+"""The memories that a kind says something of."""
+
+COMPUTE: Final = "compute"
+"""The resource of a mesh that its tasks use one after the other, in their order."""
+
+ALL: Final = "all"
+"""The microbatch of a need for the tasks of all microbatches."""
+
+_HOMES: Final = ("home", "peer", "any")
+_PARTS: Final = ("activation", "rest", "input")
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One thing that a task waits for: a task of the same microbatch, `offset` stages further on.
+    """One thing that a task waits for: another task, which may be of another stage, microbatch or slice.
 
     Attributes:
         kinds: any one of these will do; the first that the schedule has is taken.
-        offset: the stage of the needed task, relative to the one that waits; past either end of the pipeline nothing
-            is needed.
+        stage: that of the needed task, relative to the one that waits; past either end of the pipeline nothing is
+            needed.
         optional: waited for where the schedule has it; otherwise its absence is an error.
-        slice_offset: the slice of the sequence of the needed task, relative to the one that waits; before the first
-            and behind the last nothing is needed.
+        slice: that of the needed task in the sequence, relative to the one that waits; before the first and behind the
+            last nothing is needed.
+        microbatch: that of the needed task, relative to the one that waits; before the first and behind the last
+            nothing is needed. `ALL`: the tasks of all microbatches and slices are.
     """
 
     kinds: tuple[str, ...]
-    offset: int = 0
+    stage: int = 0
     optional: bool = False
-    slice_offset: int = 0
+    slice: int = 0
+    microbatch: int | Literal["all"] = 0
 
     def __str__(self) -> str:
-        """`?backward|input_grad@+1`: optional, alternatives, offset; `forward~-1` is the slice before."""
-        offset = f"@{self.offset:+d}" if self.offset else ""
-        part = f"~{self.slice_offset:+d}" if self.slice_offset else ""
-        return f"{'?' if self.optional else ''}{'|'.join(self.kinds)}{offset}{part}"
+        """`?backward|input_grad@+1`: optional, alternatives, stage; `forward#-1~+1` also microbatch and slice."""
+        stage = f"@{self.stage:+d}" if self.stage else ""
+        microbatch = self.microbatch and f"#{self.microbatch if self.microbatch == ALL else f'{self.microbatch:+d}'}"
+        part = f"~{self.slice:+d}" if self.slice else ""
+        return f"{'?' if self.optional else ''}{'|'.join(self.kinds)}{stage}{microbatch or ''}{part}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,61 +92,82 @@ class Kind:
     Attributes:
         name: in lower case.
         needs: what it waits for.
-        track: where it runs, beside the tasks of its mesh; "" is the mesh itself. A copy to the host has track "copy":
-            it starts when the cell before it has ended, and what follows does not wait for it.
-        memory: the activations that it makes (positive, from its start) or gives back (negative, at its end), as a
-            share of what the forward of its stage makes. The built-in kinds have their own rules (`Report`).
-        source: the kind of the task of the same stage and microbatch whose mesh gives back, at the end, what this task
-            makes; "" where it makes something new.
-        peer: it stands on a mesh that does not hold its stage.
-        time: how long it takes, for one microbatch on a whole mesh, where the costs do not say.
+        uses: the resources of its mesh that it has to itself while it runs.
+        amounts: (pool, amount) for each pool whose memory it changes, the amount as a share of what the forward of its
+            stage makes: positive from its start, negative at its end.
+        makes: it makes the activation of its stage and microbatch here, anew.
+        holds: "activation", the whole of it is there until its end, if not longer; "rest", what the weight gradient
+            reads of it; "input", what a recompute starts from; "" where it reads nothing of it.
+        stands: where: on a mesh that holds its stage ("home"), on one that doesn't ("peer"), or on "any".
+        time: how long it takes, for one microbatch on a whole mesh, where the costs do not say; or the kinds of tasks
+            that take as long together. None: as long as what it moves.
 
     Raises:
-        ScheduleError: a name is not in lower case, or a number is not one.
+        ScheduleError: a name is not in lower case, a number is not one, or a pool, a part or a place is none.
     """
 
     name: str
     needs: tuple[Need, ...] = ()
-    track: str = ""
-    memory: float = 0.0
-    time: float | None = None
-    source: str = ""
-    peer: bool = False
+    uses: tuple[str, ...] = (COMPUTE,)
+    amounts: tuple[tuple[str, float], ...] = ()
+    makes: bool = False
+    holds: str = ""
+    stands: str = "home"
+    time: float | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in (self.name, self.track or "copy", self.source or "forward"):
+        times = self.time if isinstance(self.time, tuple) else ()
+        for name in (self.name, *self.uses, *times):
             if not KIND_NAME.fullmatch(name):
                 raise ScheduleError(
                     f"the kind of a task must be a name in lower case, such as 'offload', found {name!r}"
                 )
-        if not math.isfinite(self.memory):
-            raise ScheduleError(f"the memory of {self.name} must be a number, found {self.memory!r}")
-        if self.time is not None and not 0 < self.time < math.inf:
+        for pool, amount in self.amounts:
+            if pool not in POOLS or not math.isfinite(amount):
+                raise ScheduleError(f"the memory of {self.name} must be a number for each pool, found {pool} {amount}")
+        if isinstance(self.time, float | int) and not 0 < self.time < math.inf:
             raise ScheduleError(f"the time of {self.name} must be a positive number, found {self.time!r}")
-        if self.source and (self.memory <= 0 or not any(self.source in need.kinds for need in self.needs)):
-            raise ScheduleError(
-                f"{self.name} moves memory from the mesh of its {self.source}: it must need that task, and make memory"
-            )
+        for value, known in ((self.holds or "input", _PARTS), (self.stands, _HOMES)):
+            if value not in known:
+                raise ScheduleError(f"{self.name}: expected one of {', '.join(known)}, found {value!r}")
+        if not self.uses or len(set(self.uses)) < len(self.uses):
+            raise ScheduleError(f"{self.name} must use one resource or several, each once, found {self.uses}")
+        if self.moves and (not self.needs or self.needs[0].optional or self.needs[0].microbatch == ALL):
+            raise ScheduleError(f"{self.name} takes memory from a peer: the first that it needs must be one task there")
         for need in self.needs:
             _parse_need(str(need))
 
+    @property
+    def moves(self) -> bool:
+        """Whether it takes memory from the mesh of the first task that it needs: a message from there."""
+        return any(pool == "peer" for pool, _ in self.amounts)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says no more than what it needs, and perhaps its time."""
+        return self == Kind(self.name, self.needs, time=self.time)
+
+    def amount(self, pool: str) -> float:
+        """How much it takes of a pool, or gives back."""
+        return dict(self.amounts).get(pool, 0.0)
+
     def __str__(self) -> str:
         """`backward: forward backward|input_grad@+1`, which `Kind.parse` reads."""
+        time = self.time if self.time is None or isinstance(self.time, tuple) else (f"{self.time:.17g}",)
         effects = {
-            "track": self.track,
-            "memory": f"{self.memory:+.17g}" if self.memory else "",
-            "time": "" if self.time is None else f"{self.time:.17g}",
-            "from": self.source,
-            "on": "peer" if self.peer else "",
+            "uses": "" if self.uses == (COMPUTE,) else " ".join(self.uses),
+            "makes": "activation" if self.makes else "",
+            "holds": self.holds,
+            **{pool: f"{amount:+.17g}" for pool, amount in self.amounts if amount},
+            "on": "" if self.stands == "home" else self.stands,
+            "time": " ".join(time or ()),
         }
         words = "".join(f"; {key} {value}" for key, value in effects.items() if value)
         return " ".join([f"{self.name}:", *map(str, self.needs)]) + words
 
     @classmethod
     def parse(cls, text: str) -> Kind:
-        """Read `name: need need ...; track copy; memory -1; time 0.5`; what stands behind the needs may be left out.
-
-        Two more say that memory moves from mesh to mesh: `from forward` and `on peer` (`source`, `peer`).
+        """Read `name: need need ...; uses copy_out; here -1; time 0.5`; what stands behind the needs may be left out.
 
         Raises:
             ScheduleError: the text is not of that form.
@@ -138,48 +179,65 @@ class Kind:
         for effect in match["effects"].split(";")[1:]:
             key, _, value = effect.strip().partition(" ")
             value = value.strip()
-            known = key in ("track", "memory", "time", "from") or (key, value) == ("on", "peer")
+            known = key in ("uses", "holds", "time", *POOLS) or (key, value) in _FLAGS
             if not known or key in effects or not value:
-                expected = "expected 'track NAME', 'memory NUMBER', 'time NUMBER', 'from KIND' or 'on peer', each once"
-                raise ScheduleError(f"cannot read {effect.strip()!r} of kind {match['name']}: {expected}")
+                raise ScheduleError(f"cannot read {effect.strip()!r} of kind {match['name']}: {_EXPECTED}")
             effects[key] = value
-        needs = tuple(_parse_need(word) for word in match["needs"].split())
-        memory, time = (_number(effects, key) for key in ("memory", "time"))
-        source, peer = effects.get("from", ""), "on" in effects
-        return cls(match["name"], needs, effects.get("track", ""), memory or 0.0, time, source, peer)
+        names = effects.get("time", "").split()
+        is_number = len(names) == 1 and not KIND_NAME.fullmatch(names[0])
+        return cls(
+            match["name"],
+            tuple(_parse_need(word) for word in match["needs"].split()),
+            tuple(effects.get("uses", COMPUTE).split()),
+            tuple((pool, _number(pool, effects[pool])) for pool in POOLS if pool in effects),
+            "makes" in effects,
+            effects.get("holds", ""),
+            effects.get("on", "home"),
+            _number("time", names[0]) if is_number else tuple(names) or None,
+        )
 
 
-def _number(effects: dict[str, str], key: str) -> float | None:
-    if key not in effects:
-        return None
+_FLAGS: Final = (("makes", "activation"), ("on", "peer"), ("on", "any"))
+_EXPECTED: Final = (
+    "expected 'uses NAME ...', 'here NUMBER', 'peer NUMBER', 'host NUMBER', 'makes activation', 'holds PART', "
+    "'on peer', 'on any' or 'time NUMBER', each once"
+)
+
+
+def _number(key: str, text: str) -> float:
     try:
-        return float(effects[key])
+        return float(text)
     except ValueError:
-        raise ScheduleError(f"cannot read {key} {effects[key]!r}: expected a number") from None
+        raise ScheduleError(f"cannot read {key} {text!r}: expected a number") from None
 
 
 def _parse_need(word: str) -> Need:
     match = _NEED.fullmatch(word)
     if match is None:
-        raise ScheduleError(f"cannot read need {word!r}: expected 'kind', 'kind|kind', 'kind@+1', 'kind~-1' or '?kind'")
-    return Need(
-        tuple(match["kinds"].split("|")), int(match["offset"] or 0), bool(match["optional"]), int(match["slice"] or 0)
-    )
+        expected = "expected 'kind', 'kind|kind', 'kind@+1', 'kind#-1', 'kind#all', 'kind~-1' or '?kind'"
+        raise ScheduleError(f"cannot read need {word!r}: {expected}")
+    microbatch: int | Literal["all"] = "all" if match["microbatch"] == "all" else int(match["microbatch"] or 0)
+    kinds = tuple(match["kinds"].split("|"))
+    return Need(kinds, int(match["stage"] or 0), bool(match["optional"]), int(match["slice"] or 0), microbatch)
 
+
+_BACKWARD: Final = "forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute; holds activation"
 
 BUILTIN_KINDS: Final = tuple(
     map(
         Kind.parse,
         (
-            "forward: forward@-1 forward~-1",
-            "backward: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute",
-            "input_grad: forward backward|input_grad@+1 backward|input_grad~+1 ?reload ?load ?recompute",
-            "weight_grad: input_grad",
-            "offload: forward; track copy; memory -1",
-            "reload: offload; track copy; memory +1",
-            "evict: forward; track net; memory +1; from forward; on peer",
-            "load: evict; track net; memory +1; from evict",
-            "recompute: forward ?reload ?load",
+            "forward: forward@-1 forward~-1; makes activation",
+            f"backward: {_BACKWARD}; time input_grad weight_grad",
+            f"input_grad: {_BACKWARD}",
+            "weight_grad: input_grad; holds rest",
+            "offload: forward; uses copy_out; here -1; host +1",
+            "reload: offload; uses copy_in; here +1; host -1",
+            "evict: forward; uses net; here +1; peer -1; on peer",
+            "load: evict; uses net; here +1; peer -1",
+            "recompute: forward ?reload ?load; makes activation; holds input; time forward",
+            "all_reduce: backward|weight_grad#all; uses net",
+            "optimizer: backward|weight_grad#all ?all_reduce",
         ),
     )
 )
@@ -187,4 +245,5 @@ BUILTIN_KINDS: Final = tuple(
 (Zero Bubble, arXiv 2401.10241, section 2). Slices of a sequence run forward in order and backward in reverse, as later
 ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to the host and come back (PipeOffload,
 arXiv 2503.01328), or to another mesh: `evict` stands on that mesh, `load` on the one that needs them again (BPipe, Kim
-et al., ICML 2023); a stage that recomputes runs forward again before it runs backward."""
+et al., ICML 2023); a stage that recomputes runs forward again before it runs backward. The gradients of a stage are
+summed over copies of it, and its weights updated, when those of all microbatches are there."""

@@ -20,7 +20,7 @@ plan; a step of which nothing is left is left out, so cool-downs need no arithme
 
 An operation of the user's own is one line, and stands beside the others:
 
-    evict = Operation.parse("evict: forward; track copy; memory -1; time 0.5")
+    evict = Operation.parse("evict: forward; uses copy_out; here -1; time 0.5")
     mesh.repeat(F(0) + evict(0) + B(0))
 
 Two other ways to say what runs when: `block` (`jaxpp.schedules.blocks`) lays out the tasks of one microbatch in slots
@@ -112,7 +112,7 @@ class Operation:
 
     @classmethod
     def parse(cls, text: str) -> Operation:
-        """A user's own: `Operation.parse("evict: forward; track copy; memory -1; time 0.5")` (see `Kind.parse`).
+        """A user's own: `Operation.parse("evict: forward; uses copy_out; here -1; time 0.5")` (see `Kind.parse`).
 
         Raises:
             ScheduleError: the text is not of that form.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Sequence
+from operator import itemgetter
 
-from jaxpp.schedules.order import merged_order
+from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.order import merged_numbers
+from jaxpp.schedules.pools import Sizes, changes
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Task, Unit
 
 
 def activations(schedule: Schedule) -> list[int]:
@@ -20,44 +22,25 @@ def activations(schedule: Schedule) -> list[int]:
     starts all tasks (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503,
     section 2.2). The schedule must be valid.
     """
-    peers = {task.unit: mesh for mesh, order in enumerate(schedule.orders) for task in order if task.kind == "evict"}
-    each = ([(mesh, task) for task in order] for mesh, order in enumerate(schedule.orders))
-    tasks = merged_order(schedule) if peers else chain.from_iterable(each)
-    alive = _Alive(schedule)
-    for mesh, task in tasks:
-        alive.run(mesh, task)
-        if task.kind == "load":
-            alive.change(peers[task.unit], -1)
-    return alive.peaks
+    graph, ones = schedule.graph, [1.0] * schedule.stages
+    sizes = Sizes(ones, ones, [0.0] * schedule.stages, inside=False)
+    when = list(range(len(graph.tasks)))
+    if graph.sources:
+        for turn, (_, number) in enumerate(merged_numbers(schedule)):
+            when[number] = turn
+    return [_peak(graph, mesh, sizes, when) for mesh in range(schedule.meshes)]
 
 
-class _Alive:
-    """How many activations are alive on each mesh, and the most that there were."""
-
-    def __init__(self, schedule: Schedule) -> None:
-        self.now, self.peaks = [0] * schedule.meshes, [0] * schedule.meshes
-        self._trains = [any(task.kind in ("backward", "weight_grad") for task in order) for order in schedule.orders]
-        self._again = _units(schedule, "recompute")
-        self._evicted = _units(schedule, "evict")
-
-    def change(self, mesh: int, by: int) -> None:
-        """Let so many more be alive."""
-        self.now[mesh] += by
-        self.peaks[mesh] = max(self.peaks[mesh], self.now[mesh])
-
-    def run(self, mesh: int, task: Task) -> None:
-        """Run one task, on its own mesh."""
-        if task.unit in self._again and task.kind in ("forward", "offload", "reload"):
-            return
-        if task.kind == "forward":
-            self.change(mesh, 1)
-            if not self._trains[mesh] or task.unit in self._evicted:
-                self.change(mesh, -1)
-        elif task.kind in ("recompute", "reload", "evict", "load"):
-            self.change(mesh, int(self._trains[mesh]))
-        elif task.kind in ("backward", "weight_grad") or (task.kind == "offload" and self._trains[mesh]):
-            self.change(mesh, -1)
-
-
-def _units(schedule: Schedule, kind: str) -> set[Unit]:
-    return {task.unit for task in schedule if task.kind == kind}
+def _peak(graph: Graph, mesh: int, sizes: Sizes, when: Sequence[int]) -> int:
+    """The most that is alive on a mesh, if the tasks run in these turns."""
+    turns: list[tuple[int, float, float]] = []
+    for number, start, end in changes(graph, mesh, sizes):
+        source = graph.sources.get(number, number)
+        # What a peer takes leaves as soon as it is made, but what it gives back only when that is asked for.
+        early = graph.homes[number] != mesh and source not in graph.sources
+        turns.append((when[source if early else number], start, end))
+    now = peak = 0.0
+    for _, start, end in sorted(turns, key=itemgetter(0)):
+        peak = max(peak, now + start)
+        now += start + end
+    return round(peak)

@@ -218,6 +218,28 @@ class GIS(InterleavedBaseSchedule, published="gis"):
     group: int | None = None
 
 
+@dataclass(frozen=True)
+class POH(InterleavedBaseSchedule, published="po-h"):
+    """PO-H: GIS with the activations in the host that wait longest (see `po_h`).
+
+    Attributes:
+        group: as of `GIS`.
+    """
+
+    group: int | None = None
+
+
+@dataclass(frozen=True)
+class POF(InterleavedBaseSchedule, published="po-f"):
+    """PO-F: GIS with all activations in the host (see `po_f`).
+
+    Attributes:
+        group: as of `GIS`.
+    """
+
+    group: int | None = None
+
+
 class Hanayo(_Waves, published="hanayo"):
     """Waves down and up the meshes (see `hanayo`)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -45,7 +46,16 @@ def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) 
     Raises:
         ScheduleError: the schedule deadlocks, or a cost is not a positive number.
     """
-    starts = start_times(schedule, cost)
-    merged = [(start, mesh, position) for mesh, row in enumerate(starts) for position, start in enumerate(row)]
-    merged.sort()
-    return [(mesh, schedule.orders[mesh][position]) for _, mesh, position in merged]
+    tasks = schedule.graph.tasks
+    return [(mesh, tasks[number]) for mesh, number in merged_numbers(schedule, cost)]
+
+
+def merged_numbers(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, int]]:
+    """What `merged_order` returns, as (mesh, number in `schedule.graph`).
+
+    Raises:
+        ScheduleError: as there.
+    """
+    starts = list(itertools.chain.from_iterable(start_times(schedule, cost)))
+    homes = schedule.graph.homes
+    return [(homes[number], number) for number in sorted(range(len(starts)), key=starts.__getitem__)]

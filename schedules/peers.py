@@ -5,19 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from collections.abc import Sequence
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Task, Unit
-
-Cell: TypeAlias = tuple[Task, ...]
+from jaxpp.schedules.task import Task
+from jaxpp.schedules.timeline import Life, Timeline, timelines, with_tasks
 
 _MOVES = ("offload", "recompute", "evict")
 
@@ -49,7 +44,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     if limit is not None:
         whole_number(limit, "the limit of evict", least=2)
     kept = activations(schedule)
-    rows = _timelines(schedule)
+    rows = timelines(schedule)
     before: list[dict[int, list[Task]]] = [{} for _ in range(meshes)]
     for mesh, peer in enumerate(takers):
         most = limit or (kept[mesh] + kept[peer] + 2) // 2
@@ -58,7 +53,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
                 before[mesh].setdefault(life.read - 1, []).append(Task("load", *life.unit))
                 arrives = rows[peer].first_after(rows[mesh].ends[life.made])
                 before[peer].setdefault(arrives, []).append(Task("evict", *life.unit))
-    cells = [_with_tasks(row, before[mesh]) for mesh, row in enumerate(schedule.cells)]
+    cells = [with_tasks(row, before[mesh]) for mesh, row in enumerate(schedule.cells)]
     made = Schedule.of(schedule.name, schedule.placement, cells, schedule.kinds, schedule.skipped)
     check(made)
     most = max(activations(made))
@@ -76,72 +71,7 @@ def _checked_peers(peers: Sequence[int] | None, meshes: int) -> list[int]:
     return found
 
 
-def _with_tasks(cells: Sequence[Cell], before: Mapping[int, Sequence[Task]]) -> list[Cell]:
-    """The cells of a mesh, with these tasks before those of these positions."""
-    row: list[Cell] = []
-    for at in range(len(cells) + 1):
-        row += [(task,) for task in before.get(at, ())]
-        row += cells[at : at + 1]
-    return row
-
-
-class _Life(NamedTuple):
-    """An activation, and the positions of the cells that make it, first need it again, and let it go."""
-
-    unit: Unit
-    made: int
-    read: int
-    freed: int
-
-
-@dataclass(frozen=True)
-class _Timeline:
-    """The cells of one mesh: when they run, each task one unit of time and a backward two, and what they keep."""
-
-    starts: Sequence[float]
-    ends: Sequence[float]
-    lives: Sequence[_Life]
-
-    @cached_property
-    def alive(self) -> list[int]:
-        """How many activations are alive in each cell."""
-        changes = [0] * (len(self.starts) + 1)
-        for life in self.lives:
-            changes[life.made] += 1
-            changes[life.freed + 1] -= 1
-        return list(itertools.accumulate(changes))
-
-    def first_after(self, time: float) -> int:
-        """The position of the first cell that starts at this time, or later."""
-        return bisect_left(self.starts, time - 1e-9)
-
-
-def _timelines(schedule: Schedule) -> list[_Timeline]:
-    report = simulate(schedule)
-    found: list[_Timeline] = []
-    for mesh, cells in enumerate(schedule.cells):
-        first = list(itertools.accumulate(map(len, cells[:-1]), initial=0))[: len(cells)]
-        starts, ends = ([float(times[mesh][number]) for number in first] for times in (report.start, report.end))
-        found.append(_Timeline(starts, ends, _lives(cells)))
-    return found
-
-
-def _lives(cells: Sequence[Cell]) -> list[_Life]:
-    """The activations of a mesh, in the order of their forwards; those that no backward needs are none."""
-    made: dict[Unit, int] = {}
-    read: dict[Unit, int] = {}
-    freed: dict[Unit, int] = {}
-    for at, cell in enumerate(cells):
-        for task in cell:
-            if task.kind == "forward":
-                made[task.unit] = at
-            elif task.kind in ("backward", "input_grad", "weight_grad"):
-                read.setdefault(task.unit, at)
-                freed[task.unit] = at
-    return [_Life(unit, at, read[unit], freed[unit]) for unit, at in made.items() if unit in read]
-
-
-def _evicted(name: str, pair: tuple[int, int], rows: Sequence[_Timeline], limit: int) -> list[_Life]:
+def _evicted(name: str, pair: tuple[int, int], rows: Sequence[Timeline], limit: int) -> list[Life]:
     """The activations that leave the first mesh of a pair for the second, as few as keep both to the limit.
 
     Let S(k) be how many of the first k activations leave. Backwards run in the order of forwards, so those that may be

@@ -111,7 +111,7 @@ class _ByPriority(Dispatch):
             times[each] = time
             for need in needs:
                 users[numbers[need]].append(each)
-        tracks = {numbers[number]: track for number, track in graph.tracks.items()}
+        tracks = {numbers[number]: graph.tracks[number] for number in graph.asides}
         super().__init__(times, [0.0] * len(types), users, homes, first.meshes, tracks)
         forwards = {tasks[0].stage: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
         self.limits = {each: limit(stage) for stage, each in forwards.items()} if limit else {}

@@ -254,8 +254,10 @@ def make_problem(
     """The numbers of a problem; contention of links is left out.
 
     Raises:
-        ScheduleError: a stage is on several meshes, or the costs are for other stages.
+        ScheduleError: a stage is on several meshes, or the costs are for other stages, or for unequal microbatches.
     """
+    if len(set(costs.microbatches)) > 1:
+        raise ScheduleError("search: all microbatches must be equally large, but the costs have sizes of microbatches")
     for stage, homes in enumerate(placement.homes):
         if len(homes) > 1:
             raise ScheduleError(f"search: each stage must be on one mesh, found stage {stage} on {len(homes)}")
@@ -269,7 +271,7 @@ def make_problem(
         placement,
         microbatches,
         kinds,
-        times=[time for kind in kinds for time in costs.time(kind, empty)],
+        times=[time for kind in kinds for time in costs.at_home(kind, empty)],
         delays=_delays(empty, costs, len(kinds)),
         memory=[*made, *(-rest for rest in kept)] if split_backward else made,
         limits=list(memory.limits),

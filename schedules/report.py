@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
+from jaxpp.schedules.pools import Sizes, changes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import Run
 from jaxpp.schedules.task import Task
@@ -21,7 +22,7 @@ Release: TypeAlias = Literal["W", "B", "half"]
 Numbers: TypeAlias = NDArray[np.float64]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
-_TRACKS: Final = {"copy": "offload", "net": "move"}
+_TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
 
 
 class Bubble(NamedTuple):
@@ -80,11 +81,16 @@ class Report:
 
     @cached_property
     def transfers(self) -> list[Transfer]:
-        """The transfers between meshes, and their times."""
-        graph = self.schedule.graph
+        """The transfers between meshes, and their times; what takes memory from a peer is one itself."""
+        graph, run = self.schedule.graph, self.run
+        tasks, homes = graph.tasks, graph.homes
+        sent = zip(graph.transfers, run.sent, run.received, strict=True)
         return [
-            Transfer(graph.tasks[number], graph.homes[number], target, start, end)
-            for (number, target), start, end in zip(graph.transfers, self.run.sent, self.run.received, strict=True)
+            *(Transfer(tasks[number], homes[number], mesh, start, end) for (number, mesh), start, end in sent),
+            *(
+                Transfer(tasks[number], homes[source], homes[number], run.starts[number], run.ends[number])
+                for number, source in graph.sources.items()
+            ),
         ]
 
     @cached_property
@@ -157,19 +163,26 @@ class Report:
         """
         if released_at not in KEPT:
             raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
-        share = self.schedule.meshes / self.schedule.stages
-        kept = share * KEPT[released_at]
-        stages = self.schedule.stages
-        return self._memory(mesh, [share] * stages, [kept] * stages, [0.0] * stages)
+        share, stages = self.schedule.meshes / self.schedule.stages, self.schedule.stages
+        return self._memory(mesh, self._sizes([share] * stages, [share * KEPT[released_at]] * stages, [0.0] * stages))
 
-    def live_bytes(self, mesh: int) -> tuple[Numbers, Numbers]:
+    def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Numbers, Numbers]:
         """Return the times at which the bytes of activations of a mesh change, in order, and by how much.
 
         A stage that recomputes keeps its input until then; the first stage's input is an argument of the step.
+
+        Args:
+            mesh: the mesh.
+            pool: "here", the memory of its devices, or "host".
         """
         names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
         sizes, kept, messages = (self.costs.bytes(what, self.schedule) for what in names)
-        return self._memory(mesh, sizes, kept, [min(*each) for each in zip(sizes, [0.0, *messages], strict=False)])
+        inputs = [min(*each) for each in zip(sizes, [0.0, *messages], strict=False)]
+        return self._memory(mesh, self._sizes(sizes, kept, inputs), pool)
+
+    def peak_host_bytes(self) -> list[float]:
+        """Return for each mesh the most bytes of activations in the memory of its host at once."""
+        return [_peak(deltas) for _, deltas in (self.live_bytes(mesh, "host") for mesh in self._meshes)]
 
     @cached_property
     def memory(self) -> Memory:
@@ -193,8 +206,9 @@ class Report:
             for number in row:
                 if span := graph.spans[number]:
                     labels = [_label(task) for task in graph.tasks[number : number + span]]
-                    track = graph.tracks.get(number, COMPUTE)
-                    yield Bar(mesh, _TRACKS.get(track, track), labels, run.starts[number], run.ends[number])
+                    uses = graph.tracks[number] if number in graph.asides else ()
+                    track = " ".join(_TRACKS.get(each, each) for each in uses) or COMPUTE
+                    yield Bar(mesh, track, labels, run.starts[number], run.ends[number])
 
     @property
     def _meshes(self) -> range:
@@ -209,43 +223,23 @@ class Report:
         """For each mesh the (start, end) of its cells in order, without those on other tracks."""
         graph = self.schedule.graph
         first = np.array(graph.spans) > 0
-        first[list(graph.tracks)] = False
+        first[list(graph.asides)] = False
         times = np.stack([self.run.starts, self.run.ends], axis=1)
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
-    def _memory(self, mesh: int, sizes: list[float], kept: list[float], inputs: list[float]) -> tuple[Numbers, Numbers]:
-        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
+    def _sizes(self, activation: list[float], rest: list[float], inputs: list[float]) -> Sizes:
+        return Sizes(activation, rest, inputs, self.costs.size(self.schedule))
 
-        Of the `sizes[stage]` that a forward allocates, `kept[stage]` stays alive from the input gradient to the weight
-        gradient, and `inputs[stage]` from the forward to the recompute.
-        """
-        graph, run = self.schedule.graph, self.run
-        shares = self.costs.shares(self.schedule)
-        effect = _effects(self.schedule, sizes, kept, inputs)
+    def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Numbers, Numbers]:
+        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end."""
         times: list[float] = []
         deltas: list[float] = []
-        for number in graph.rows[mesh]:
-            task = graph.tasks[number]
-            made, freed = effect(task)
-            if made:
-                times.append(run.starts[number])
-                deltas.append(made * shares[task.slice])
-            if freed:
-                times.append(run.ends[number])
-                deltas.append(freed * shares[task.slice])
-        for number, given_back in self._moved_away(mesh):
-            task = graph.tasks[number]
-            times.append(run.ends[number])
-            deltas.append(-given_back * sizes[task.stage] * shares[task.slice])
+        for number, start, end in changes(self.schedule.graph, mesh, sizes, pool):
+            for time, delta in ((self.run.starts[number], start), (self.run.ends[number], end)):
+                if delta:
+                    times.append(time)
+                    deltas.append(delta)
         return in_order(times, deltas)
-
-    def _moved_away(self, mesh: int) -> Iterator[tuple[int, float]]:
-        """The tasks that move memory away from a mesh, and the share of an activation that each moves."""
-        graph = self.schedule.graph
-        for rule in graph.rules.values():
-            for key, number in graph.numbers.get(rule.name, {}).items() if rule.source else ():
-                if graph.homes[graph.numbers[rule.source][key]] == mesh:
-                    yield number, rule.memory
 
 
 def _peak(deltas: Numbers) -> float:
@@ -254,33 +248,3 @@ def _peak(deltas: Numbers) -> float:
 
 def _label(task: Task) -> Label:
     return Label(task.kind, task.stage, task.microbatch, task.slice)
-
-
-def _effects(
-    schedule: Schedule, sizes: list[float], kept: list[float], inputs: list[float]
-) -> Callable[[Task], tuple[float, float]]:
-    """Return a function from a task to its effect on memory: (allocated at its start, freed at its end)."""
-    graph, numbers = schedule.graph, schedule.graph.numbers
-    recomputed = numbers.get("recompute", {})
-    backward, weight_grad = numbers.get("backward", {}), numbers.get("weight_grad", {})
-    input_grad = numbers.get("input_grad", {})
-
-    def effect(task: Task) -> tuple[float, float]:
-        size, key = sizes[task.stage], graph.key(task)
-        if task.kind == "forward":
-            if key in recomputed:
-                return size, inputs[task.stage] - size
-            return size, 0.0 if key in backward or key in input_grad or key in weight_grad else -size
-        if task.kind == "recompute":
-            return size - inputs[task.stage], 0.0
-        if task.kind == "backward":
-            return 0.0, -size
-        if task.kind == "input_grad":
-            return 0.0, kept[task.stage] - size if key in weight_grad else -size
-        if task.kind == "weight_grad":
-            return 0.0, -kept[task.stage] if key in input_grad else -size
-        rule = graph.rules[task.kind]
-        change = rule.memory * (inputs[task.stage] if rule.track and key in recomputed else size)
-        return max(change, 0.0), min(change, 0.0)
-
-    return effect

@@ -1,6 +1,5 @@
 """What is done to a finished schedule: any of the library, of a search, or of one's own.
 
-    offload(schedule, 0)                    the activations of stage 0 go to the host until they are needed
     recompute(schedule, 1, 2)               these stages run forward again before they run backward
     split_backward(schedule, delay=1)       weight gradients on their own, one backward later
     freeze(schedule, 0)                     the weight gradients of stage 0 are left out
@@ -17,7 +16,7 @@ from typing import TypeAlias
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.kinds import Kind
+from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
@@ -26,46 +25,14 @@ Cell: TypeAlias = tuple[Task, ...]
 _BACKWARD = ("backward", "input_grad")
 
 
-def offload(schedule: Schedule, *stages: int, ahead: int = 1) -> Schedule:
-    """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
-
-    Both run on the copy track, beside the mesh's own tasks. Activations that are needed within the next `ahead` cells
-    after their forward stay where they are. Of a stage that is recomputed it is what the recompute reads that moves.
-
-    Args:
-        schedule: without copies of these stages so far.
-        stages: whose activations go.
-        ahead: how many cells before its backward, or its recompute, an activation starts to come back, at least 1.
-
-    Raises:
-        ScheduleError: a stage does not exist, has copies already, or is evicted.
-    """
-    ahead, held = whole_number(ahead, "ahead", least=1), _held(schedule, stages)
-    _refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
-    again = {task.unit for task in schedule if task.kind == "recompute"}
-    rows: list[list[Cell]] = []
-    for cells in schedule.cells:
-        made = {task.unit: at for at, cell in enumerate(cells) for task in cell if task.kind == "forward"}
-        before: list[list[Cell]] = [[] for _ in cells]
-        after: list[list[Cell]] = [[] for _ in cells]
-        for at, cell in enumerate(cells):
-            for task in cell:
-                first, readers = made.get(task.unit, at), ("recompute",) if task.unit in again else _BACKWARD
-                if task.kind in readers and task.stage in held and first + ahead < at:
-                    after[first].append((_like(task, "offload"),))
-                    before[at - ahead].append((_like(task, "reload"),))
-        rows.append([each for at, cell in enumerate(cells) for each in (*before[at], cell, *after[at])])
-    return _checked(schedule, rows)
-
-
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward, and behind the reload of what it reads.
 
     Raises:
         ScheduleError: a stage does not exist, or is evicted.
     """
-    held = _held(schedule, stages)
-    _refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
+    held = held_stages(schedule, stages)
+    refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
@@ -78,6 +45,9 @@ def insert(
 ) -> Schedule:
     """Put a task of another kind right after, or right before, each task of a kind.
 
+    Of a kind that needs tasks of all microbatches, such as "optimizer", each stage gets one, on the mesh where it is at
+    home, after the last task of the kind there.
+
     Args:
         schedule: what it is put into.
         operation: the kind to put there, or the name of a built-in one.
@@ -86,19 +56,28 @@ def insert(
         before: the kind that it precedes; "backward" also stands for input gradients.
 
     Raises:
-        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, or the result
-            is not valid.
+        ScheduleError: both of `after` and `before` are given or neither, there is no such task or stage, what needs all
+            microbatches is put before one, or the result is not valid.
     """
     if (after is None) == (before is None):
         raise ScheduleError(f"insert: expected either after or before, found after={after!r} and before={before!r}")
-    held = _held(schedule, stages)
+    held = held_stages(schedule, stages)
     name, kind = (operation, None) if isinstance(operation, str) else (operation.name, operation.kind)
     anchors = _BACKWARD if "backward" in (after, before) else (after or before,)
 
     if not any(task.kind in anchors and task.stage in held for task in schedule):
         raise ScheduleError(f"{schedule.name} has no {after or before!r} task of these stages to put {name!r} at")
 
+    rule = kind or schedule.rules.get(name)
+    once = rule is not None and any(need.microbatch == ALL for need in rule.needs)
+    if once and before:
+        raise ScheduleError(f"insert: {name} needs tasks of all microbatches: give after, not before")
+    home = [(task.stage, task) for stage in held for task in schedule.orders[schedule.placement[stage]]]
+    last = {stage: task for stage, task in home if task.kind in anchors}
+
     def around(task: Task) -> tuple[list[Task], list[Task]]:
+        if once:
+            return [], [Task(name, task.stage, 0)] * (task.stage in held and last.get(task.stage) == task)
         new = [_like(task, name)] * (task.kind in anchors and task.stage in held)
         return (new, []) if before else ([], new)
 
@@ -111,7 +90,7 @@ def split_backward(schedule: Schedule, *stages: int, delay: int = 0) -> Schedule
     Raises:
         ScheduleError: a stage does not exist, or the delay is not a whole number of at least 0.
     """
-    delay, held = whole_number(delay, "delay", least=0), _held(schedule, stages)
+    delay, held = whole_number(delay, "delay", least=0), held_stages(schedule, stages)
     rows: list[list[Cell]] = []
     for cells in schedule.cells:
         row: list[Cell] = []
@@ -133,7 +112,7 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
     Raises:
         ScheduleError: a stage does not exist.
     """
-    held = _held(schedule, stages)
+    held = held_stages(schedule, stages)
     rows: list[list[Cell]] = []
     skipped = set(schedule.skipped)
     for cells in schedule.cells:
@@ -155,14 +134,20 @@ def _like(task: Task, kind: str) -> Task:
     return Task(kind, task.stage, task.microbatch, task.slice)
 
 
-def _held(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
+def held_stages(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
+    """The stages that are named, or all of them.
+
+    Raises:
+        ScheduleError: there is no such stage.
+    """
     for stage in stages:
         if whole_number(stage, "a stage", least=0) >= schedule.stages:
             raise ScheduleError(f"{schedule.name} has no stage {stage}: there are {schedule.stages}")
     return frozenset(stages or range(schedule.stages))
 
 
-def _refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
+def refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
+    """Raise ScheduleError if one of these stages has tasks of a kind; `why` says what it cannot be."""
     task = next((task for task in schedule if task.kind == kind and task.stage in held), None)
     if task:
         raise ScheduleError(f"stage {task.stage} cannot be {why}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -183,8 +183,15 @@ class Schedule:
 
     @cached_property
     def rules(self) -> dict[str, Kind]:
-        """What each kind needs, by name: the built-in kinds and the schedule's own."""
-        return {kind.name: kind for kind in (*BUILTIN_KINDS, *self.kinds)}
+        """What each kind needs and does, by name: the built-in kinds and the schedule's own.
+
+        One in place of a built-in kind that says no more than what it needs does what that does.
+        """
+        rules = {kind.name: kind for kind in BUILTIN_KINDS}
+        for kind in self.kinds:
+            known = rules.get(kind.name) if kind.is_plain else None
+            rules[kind.name] = replace(known, needs=kind.needs, time=kind.time or known.time) if known else kind
+        return rules
 
     @property
     def graph(self) -> Graph:

@@ -6,7 +6,7 @@ import math
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, one
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
@@ -32,8 +32,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
         check(schedule)
     with collector_paused():
         durations = task_times(schedule, costs)
-        delays, busy = transfer_times(schedule, costs)
-        run = sweep(graph, durations, delays, busy)
+        run = sweep(graph, durations, *transfer_times(schedule, costs))
     if NEVER in run.starts:
         check(schedule)
     if not math.isfinite(max(run.ends)):
@@ -48,57 +47,57 @@ def task_times(schedule: Schedule, costs: Costs) -> list[float]:
         ScheduleError: the costs are for other stages, or lack a kind of task.
     """
     graph = schedule.graph
-    shares = costs.shares(schedule)
-    if schedule.slices == 1:
-        times = {kind: costs.time(kind, schedule) for kind in graph.numbers if kind in graph.rules}
-        durations = [times[task.kind][task.stage] for task in graph.tasks]
-    else:
-        parts = {
-            kind: [[time * share for share in shares] for time in costs.time(kind, schedule)]
-            for kind in graph.numbers
-            if kind in graph.rules
-        }
-        durations = [parts[task.kind][task.stage][task.slice] for task in graph.tasks]
-    _add_moves(schedule, costs, durations)
+    times = [
+        {kind: costs.on_mesh(kind, mesh, schedule) for kind in graph.numbers if kind in graph.rules}
+        for mesh in range(schedule.meshes)
+    ]
+    rows = zip(times, graph.rows, strict=True)
+    tasks = graph.tasks
+    durations = [here[task.kind][task.stage] for here, row in rows for task in tasks[row.start : row.stop]]
+    if size := costs.size(schedule):
+        durations = [time * size(task) for time, task in zip(durations, tasks, strict=True)]
+    for number, (latency, seconds) in _moves(schedule, costs).items():
+        durations[number] = latency + seconds
     if costs.fused != 1 and schedule.fused:
         for number, span in enumerate(graph.spans):
             for part in range(number, number + span if span > 1 else number):
-                durations[part] *= costs.fused
+                durations[part] *= costs.factor([task.kind for task in tasks[number : number + span]])
     return durations
 
 
-def _add_moves(schedule: Schedule, costs: Costs, durations: list[float]) -> None:
-    """Let what moves memory from mesh to mesh take its hop, where neither the costs nor its kind say how long it is."""
+def _moves(schedule: Schedule, costs: Costs) -> dict[int, tuple[float, float]]:
+    """For each task that takes memory from a peer its latency, and how long it keeps the link, if nothing else says."""
     graph = schedule.graph
-    kinds = [rule for rule in graph.rules.values() if rule.source and rule.time is None]
-    moving = [rule for rule in kinds if rule.name in graph.numbers and rule.name not in costs.kinds]
-    if not moving:
-        return
+    rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and graph.rules[kind].moves]
+    amounts = {rule.name: rule.amount("here") for rule in rules if not costs.is_told(rule.name, schedule)}
+    if not amounts:
+        return {}
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
-    sizes, shares = costs.bytes("activation_bytes", schedule), costs.shares(schedule)
-    for rule in moving:
-        for key, number in graph.numbers[rule.name].items():
-            task = graph.tasks[number]
-            start, end = graph.homes[graph.numbers[rule.source][key]], graph.homes[number]
-            size = rule.memory * sizes[task.stage] * shares[task.slice]
-            durations[number] = latency[start][end] + size / bandwidth[start][end]
+    sizes, size = costs.bytes("activation_bytes", schedule), costs.size(schedule) or one
+    found: dict[int, tuple[float, float]] = {}
+    for number, source in graph.sources.items():
+        task, start, end = graph.tasks[number], graph.homes[source], graph.homes[number]
+        if task.kind in amounts:
+            moved = amounts[task.kind] * sizes[task.stage] * size(task)
+            found[number] = (latency[start][end], moved / bandwidth[start][end]) if start != end else (0.0, 0.0)
+    return found
 
 
-def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float]]:
-    """For each transfer how long it takes, and for how long it occupies its link (empty: links have no limit)."""
+def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float], dict[int, float]]:
+    """For each transfer how long it takes, and for how long it, and each move, occupies its link (empty: no limit)."""
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:
-        return [], []
+        return [], [], {}
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
-    sizes, shares = costs.bytes("message_bytes", schedule), costs.shares(schedule)
+    sizes, size = costs.bytes("message_bytes", schedule), costs.size(schedule) or one
     delays: list[float] = []
     busy: list[float] = []
-    for number, end in graph.transfers:
-        task, start = graph.tasks[number], graph.homes[number]
-        # Up go the outputs of a stage, down the gradients of its inputs: the outputs of the stage before it.
-        carrier = task.stage if task.kind == "forward" else task.stage - 1
-        known = task.kind in ("forward", "backward", "input_grad") and carrier >= 0
-        size = sizes[carrier] * shares[task.slice] if known else 0.0
-        busy.append(size / bandwidth[start][end])
+    for (number, end), border in zip(graph.transfers, graph.borders, strict=True):
+        start = graph.homes[number]
+        # Between two stages go the outputs of the first, and down the gradients of these.
+        sent = sizes[border] * size(graph.tasks[number]) if border >= 0 else 0.0
+        busy.append(sent / bandwidth[start][end])
         delays.append(latency[start][end] + busy[-1])
-    return delays, busy if costs.contention else []
+    if not costs.contention:
+        return delays, [], {}
+    return delays, busy, {number: seconds for number, (_, seconds) in _moves(schedule, costs).items()}

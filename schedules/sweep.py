@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from jaxpp.schedules.graph import Graph
@@ -36,12 +37,13 @@ def sweep(
     durations: Sequence[float],
     delays: Sequence[float] = (),
     busy: Sequence[float] = (),
+    moves: Mapping[int, float] = MappingProxyType({}),
     one_track: bool = False,
 ) -> Run:
     """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
 
-    A task on another track of its mesh (a copy) starts when the cell before it has ended and its track is free; what
-    follows it on the mesh does not wait for it. A task of a spread stage runs on all its meshes at the same time.
+    A task that runs beside its mesh (a copy) starts when the cell before it has ended and all that it uses is free;
+    what follows it on the mesh does not wait for it. A task of a spread stage runs on all its meshes at the same time.
 
     Args:
         graph: the schedule. What is lacking is not waited for.
@@ -49,11 +51,12 @@ def sweep(
         delays: of each transfer, from its start to its arrival. None: it takes no time.
         busy: for how long each transfer keeps its link, from one mesh to another, before the next one can start. None:
             a link carries any number at once.
-        one_track: run what has another track on the mesh itself, one task after the other.
+        moves: for how long each task that takes memory from a peer keeps the link from there; the same holds for it.
+        one_track: run all tasks of a mesh one after the other.
     """
-    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy)
+    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy, moves)
     if one_track:
-        run.tracks = {}
+        run.tracks, run.asides = {}, set()
     while run.runnable:
         run.advance(run.runnable.pop())
     tasks = len(graph.tasks)
@@ -64,9 +67,14 @@ class _Sweep:
     """The state of a run; about a microsecond per task, so what the loop touches are local names."""
 
     def __init__(
-        self, graph: Graph, durations: Sequence[float], delays: Sequence[float], busy: Sequence[float]
+        self,
+        graph: Graph,
+        durations: Sequence[float],
+        delays: Sequence[float],
+        busy: Sequence[float],
+        moves: Mapping[int, float],
     ) -> None:
-        self.graph, self.durations, self.delays, self.busy = graph, durations, delays, busy
+        self.graph, self.durations, self.delays, self.busy, self.moves = graph, durations, delays, busy, moves
         self.starts = [NEVER] * len(graph.tasks)
         # When tasks, and behind them transfers, are done.
         self.ready = [NEVER] * (len(graph.tasks) + len(graph.transfers))
@@ -75,15 +83,22 @@ class _Sweep:
         self.clocks = [0.0] * len(graph.rows)
         self.runnable = list(range(len(graph.rows)))
         self.waiting: dict[int, list[int]] = {}
-        self.tracks = graph.tracks
+        self.tracks, self.asides = graph.tracks, graph.asides
         self.track_clocks: dict[tuple[int, str], float] = {}
         self.links: dict[tuple[int, int], float] = {}
+        # What a task made and a peer takes leaves with it; what a peer took leaves when it is asked for.
+        self.left: dict[int, float] = {}
+        self.takers: dict[int, list[int]] = {}
+        for number in moves:
+            if graph.sources[number] not in graph.sources:
+                self.takers.setdefault(graph.sources[number], []).append(number)
         self.arrived: dict[int, float] = {}
 
     def advance(self, mesh: int) -> None:
         """Run the cells of one mesh until one has to wait."""
         graph, ready, durations = self.graph, self.ready, self.durations
-        waits, spans, tracks, partners, finish = graph.waits, graph.spans, self.tracks, graph.partners, self.finish
+        waits, spans, partners, finish = graph.waits, graph.spans, graph.partners, self.finish
+        tracks, asides = self.tracks, self.asides
         head, stop, clock = self.heads[mesh], graph.rows[mesh].stop, self.clocks[mesh]
         while head < stop:
             start = clock
@@ -101,9 +116,8 @@ class _Sweep:
                 span = spans[head]
                 duration = durations[head] if span == 1 else sum(durations[head : head + span])
                 if head in tracks:
-                    start = max(start, self.track_clocks.get((mesh, tracks[head]), 0.0))
-                    self.track_clocks[mesh, tracks[head]] = start + duration
-                else:
+                    start = self.occupy(mesh, head, start, duration)
+                if head not in asides:
                     clock = start + duration
                 for number in range(head, head + span):
                     finish(mesh, number, start, start + duration)
@@ -111,6 +125,23 @@ class _Sweep:
                 continue
             break
         self.heads[mesh], self.clocks[mesh] = head, clock
+
+    def occupy(self, mesh: int, number: int, start: float, duration: float) -> float:
+        """Take what a task uses beside the turn of its mesh; returns when all of it is free."""
+        clocks, keys = self.track_clocks, [(mesh, name) for name in self.tracks[number]]
+        start = max([start, *(clocks.get(key, 0.0) for key in keys)])
+        if number in self.moves:
+            source = self.graph.homes[self.graph.sources[number]]
+            start = max(start, self.left.get(number, 0.0) or self.leave(source, number, start))
+        clocks.update(dict.fromkeys(keys, start + duration))
+        return start
+
+    def leave(self, source: int, number: int, ready: float) -> float:
+        """Take the link from a peer for what a task takes from there; returns when it is free."""
+        link = (source, self.graph.homes[number])
+        self.left[number] = leaves = max(ready, self.links.get(link, 0.0))
+        self.links[link] = leaves + self.moves[number]
+        return leaves
 
     def finish(self, mesh: int, number: int, start: float, end: float) -> None:
         """Note the times of a task, send what it made, and wake who waits for it."""
@@ -130,6 +161,8 @@ class _Sweep:
             ready[slot] = leaves + self.delays[transfer]
             if slot in waiting:
                 self.runnable += waiting.pop(slot)
+        for taker in self.takers.get(number, ()):
+            self.leave(mesh, taker, end)
 
     def meet(self, number: int, ready_at: float) -> None:
         """A mesh is ready for its part of a task that runs on several: the last one starts it on all."""

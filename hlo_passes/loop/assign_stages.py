@@ -10,8 +10,9 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import boundary
 from jaxpp.ir.build import erase_dead, split_barrier
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import operands_with_captures, operations, terminator
+from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
 from jaxpp.ir.tasks import StageTask, copy_into, marked_task, set_task
 
@@ -102,21 +103,18 @@ def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
     return entered
 
 
-class _Assignment:
-    """The operations of the loop's body, all by their number in it.
+class _Assignment(Numbered):
+    """The operations of the loop's body.
 
     Attributes:
-        ops: the operations, in program order.
         tasks: the task of each; None for what each task makes for itself.
     """
 
     def __init__(self, loop: MicrobatchLoop, entered: dict[boundary.Boundary, StageTask]) -> None:
         body, indices = loop.body, set(loop.indices)
-        self.ops = operations(body)[:-1]
+        super().__init__(operations(body)[:-1])
         self.tasks: list[StageTask | None] = [None] * len(self.ops)
-        self._operands = [operands_with_captures(op) for op in self.ops]
         self._yielded = list(terminator(body).operands)
-        self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
         self._carried: dict[ir.Value, int] = {
             argument: position for position, argument in enumerate(body.arguments) if position not in indices
         }
@@ -142,24 +140,24 @@ class _Assignment:
         """
         found: dict[int, StageTask] = {}
         for argument, position in self._carried.items():
-            number = self._number.get(self._yielded[position])
+            number = self.producers.get(self._yielded[position])
             if number in self._cheap and number not in found:
-                users = [task for task, used in zip(self.tasks, self._operands, strict=True) if argument in used]
+                users = [task for task, used in zip(self.tasks, self.operands, strict=True) if argument in used]
                 tasks = users if any(users) else self.tasks
                 found[number] = min((task for task in tasks if task is not None), default=StageTask.forward(0))
         return [(self.ops[number], task) for number, task in found.items()]
 
     def _find_cheap(self) -> set[int]:
         """The operations that depend only on loop invariants and the microbatch index, through few cheap ones."""
-        claimed = {self._number.get(value) for mark in self._ends for value in self._operands[mark]}
+        claimed = {self.producers.get(value) for mark in self._ends for value in self.operands[mark]}
         length: dict[int, int] = {}
         constant: set[int] = set()
-        for number, values in enumerate(self._operands):
+        for number, values in enumerate(self.operands):
             op = self.ops[number]
             # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
             if not is_cheap(op) and not boundary.is_barrier(op):
                 continue
-            producers = [self._number.get(value) for value in values]
+            producers = [self.producers.get(value) for value in values]
             if all(producer in constant for producer in producers):
                 constant.add(number)
             elif number in claimed:
@@ -178,8 +176,8 @@ class _Assignment:
         for mark in sorted(self._ends, key=self._ends.__getitem__):
             work = [mark]
             while work:
-                for value in self._operands[work.pop()]:
-                    number = self._number.get(value)
+                for value in self.operands[work.pop()]:
+                    number = self.producers.get(value)
                     if number is not None and self.tasks[number] is None and number not in self._cheap:
                         self.tasks[number] = self._ends[mark]
                         work.append(number)
@@ -193,17 +191,17 @@ class _Assignment:
             if task is not None:
                 self._check_order(number, task)
                 continue
-            latest = self._latest(self._operands[number])
+            latest = self._latest(self.operands[number])
             if latest is None:
                 floating.append(number)
             self.tasks[number] = latest
         carried = self._where_carried(floating)
         users_of: dict[ir.Value, list[int]] = {}
-        for number, values in enumerate(self._operands):
+        for number, values in enumerate(self.operands):
             for value in values:
                 users_of.setdefault(value, []).append(number)
         for number in reversed(floating):
-            users = (self.tasks[user] for result in self.ops[number].results for user in users_of.get(result, ()))
+            users = (self.tasks[user] for result in self.results[number] for user in users_of.get(result, ()))
             self.tasks[number] = min((task for task in users if task is not None), default=carried[number])
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
@@ -211,8 +209,8 @@ class _Assignment:
         where: dict[int, StageTask] = {}
         for number in floating:
             found = [StageTask.forward(0)]
-            for value in self._operands[number]:
-                producer = self._number.get(value)
+            for value in self.operands[number]:
+                producer = self.producers.get(value)
                 if producer in where:
                     found.append(where[producer])
                 elif value in self._carried:
@@ -223,11 +221,11 @@ class _Assignment:
 
     def _latest(self, values: Iterable[ir.Value]) -> StageTask | None:
         """The latest task that makes one of `values`; None where each is there for every task."""
-        found = (self.tasks[self._number[value]] for value in values if value in self._number)
+        found = (self.tasks[self.producers[value]] for value in values if value in self.producers)
         return max((task for task in found if task is not None), default=None)
 
     def _check_order(self, number: int, task: StageTask) -> None:
-        latest = self._latest(self._operands[number])
+        latest = self._latest(self.operands[number])
         if latest is not None and latest > task:
             raise PassError(
                 f"a value flows backwards: from the {latest.kind} of stage {latest.stage} "

@@ -1,5 +1,7 @@
 """Small rewrites that give loops one form, whoever wrote them."""
 
+from collections.abc import Iterable
+
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -7,13 +9,13 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import loop_body, nested, operations, terminator
+from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.values import is_used
 
 
-def drop_scalar_constraints(main: ir.Operation) -> None:
+def drop_scalar_constraints(ops: Iterable[ir.Operation]) -> None:
     """Drop sharding constraints of scalars, which explicit mesh axes put on every value: a scalar can't be sharded."""
-    for op in nested(main):
+    for op in ops:
         if op.name == "sdy.sharding_constraint" and ir.RankedTensorType(op.operands[0].type).rank == 0:
             replace(op, op.operands)
 

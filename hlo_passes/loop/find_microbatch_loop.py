@@ -73,9 +73,11 @@ class FindMicrobatchLoop(Pass):
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
         loop = _find(main)
-        check_marks(main, loop)
-        drop_scalar_constraints(main)
-        for inner in reversed([op for op in nested(main) if op.name == "stablehlo.while" and op != loop]):
+        ops = list(nested(main))
+        check_marks(main, ops, loop)
+        loops = [op for op in ops if op.name == "stablehlo.while" and op != loop]
+        drop_scalar_constraints(ops)
+        for inner in reversed(loops):
             drop_invariants(inner)
         loop = drop_invariants(loop)
         split_barriers(loop)
@@ -95,7 +97,7 @@ class FindMicrobatchLoop(Pass):
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = _find(main_of(module))
-        drop_scalar_constraints(loop)
+        drop_scalar_constraints(nested(loop))
         return self._schedule(loop, _length(loop), self._operations(module))[1]
 
     def _operations(self, module: ir.Module) -> dict[str, bool]:
@@ -163,7 +165,7 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
     Raises PassError as the pass does. `inline-calls` must have run.
     """
     loop = _find(main_of(module))
-    drop_scalar_constraints(loop)
+    drop_scalar_constraints(nested(loop))
     return None if loop_schedule(loop) else _length(loop)
 
 

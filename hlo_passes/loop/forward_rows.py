@@ -78,15 +78,16 @@ class _Forward:
         self._written: list[ir.Value] = []
 
     def visit(self, op: ir.Operation) -> None:
-        if len(op.results) != 1 or op.name == "stablehlo.constant":
+        name = op.name
+        if name == "stablehlo.constant" or len(op.results) != 1:
             return
-        if op.name in ("stablehlo.slice", "stablehlo.dynamic_slice"):
+        if name in ("stablehlo.slice", "stablehlo.dynamic_slice"):
             self._read(op)
-        elif op.name == "stablehlo.gather":
+        elif name == "stablehlo.gather":
             self._gather(op)
-        elif op.name == "stablehlo.reshape":
+        elif name == "stablehlo.reshape":
             _undo_broadcast(op)
-        elif op.name == _UPDATE:
+        elif name == _UPDATE:
             self._written.append(op.results[0])
         known = self._constants.scalar(op.results[0])
         if known is not None:

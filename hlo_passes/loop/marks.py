@@ -1,6 +1,6 @@
 """The stage marks of the microbatch loop: where they may stand, and which stages they end."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from jaxlib.mlir import ir
 
@@ -9,16 +9,16 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import loop_body, nested, operands_with_captures, operations
+from jaxpp.ir.functions import loop_body, operands_with_captures, operations
 from jaxpp.schedules.given import library_options
 
 Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 
-def check_marks(main: ir.Operation, loop: ir.Operation) -> None:
-    """Raise PassError for a mark that stands anywhere but directly in the body of `loop`."""
+def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> None:
+    """Raise PassError for a mark among the operations of `main` that stands not directly in the body of `loop`."""
     body = loop_body(loop)
-    for op in nested(main):
+    for op in ops:
         if at.BOUNDARY not in op.attributes:
             continue
         if not boundary.is_mark(op):

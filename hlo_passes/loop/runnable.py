@@ -27,6 +27,7 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
             hint="put each stage on one mesh, or a copy of it on each of several",
         )
     _check_kinds(schedule, loop, operations)
+    _check_order(schedule, loop)
     _check_copies(schedule, loop)
 
 
@@ -50,23 +51,53 @@ def _check_kinds(schedule: schedules.Schedule, loop: ir.Operation, operations: C
             )
 
 
+def _check_order(schedule: schedules.Schedule, loop: ir.Operation) -> None:
+    """Raise PassError for a task of the user's that needs one of another mesh, and nothing says when that is done.
+
+    No value goes to such a task: it is in order with the tasks of its mesh alone, and so with what these need.
+    """
+    graph = schedule.graph
+    needed = {
+        number: [need for need in graph.needs[number] if graph.homes[need] != graph.homes[number]]
+        for kind, numbers in graph.numbers.items()
+        for number in (numbers.values() if kind not in FORMS else ())
+    }
+    if not any(needed.values()):
+        return
+    done: list[list[int]] = [[]] * len(graph.tasks)
+    clocks = [[-1] * schedule.meshes for _ in graph.rows]
+    for mesh, number in schedules.merged_numbers(schedule):
+        for need in needed.get(number, ()):
+            if clocks[mesh][graph.homes[need]] < need:
+                task, other = graph.tasks[number].words, graph.tasks[need].words
+                raise PassError(
+                    f"the schedule {schedule.name} has {task} on mesh {mesh}, which needs {other} of mesh "
+                    f"{graph.homes[need]}: no task of mesh {mesh} before it waits for that",
+                    location=loop.location,
+                    hint="put it on that mesh, or behind a task that needs the other",
+                )
+        earlier = [] if number in needed else [done[need] for need in graph.needs[number]]
+        done[number] = clocks[mesh] = [max(column) for column in zip(clocks[mesh], *earlier, strict=True)]
+        done[number][mesh] = number
+
+
 def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
-    again = {(task.stage, task.microbatch) for task in schedule if task.kind == "recompute"}
-    stages = {stage for stage, _ in again}
-    for task in schedule:
-        if form_of(task.kind).back and task.stage in stages and (task.stage, task.microbatch) not in again:
+    back = {kind: form.back for kind, form in FORMS.items() if form.back}
+    leaving = [task for task in schedule if task.kind in back]
+    found = {(task.kind, task.stage, task.microbatch) for task in schedule} if leaving else set[tuple[str, int, int]]()
+    stages = {stage for kind, stage, _ in found if kind == "recompute"}
+    for task in leaving:
+        if task.stage in stages and ("recompute", task.stage, task.microbatch) not in found:
             raise PassError(
                 f"the schedule {schedule.name} has {task.words}, and recomputes other microbatches of that stage",
                 location=loop.location,
                 hint="let the residuals of a stage either move or be made again",
             )
-    found = {(task.kind, task.stage, task.microbatch) for task in schedule}
-    for task in schedule:
-        back = form_of(task.kind).back
-        if back and (back, task.stage, task.microbatch) not in found:
+    for task in leaving:
+        if (back[task.kind], task.stage, task.microbatch) not in found:
             raise PassError(
-                f"the schedule {schedule.name} has {task.words} and no {back} of it",
+                f"the schedule {schedule.name} has {task.words} and no {back[task.kind]} of it",
                 location=loop.location,
                 hint="the backward reads what has left: bring it back before",
             )

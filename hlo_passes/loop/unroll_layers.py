@@ -44,15 +44,15 @@ class UnrollLayers(Pass):
         loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while"]
         named = [op for op in loops if at.LOOP in op.attributes]
         for loop in named or loops:
-            drop_scalar_constraints(loop)
-            for inner in reversed(_loops_to_unroll(loop)):
+            ops = list(nested(loop))
+            inside = [op for op in ops if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
+            drop_scalar_constraints(ops)
+            for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
                 _unroll(inner)
 
 
-def _loops_to_unroll(loop: ir.Operation) -> list[ir.Operation]:
-    """The loops inside `loop` that have marks or run once, outermost first."""
-    inner = [op for op in nested(loop) if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
-    return [op for op in inner if trips(op) == 1 or any(boundary.is_mark(each) for each in nested(op))]
+def _has_marks(loop: ir.Operation) -> bool:
+    return any(map(boundary.is_mark, nested(loop)))
 
 
 def _unroll(loop: ir.Operation) -> None:

@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGrap
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, main_of, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import outline
+from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_unrolled, read_main
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
@@ -115,7 +115,7 @@ class _Regroup:
         self._emit()
         self._record()
         for node in reversed(self._graph.ops):
-            if node.op is not None and not any(map(is_used, node.op.results)):
+            if node.op is not None and node not in self._key and not any(map(is_used, node.op.results)):
                 node.op.erase()
 
     def _group(self, key: Key) -> _OutlinedGroup:
@@ -249,10 +249,11 @@ class _Regroup:
             group = self._groups[key]
             level = len([other for other in self._groups if other[:2] == key[:2] and other[2] < key[2]])
             name = "_".join([phase, *map(str, numbers(meshes))]) + (f"_level_{level}" if level else "")
-            ops = [node.op for node in sorted(group.nodes, key=order.__getitem__) if node.op is not None]
+            nodes = sorted((node for node in group.nodes if node.op is not None), key=order.__getitem__)
+            members = [self._member(node) for node in nodes]
             outputs = [value.ssa for value in group.outputs]
             attributes = {at.KIND: ir.StringAttr.get(phase)}
-            part = outline(self._module, name, ops, outputs, attributes, shardings)
+            part = outline_members(self._module, name, members, outputs, attributes, shardings)
             where = numbers(meshes)
             made_call = call(
                 name_of(part.function),
@@ -267,6 +268,12 @@ class _Regroup:
                     made.setdefault(value.ssa, result)
             for user, number, index in group.uses:
                 user.use(number, made_call.results[index])
+
+    def _member(self, node: Node) -> Member:
+        """The operation of `node`, which moves unless it is rematerialised."""
+        assert node.op is not None
+        uses, results = ([value.ssa for value in values] for values in (node.operands, node.results))
+        return Member(node.op, uses, results, node in self._key)
 
     def _sorted_keys(self) -> list[Key]:
         return sorted(self._groups, key=lambda key: (key[0] == "after", key[2], numbers(key[1])))

@@ -60,9 +60,9 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
 
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
-    are alive from the call that makes or first reads one of them until the last one dies; from its recompute on, if it
-    has one, even where what that reads was moved; and not while they are in the memory of the host. Those that are
-    evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
+    are alive from the call that makes or first reads one of them until the last that reads one; from its recompute on,
+    if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
+    are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
     """
     microbatches: list[Container[int]] = [()] * len(specs)
     death: dict[int, int] = {}
@@ -70,6 +70,8 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
     kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
     """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
+    last: dict[tuple[tuple[int, int], int], int] = {}
+    """Of each (stage, microbatch) and register the last call of theirs that read it: another stage may do so later."""
     forwards: dict[tuple[int, int], int] = {}
     remade = {task[1:] for each in sequence if isinstance(each, Call) for task in each.tasks if task[0] == "recompute"}
     evicted: list[tuple[int, int]] = []
@@ -108,15 +110,19 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
                 evicted.append((forwards[unit], forwards[unit]))
             if again:
                 kept.setdefault(unit, []).extend(again)
+            last.update(((unit, register), index) for register in own)
             since.update(dict.fromkeys(each.results, index))
             for register in own:
                 since.setdefault(register, index)
     end = len(sequence)
     change = [0] * (end + 2)
-    spans = ([(start, death.get(register, end)) for start, register in each] for each in kept.values())
-    for start, last in chain(evicted, *map(_merged, spans)):
+    spans = (
+        [(start, last.get((unit, register), death.get(register, end))) for start, register in each]
+        for unit, each in kept.items()
+    )
+    for start, stop in chain(evicted, *map(_merged, spans)):
         change[start] += 1
-        change[last + 1] -= 1
+        change[stop + 1] -= 1
     return max(accumulate(change))
 
 

@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, callee, has_side_effect, operands_with_captures, terminator
+from jaxpp.ir.functions import body_of, has_side_effect, operands_with_captures, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.steps import Step
 from jaxpp.ir.values import byte_size, defining_op
@@ -173,12 +173,13 @@ class PlacementGraph:
 
     def _read_task(self, task: Step, mesh: int) -> None:
         self.tasks.append(task)
-        for number, operand in enumerate(task.operands):
-            value = self.values.get(operand)
+        called = ir.FlatSymbolRefAttr(task.attributes["callee"]).value
+        found = [self.values.get(operand) for operand in task.operands]
+        for number, value in enumerate(found):
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, callee(task.op), mesh, number, value))
+                    self.task_uses.append(TaskUse(task, called, mesh, number, value))
 
     def _read_operation(self, step: Step) -> None:
         op = step.op

@@ -11,8 +11,8 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.outlining import outline
-from jaxpp.ir.phases import check_placed
+from jaxpp.ir.outlining import Member, outline_members
+from jaxpp.ir.phases import check_placed, read_main
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
@@ -45,7 +45,7 @@ class ShareFunctions(Pass):
         """Split functions of `module`. Raises PassError where something is on no mesh."""
         numbers = _Numbers()
         line = check_placed(module)
-        found = [_Function(op, _Body(function, numbers)) for op, function in _calls(line.steps)]
+        found = [_Function(call, _Body(function, numbers)) for call, function in _calls(line.steps)]
         owners: defaultdict[_Label, list[_Function]] = defaultdict(list)
         for each in found:
             for label in each.parts:
@@ -61,10 +61,20 @@ class ShareFunctions(Pass):
                 for each in most:
                     shared[each].append(labels)
         shardings = Shardings(module)
+        made: dict[ir.Value, ir.Value] = {}
         for each, parts in shared.items():
-            each.split(module, parts, shardings)
+            made.update(each.split(module, parts, shardings))
         if not shared:
             leave(line)
+            return
+        gone = {each.call for each in shared}
+        known = [step for step in line.steps if step not in gone]
+        for step in known:
+            if not made.keys().isdisjoint(step.operands):
+                step.operands = [made.get(value, value) for value in step.operands]
+        for step in gone:
+            step.op.erase()
+        leave(read_main(module, placed=True, known=known))
 
 
 # Identifies a part: the computation, and how many equal ones stand before it in its function.
@@ -83,7 +93,7 @@ class _Part:
 class _Function:
     """A function, the one call of it, and its parts, which have no value in common but what `_free` finds."""
 
-    call: ir.Operation
+    call: Step
     body: "_Body"
     parts: dict[_Label, _Part] = field(init=False)
     work: int = field(init=False)
@@ -97,41 +107,60 @@ class _Function:
             count[computed] += 1
         self.work = sum(part.work for part in self.parts.values())
 
-    def split(self, module: ir.Module, shared: Sequence[Sequence[_Label]], shardings: Shardings) -> None:
-        """Make a function of each list of labels, and one of the rest; call that first: others may wait for it."""
+    def split(
+        self, module: ir.Module, shared: Sequence[Sequence[_Label]], shardings: Shardings
+    ) -> dict[ir.Value, ir.Value]:
+        """Make a function of each list of labels, and one of the rest; call that first: others may wait for it.
+
+        Returns what takes the place of each result of the call, which nothing uses any more.
+        """
         taken = {label for labels in shared for label in labels}
         own = [label for label in self.parts if label not in taken]
-        if own:
-            self._call(module, "own", own, shardings)
-        for number, labels in enumerate(shared):
-            self._call(module, f"shared_{number}" if number else "shared", labels, shardings)
-        self.call.erase()
+        names = [f"shared_{number}" if number else "shared" for number in range(len(shared))]
+        parts = [(name, self._results(labels)) for name, labels in (("own", own), *zip(names, shared, strict=True))]
+        needed = [self.body.making([self.body.returned[number] for number in numbers]) for _, numbers in parts]
+        times = Counter(op for ops in needed for op in ops)
+        results: dict[ir.Value, ir.Value] = {}
+        for (name, numbers), ops in zip(parts, needed, strict=True):
+            if numbers:
+                members = [self.body.member(op, moves=times[op] == 1) for op in ops]
+                results.update(self._call(module, name, numbers, members, shardings))
         self.body.function.erase()
+        return results
 
-    def _call(self, module: ir.Module, suffix: str, labels: Sequence[_Label], shardings: Shardings) -> None:
+    def _results(self, labels: Iterable[_Label]) -> list[int]:
+        return [number for label in labels for number in self.parts[label].results]
+
+    def _call(
+        self, module: ir.Module, suffix: str, numbers: Sequence[int], members: Sequence[Member], shardings: Shardings
+    ) -> dict[ir.Value, ir.Value]:
+        """Call a new function of `members` for the results of these numbers; what takes the place of each."""
         function = self.body.function
         returned = terminator(body_of(function)).operands
-        numbers = [number for label in labels for number in self.parts[label].results]
         outputs = [returned[number] for number in numbers]
         attributes = {at.KIND: function.attributes[at.KIND]}
-        ops = self.body.making([self.body.returned[number] for number in numbers])
-        made = outline(module, f"{name_of(function)}_{suffix}", ops, outputs, attributes, shardings)
+        made = outline_members(module, f"{name_of(function)}_{suffix}", members, outputs, attributes, shardings)
+        old = self.call.op
         new = call(
             name_of(made.function),
             [value.type for value in made.outputs],
-            [self.call.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
-            {at.MESH: self.call.attributes[at.MESH]},
-            ir.InsertionPoint(self.call),
-            self.call.location,
+            [old.operands[ir.BlockArgument(value).arg_number] for value in made.inputs],
+            {at.MESH: old.attributes[at.MESH]},
+            ir.InsertionPoint(old),
+            old.location,
         )
-        for number, result in zip(numbers, new.results, strict=True):
-            self.call.results[number].replace_all_uses_with(result)
+        replaced: dict[ir.Value, ir.Value] = dict(
+            zip([self.call.results[number] for number in numbers], new.results, strict=True)
+        )
+        for value, result in replaced.items():
+            value.replace_all_uses_with(result)
+        return replaced
 
 
-def _calls(steps: Iterable[Step]) -> list[tuple[ir.Operation, ir.Operation]]:
+def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
     """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too."""
     return [
-        (step.op, step.function)
+        (step, step.function)
         for step in steps
         if step.function is not None
         and at.STAGE not in step.attributes  # most have one
@@ -176,6 +205,7 @@ class _Body:
         self.computed: list[int] = []
         self._numbers = numbers
         self._values: dict[ir.Value, int] = {}
+        self._ssa: list[ir.Value] = []
         entries = at.argument_attributes(function)
         for argument, entry in zip(body_of(function).arguments, entries, strict=True):
             self._define(argument, argument.type, None, (argument.type, entry.get(at.SHARDING)))
@@ -187,6 +217,7 @@ class _Body:
 
     def _define(self, value: ir.Value, type_: ir.Type, maker: int | None, computed: Hashable) -> None:
         self._values[value] = len(self.makers)
+        self._ssa.append(value)
         self.makers.append(maker)
         self.scalar.append(isinstance(type_, ir.RankedTensorType) and type_.rank == 0)
         self.computed.append(self._numbers[computed])
@@ -208,7 +239,12 @@ class _Body:
             self._define(result, type_, outer, (made, number))
         return made
 
-    def making(self, values: Sequence[int]) -> list[ir.Operation]:
+    def member(self, op: int, *, moves: bool) -> Member:
+        """The operation of this number, for a function that it moves to or is cloned for."""
+        uses, results = ([self._ssa[value] for value in values] for values in (self.uses[op], self.results[op]))
+        return Member(self.ops[op], uses, results, moves)
+
+    def making(self, values: Sequence[int]) -> list[int]:
         """The operations that make `values`, each after those that it needs: an order that no other one changes."""
         found: dict[int, None] = {}
         work = [(op, False) for value in reversed(values) if (op := self.makers[value]) is not None]
@@ -220,7 +256,7 @@ class _Body:
                 work.append((op, True))
                 needed = [self.makers[value] for value in self.uses[op]]
                 work.extend((each, False) for each in reversed(needed) if each is not None and each not in found)
-        return [self.ops[number] for number in found]
+        return list(found)
 
 
 def _parts(body: _Body) -> Iterable[_Part]:

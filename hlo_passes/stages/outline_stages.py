@@ -9,9 +9,10 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import call, has_side_effect, name_of, operands_with_captures, terminator
+from jaxpp.ir.functions import call, has_side_effect, name_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.outlining import Outlined, outline
+from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, read_tasks
 from jaxpp.ir.values import is_used
@@ -44,49 +45,56 @@ class OutlineStages(Pass):
         outlined: list[Outlined] = []
         for task in sorted(body.groups):
             attributes = {at.KIND: ir.StringAttr.get(task.kind), at.STAGE: at.i64(task.stage)}
-            ops = [body.ops[number] for number in body.groups[task]]
-            outlined.append(outline(module, str(task), ops, body.outputs(task), attributes, shardings))
-        _replace_body(loop, body.ops, outlined)
+            members, outputs = body.members(task), body.outputs(task)
+            outlined.append(outline_members(module, str(task), members, outputs, attributes, shardings))
+        shared = [op for op, task in zip(body.ops, body.tasks, strict=True) if task is None]
+        _replace_body(loop, shared, outlined)
 
 
-class _TaskGroups:
-    """The operations of the loop's body, by number; their `jaxpp.task` and the stage marks are gone from the IR.
+class _TaskGroups(Numbered):
+    """The operations of the loop's body that something depends on; their `jaxpp.task` and the marks are gone.
 
     Attributes:
-        ops: the operations that something depends on, in program order.
+        tasks: the task of each; None for one that each task that uses it makes for itself.
         groups: the numbers of each task's operations in program order, including the cheap ones that it rematerialises.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
         ops, tasks = read_tasks(loop.body)
-        self.ops, self._tasks = _without_marks(ops, tasks)
-        operands = [operands_with_captures(op) for op in self.ops]
-        self._number: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
-        self.groups = self._group(operands)
+        ops, self.tasks = _without_marks(ops, tasks)
+        super().__init__(ops)
+        self.groups = self._group()
         # None stands for the next microbatch.
         self._used_by: dict[ir.Value, set[StageTask | None]] = {
             value: {None} for value in terminator(loop.body).operands
         }
         for task, numbers in self.groups.items():
-            for value in (value for number in numbers for value in operands[number]):
+            for value in (value for number in numbers for value in self.operands[number]):
                 self._used_by.setdefault(value, set()).add(task)
 
     def outputs(self, task: StageTask) -> list[ir.Value]:
         """The values of `task` that another task or the next microbatch uses."""
-        own = (self.ops[number] for number in self.groups[task] if self._tasks[number] == task)
-        return [result for op in own for result in op.results if self._used_by.get(result, set()) - {task}]
+        own = (self.results[number] for number in self.groups[task] if self.tasks[number] == task)
+        return [result for results in own for result in results if self._used_by.get(result, set()) - {task}]
 
-    def _group(self, operands: Sequence[Sequence[ir.Value]]) -> dict[StageTask, list[int]]:
+    def members(self, task: StageTask) -> list[Member]:
+        """The operations of `task`, its own and those that it makes for itself."""
+        return [
+            Member(self.ops[number], self.operands[number], self.results[number], self.tasks[number] is not None)
+            for number in self.groups[task]
+        ]
+
+    def _group(self) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, set[int]] = {}
-        for number, task in enumerate(self._tasks):
+        for number, task in enumerate(self.tasks):
             if task is not None:
                 groups.setdefault(task, set()).add(number)
         for numbers in groups.values():
             work = list(numbers)
             while work:
-                for value in operands[work.pop()]:
-                    number = self._number.get(value)
-                    if number is not None and self._tasks[number] is None and number not in numbers:
+                for value in self.operands[work.pop()]:
+                    number = self.producers.get(value)
+                    if number is not None and self.tasks[number] is None and number not in numbers:
                         numbers.add(number)
                         work.append(number)
         return {task: sorted(numbers) for task, numbers in groups.items()}
@@ -111,8 +119,8 @@ def _without_marks(
     return [op for op, _ in kept], [task for _, task in kept]
 
 
-def _replace_body(loop: MicrobatchLoop, ops: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
-    """Call the functions in place of the operations; those that count microbatches stay."""
+def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:
+    """Call the functions, and erase what all of them have; what counts microbatches stays."""
     end = terminator(loop.body)
     values: dict[ir.Value, ir.Value] = {}
     for part in outlined:
@@ -123,6 +131,6 @@ def _replace_body(loop: MicrobatchLoop, ops: Sequence[ir.Operation], outlined: S
         values.update(zip(part.outputs, made.results, strict=True))
     for number, value in enumerate(end.operands):
         end.operands[number] = values.get(value, value)
-    for op in reversed(ops):
+    for op in reversed(shared):
         if not any(map(is_used, op.results)):
             op.erase()

@@ -9,8 +9,9 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import operands_with_captures, terminator
+from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
 from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task
 
@@ -49,30 +50,22 @@ class PlaceResiduals(Pass):
                 copy_into(stage.backward, body.ops[number])
 
 
-class _Uses:
-    """The operations of the loop's body, numbered in program order.
+class _Uses(Numbered):
+    """The operations of the loop's body.
 
     Attributes:
-        ops: the operations.
         tasks: the task of each operation.
         by_task: the operations of each task, but for stage marks.
         marks: the stage marks.
         wanted: what the marks at the end of a task take.
-        operands: what an operation uses, also in its regions.
-        results: what an operation makes.
-        producers: the operation that makes a value.
         used_by: the tasks that use a value; None is among them where the loop carries it to the next microbatch.
         carried: the values that the last microbatch handed on.
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
-        self.ops, self.tasks = read_tasks(loop.body)
+        ops, self.tasks = read_tasks(loop.body)
+        super().__init__(ops)
         self.marks = {number for number, op in enumerate(self.ops) if boundary.is_mark(op)}
-        self.operands = [operands_with_captures(op) for op in self.ops]
-        self.results = [list(op.results) for op in self.ops]
-        self.producers: dict[ir.Value, int] = {
-            result: number for number, results in enumerate(self.results) for result in results
-        }
         self.by_task: dict[StageTask | None, list[int]] = {}
         self.wanted: dict[StageTask, list[ir.Value]] = {}
         self.used_by: dict[ir.Value, set[StageTask | None]] = {

@@ -16,6 +16,9 @@ _NOTHING = 1e-9
 
 _BACKWARD = ("backward", "input_grad", "weight_grad")
 
+_MAKERS = ("forward", "recompute", *filter(None, (form.back for form in FORMS.values())))
+"""The kinds of tasks that make what a backward reads of its stage, or bring it back."""
+
 Place = tuple[int, int]
 """(mesh, its register)."""
 
@@ -32,9 +35,9 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     largest of the copies that a task sends to a mesh.
 
     Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
-    what a forward has or makes that its backward reads (`activation_bytes`); where the backward is split, what the
-    weight gradient reads (`weight_grad_bytes`). What all microbatches share, weights and sums, is in none of them, and
-    what runs outside the microbatch loop is in no time.
+    what a backward reads of what its forward or recompute has or makes, or of what is brought back
+    (`activation_bytes`); where the backward is split, what the weight gradient reads (`weight_grad_bytes`). What all
+    microbatches share, weights and sums, is in none of them, and what runs outside the microbatch loop is in no time.
 
     Args:
         program: what was traced.
@@ -162,17 +165,16 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     values = _Values(program)
     stages = 1 + max((stage for _, stage, _ in values.tasks), default=-1)
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
-    for (kind, stage, microbatch), calls in values.tasks.items():
-        if kind == "forward":
-            names = [TaskName(each, stage, microbatch) for each in _BACKWARD]
-            backward = {place for name in names for place in values.read(values.tasks.get(name, []))}
-            known = values.read(calls) | {(mesh, register) for mesh, call in calls for register in call.results}
-            activations[stage] = max(activations[stage], values.size(known & backward))
-            if stage:
-                sent = values.read(calls, made_by=("forward", stage - 1))
-                messages[stage - 1] = max(messages[stage - 1], values.size(sent))
-        elif kind == "weight_grad":
-            kept[stage] = max(kept[stage], values.size(values.read(calls)))
+    for stage, microbatch in {(stage, microbatch) for _, stage, microbatch in values.tasks}:
+        makers = values.of(_MAKERS, stage, microbatch)
+        known = values.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
+        backward = values.read(values.of(_BACKWARD, stage, microbatch))
+        activations[stage] = max(activations[stage], values.size(known & backward))
+        if stage:
+            sent = values.read(makers, made_by=("forward", stage - 1))
+            messages[stage - 1] = max(messages[stage - 1], values.size(sent))
+        weight_grads = values.of(("weight_grad",), stage, microbatch)
+        kept[stage] = max(kept[stage], values.size(values.read(weight_grads)))
     return activations, messages, kept if any(kind == "weight_grad" for kind, *_ in values.tasks) else None
 
 
@@ -218,6 +220,10 @@ class _Values:
                         self._makers.update(((mesh, register), part) for register in part.results)
                         for task in part.tasks:
                             self.tasks[task].append((mesh, part))
+
+    def of(self, kinds: Iterable[str], stage: int, microbatch: int) -> list[tuple[int, Call]]:
+        """Return the tasks of these kinds, of one stage and microbatch."""
+        return [call for kind in kinds for call in self.tasks.get(TaskName(kind, stage, microbatch), ())]
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
         """Return what the calls read of their own microbatch, if tasks of `made_by`, a (kind, stage), made it."""

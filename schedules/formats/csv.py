@@ -35,7 +35,7 @@ _COPY: Final = re.compile(
 _SHARDS: Final = re.compile(rf"(?P<stage>{_NUMBER})(?:UNSHARD|RESHARD|REDUCE_GRAD)(?:{_NUMBER})?")
 _FUSED: Final = re.compile(r"\((?P<parts>[^()]*)\)OVERLAP_F_B")
 _STEPS: Final = {"forward": 1, "backward": -1, "input_grad": -1}
-_AWAY: Final = frozenset(kind.name for kind in BUILTIN_KINDS if kind.peer)
+_AWAY: Final = frozenset(kind.name for kind in BUILTIN_KINDS if kind.stands != "home")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
 _EXPECTED: Final = (
     "a cell is <stage><op><microbatch>, like 0F3, 2W1 or 1SEND_F0, fused (0F3;3B1)OVERLAP_F_B, or 0UNSHARD; the ops "
@@ -198,11 +198,11 @@ def _messages(graph: Graph) -> list[_TableMessage]:
         ScheduleError: a value goes to several meshes, or is neither an output for the next stage nor a gradient for the
             one before.
     """
-    homes = [mesh for mesh, row in enumerate(graph.rows) for _ in row]
+    homes = graph.homes
     messages: dict[tuple[int, str], _TableMessage] = {}
     for number, needs in enumerate(graph.needs):
         for need in needs:
-            if homes[need] == homes[number]:
+            if homes[need] == homes[number] or graph.sources.get(number) == need:  # that cell is the message itself
                 continue
             message = _TableMessage(homes[need], homes[number], graph.tasks[need], graph.tasks[number])
             step = _STEPS.get(message.made.kind)

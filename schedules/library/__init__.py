@@ -18,7 +18,7 @@ from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
-from jaxpp.schedules.library.offload import gis
+from jaxpp.schedules.library.offload import gis, po_f, po_h
 from jaxpp.schedules.library.peers import bpipe
 from jaxpp.schedules.library.sequence import seq1f1b
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, zb_v
@@ -48,6 +48,8 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("bitpipe", bitpipe),
         ("seq1f1b", seq1f1b),
         ("gis", gis),
+        ("po-h", po_h),
+        ("po-f", po_f),
         ("bpipe", bpipe),
     )
 )

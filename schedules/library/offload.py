@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
+from jaxpp.schedules.host import offload
 from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
@@ -39,3 +42,42 @@ def gis(meshes: int, microbatches: int, chunks: int = 2, group: int | None = Non
         mesh.warm_up(forward * ((chunks - 1) * group + meshes - 1 - i))
         mesh.repeat(forward + input_grad + W())
     return plan.draft()
+
+
+def po_f(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
+    """GIS(g) with all activations offloaded, but those that are needed at once: PO-F of PipeOffload (arXiv 2503.01328).
+
+    In the time of GIS(g) as long as an activation goes to the host and back within the time of its forward and backward
+    (`k` <= 1 of `schedules.offload`). As long as a copy takes no longer than a forward (k <= 2/3) a mesh keeps three of
+    its stages' activations at most, however many meshes there are.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: a multiple of the group.
+        chunks: stages per mesh v, at least 1.
+        group: microbatches per group g, from p/2 to p; by default p/2, rounded up: the least memory.
+
+    Raises:
+        ScheduleError: a count is below 1, the group is too small or too large, or no divisor of the microbatches.
+    """
+    return replace(offload(gis(meshes, microbatches, chunks, group)), name="po-f")
+
+
+def po_h(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:
+    """GIS(g) with the activations offloaded that wait longest: PO-H of PipeOffload (arXiv 2503.01328).
+
+    Those are of the first half of the stages, as a microbatch comes back to these last. So less is copied, half as
+    much, than is saved.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: a multiple of the group.
+        chunks: stages per mesh v, at least 2.
+        group: microbatches per group g, from p/2 to p; by default p/2, rounded up: the least memory.
+
+    Raises:
+        ScheduleError: a count is too small, the group is too small or too large, or no divisor of the microbatches.
+    """
+    half = whole_number(chunks, "chunks", least=2) // 2
+    plain = gis(meshes, microbatches, chunks, group)
+    return replace(offload(plain, *range(half * plain.meshes)), name="po-h")

@@ -67,12 +67,18 @@ def _even(placement: Placement, costs: Costs) -> Placement:
     """The placement with stages exchanged between meshes, for as long as that lowers the highest load."""
     homes = [mesh for mesh, *_ in placement.homes]
     empty = Schedule("even", placement, ((),) * placement.meshes)
-    times = [sum(each) for each in zip(costs.time("forward", empty), costs.time("backward", empty), strict=True)]
+    times = [
+        [
+            sum(each)
+            for each in zip(*(costs.on_mesh(kind, mesh, empty) for kind in ("forward", "backward")), strict=True)
+        ]
+        for mesh in range(placement.meshes)
+    ]
 
     def worst(chosen: list[int]) -> list[float]:
         loads = [0.0] * placement.meshes
-        for mesh, time in zip(chosen, times, strict=True):
-            loads[mesh] += time
+        for stage, mesh in enumerate(chosen):
+            loads[mesh] += times[mesh][stage]
         return sorted(loads, reverse=True)
 
     while True:

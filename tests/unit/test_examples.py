@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from unit.progress import without_progress
@@ -27,22 +28,31 @@ TINY = (
 )
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ("--optimizer", "sgd"),
-        ("--schedule", "gpipe", "--data", "1", "--model", "2"),
-        ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
-        ("--schedule", "chimera", "--optimizer", "sgd"),
-        ("--schedule", "zb-h1", "--optimizer", "sgd"),
-        ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
-    ],
-    ids=" ".join,
+GPT_FLAGS = (
+    ("--optimizer", "sgd"),
+    ("--schedule", "gpipe", "--data", "1", "--model", "2"),
+    ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
+    ("--schedule", "chimera", "--optimizer", "sgd"),
+    ("--schedule", "zb-h1", "--optimizer", "sgd"),
+    ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
 )
-def test_gpt_learns_the_same_as_plain_jit(flags: tuple[str, ...], tmp_path: Path) -> None:
+
+
+@pytest.mark.parametrize("flags", GPT_FLAGS, ids=" ".join)
+def test_gpt_learns_the_same_as_plain_jit(
+    flags: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first flags in a process of their own, as a user would; the others here, where JAX runs already."""
     trace, costs, dump = (tmp_path / name for name in ("step.json", "costs.toml", "step.mlir"))
     files = ("--trace", str(trace), "--costs", str(costs), "--dump", str(dump))
-    output = run(EXAMPLES / "gpt.py", *TINY, *flags, *files)
+    if flags == GPT_FLAGS[0]:
+        output = run(EXAMPLES / "gpt.py", *TINY, *flags, *files)
+    else:
+        gpt, options = example("gpt", monkeypatch), example("gpt_options", monkeypatch)
+        monkeypatch.setattr(options, "_find_devices", lambda known: jax.devices()[: known.devices])  # pyright: ignore[reportUnknownLambdaType]  # Options
+        assert gpt.main([*TINY, *flags, *files]) == 0
+        output, errors = capsys.readouterr()
+        assert without_progress(errors) == ""
     pipeline, plain = output.split("plain jax.jit on one device\n")[:2]
     losses = [[float(loss) for loss in re.findall(r"loss (\S+)", part)] for part in (pipeline, plain)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

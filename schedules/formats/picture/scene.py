@@ -92,7 +92,7 @@ class Scene:
         found: list[Box] = []
         for mesh, row in enumerate(graph.rows):
             for head, waited in _waits(self.report, row):
-                track = graph.tracks.get(head, "")
+                track = track_of(graph, head)
                 height = _STRIP / len(tracks) if track else 1 - self.ground
                 top = (1 + tracks.index(track)) * height if track else 1.0
                 # Tasks that are fused lie one above the other: they run at the same time.
@@ -239,7 +239,13 @@ class Scene:
     @cached_property
     def _tracks(self) -> list[str]:
         """The other tracks than the meshes' own, on which copies run."""
-        return sorted(set(self.report.schedule.graph.tracks.values()))
+        graph = self.report.schedule.graph
+        return sorted({track_of(graph, number) for number in graph.asides})
+
+
+def track_of(graph: Graph, number: int) -> str:
+    """Return what a task uses that runs beside its mesh; "" for those that take the turn of it."""
+    return " ".join(graph.tracks[number]) if number in graph.asides else ""
 
 
 def from_top(mesh: float, height: float) -> float:
@@ -292,7 +298,7 @@ def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:
     for head in row:
         if not graph.spans[head]:
             continue
-        track = graph.tracks.get(head, "")
+        track = track_of(graph, head)
         mine = [before[name] for name in dict.fromkeys(("", track)) if name in before]
         reasons = [(ends[number], f"{graph.tasks[number]} before it") for number in mine]
         reasons += [(ends[slot], _source(graph, slot)) for slot in graph.waits[head]]

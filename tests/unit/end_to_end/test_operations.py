@@ -193,6 +193,28 @@ def test_a_step_inside_of_its_own_operation_is_refused() -> None:
         step(*arguments)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "zb-h1"])
+def test_an_optimizer_of_a_stage_is_called_when_the_gradients_of_all_microbatches_are_there(name: str) -> None:
+    plain = schedules.make(name, meshes=3, microbatches=4)
+    after = "weight_grad" if name == "zb-h1" else "backward"
+    schedule = schedules.insert(plain, "optimizer", after=after)
+    seen: list[jaxpp.Task] = []
+    step = partial(sgd_step, schedule=schedule)
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), operations={"optimizer": seen_by(seen)})
+    arguments = (weights(3), batch(4))
+    compiled = pipelined.lower(*arguments).compile()
+    found, events = compiled.trace(*arguments)
+    assert_same(found, jax.jit(step)(*arguments))
+    assert sorted(seen, key=str) == [jaxpp.Task("optimizer", stage, 0) for stage in range(3)]
+    for stage in range(3):
+        own = [(event.kind, event.microbatch) for event in events if event.stage == stage and event.target is None]
+        assert {(after, microbatch) for microbatch in range(4)} <= set(own[: own.index(("optimizer", 0))])
+
+
+def seen_by(seen: list[jaxpp.Task]) -> Callable[[jaxpp.Task], None]:
+    return lambda task: seen.append(task)
+
+
 def refusal(schedule: schedules.Schedule, operations: dict[str, Any]) -> str:
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations=operations)
     with pytest.raises(jaxpp.PassError) as error:
@@ -214,6 +236,30 @@ def test_a_function_without_a_task() -> None:
     assert refusal(ONE_F_ONE_B, {"log": print}) == (
         "there is a function for 'log', the schedule 1f1b has no such task\n"
         "  it has: backward, forward; schedules.insert puts tasks into a schedule"
+    )
+
+
+def test_an_optimizer_without_a_function() -> None:
+    schedule = schedules.insert(ONE_F_ONE_B, "optimizer", after="backward")
+    assert refusal(schedule, {}) == (
+        "the schedule 1f1b has a task that is bound to no function: optimizer(stage 0, mb 0) on mesh 0\n"
+        "  give one to mpmd_jit_with_loop: operations={'optimizer': function}"
+    )
+
+
+def test_a_task_that_waits_for_another_mesh_without_a_message() -> None:
+    """Behind the forward of stage 1 that of stage 0 is proven to be done; the one of stage 2 is not."""
+    down = schedules.Operation.parse("log: forward@-1")
+    schedule = schedules.insert(ONE_F_ONE_B, down, 1, after="forward")
+    assert refusal(schedule, {}).startswith("the schedule 1f1b has a task that is bound to no function")
+    step = jaxpp.mpmd_jit_with_loop(
+        partial(sgd_step, schedule=schedule), mpmd_mesh=make_mesh(3), operations={"log": lambda: None}
+    )
+    assert "log_1" in step.lower(weights(3), batch(4)).program().as_text()
+    up = schedules.insert(ONE_F_ONE_B, schedules.Operation.parse("log: forward@+1"), 1, after="forward")
+    assert refusal(up, {"log": lambda: None}) == (
+        "the schedule 1f1b has log(stage 1, mb 0) on mesh 1, which needs F(stage 2, mb 0) of mesh 2: no task of mesh "
+        "1 before it waits for that\n  put it on that mesh, or behind a task that needs the other"
     )
 
 

@@ -31,15 +31,17 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
         p, m = 2 * -(-p // 2), 2 * -(-m // 2)
     if name in ("dualpipe", "dualpipe-v"):
         m += 2 * p
-    if name in ("interleaved-1f1b", "kimi-k2", "interleaved-zb", "gis"):
+    if name in ("interleaved-1f1b", "kimi-k2", "interleaved-zb", "gis", "po-h", "po-f"):
         m = p * -(-m // p)
-    if name in ("gpipe", "1f1b", "interleaved-1f1b", "kimi-k2", "looped-bfs", "interleaved-zb", "gis"):
+    if name in ("gpipe", "1f1b", "interleaved-1f1b", "kimi-k2", "looped-bfs", "interleaved-zb", "gis", "po-f"):
         chunks = options["chunks"] = v
     if name == "hanayo":
         chunks = options["chunks"] = 2 * v
     if name in ("zb-v", "v-half", "v-min", "dualpipe-v", "bitpipe"):
         chunks = 2
-    if name == "gis":
+    if name == "po-h":
+        chunks = options["chunks"] = v + 1
+    if name in ("gis", "po-h", "po-f"):
         options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
     if name == "seq1f1b":
         options["slices"] = v

@@ -111,3 +111,65 @@ def test_any_order_on_each_mesh_is_accepted_exactly_if_it_can_run(data: st.DataO
         assert any(left)
     else:
         assert not any(left)
+
+
+OPTIMIZED = """
+schedule: mine
+placement: 0 1
+mesh 0: 0F0 0F1 0B0 0B1 0optimizer0
+mesh 1: 1F0 1I0 1F1 1B1 1W0 1optimizer0
+"""
+
+
+def test_an_optimizer_needs_the_gradients_of_all_microbatches() -> None:
+    """Each is a true dependence: a full backward, or the weight gradient where it is split."""
+    schedule = S.parse(OPTIMIZED)
+    assert S.parse(str(schedule)) == schedule
+    assert list(map(str, schedule.dependences(S.Task("optimizer", 0, 0)))) == ["0B0", "0B1"]
+    assert list(map(str, schedule.dependences(S.Task("optimizer", 1, 0)))) == ["1W0", "1B1"]
+    with pytest.raises(
+        S.ScheduleError, match=r"optimizer\(stage 1, mb 0\) needs W\(stage 1, mb 0\), which comes later"
+    ):
+        S.parse(OPTIMIZED.replace("1W0 1optimizer0", "1optimizer0 1W0"))
+    costs = S.Costs(kinds={"optimizer": 3.0})
+    assert S.simulate(schedule, costs).times(S.Task("optimizer", 0, 0))[0] == 8.0
+    with pytest.raises(S.ScheduleError, match="the costs do not say how long optimizer takes: give kinds="):
+        S.simulate(schedule)
+
+
+def test_an_all_reduce_runs_beside_its_mesh_and_the_optimizer_waits_for_it() -> None:
+    rows = OPTIMIZED.replace("0optimizer0", "0all_reduce0 0optimizer0").replace(
+        "placement", "kind poll: ?forward\nplacement"
+    )
+    report = S.simulate(
+        S.parse(rows.replace("0optimizer0", "0poll0 0optimizer0")),
+        S.Costs(kinds=dict.fromkeys(("optimizer", "all_reduce", "poll"), 2.0)),
+    )
+    assert report.times(S.Task("all_reduce", 0, 0)) == report.times(S.Task("poll", 0, 0)) == (8.0, 10.0)
+    assert report.times(S.Task("optimizer", 0, 0)) == (10.0, 12.0)
+
+
+def test_needs_of_other_microbatches() -> None:
+    kind = "kind carry: carry#-1 forward"
+    text = f"schedule: mine\nplacement: 0\n{kind}\nmesh 0: 0F0 0carry0 0F1 0carry1 0B0 0B1"
+    assert list(map(str, S.parse(text).dependences(S.Task("carry", 0, 1)))) == ["0carry0", "0F1"]
+    with pytest.raises(S.ScheduleError, match=r"carry\(stage 0, mb 1\) needs carry\(stage 0, mb 0\), which is missing"):
+        S.parse(text.replace("0carry0 ", ""))
+
+
+def test_a_task_may_stand_on_any_mesh_if_its_kind_says_so() -> None:
+    text = "schedule: x\nplacement: 0 1\nkind log: forward; on any\nmesh 0: 0F0 0B0 1log0\nmesh 1: 0log0 1F0 1B0"
+    assert [task.stage for task in S.parse(text) if task.kind == "log"] == [1, 0]
+    with pytest.raises(S.ScheduleError, match=r"log\(stage 1, mb 0\) does not belong here: mesh 0 holds stage 0"):
+        S.parse(text.replace("; on any", ""))
+
+
+def test_one_optimizer_for_each_stage_behind_its_last_gradient() -> None:
+    schedule = S.insert(S.make("zb-v", meshes=2, microbatches=3), "optimizer", after="weight_grad")
+    assert [str(order[-1]) for order in schedule.orders] == ["0optimizer0", "1optimizer0"]
+    assert sum(task.kind == "optimizer" for task in schedule) == schedule.stages
+    two_ways = S.insert(S.make("chimera", meshes=2, microbatches=4), "optimizer", 1, after="backward")
+    number = two_ways.graph.numbers["optimizer"][1]
+    assert {two_ways.graph.homes[need] for need in two_ways.graph.needs[number]} == {0, 1}, "its gradients are on both"
+    with pytest.raises(S.ScheduleError, match="insert: optimizer needs tasks of all microbatches: give after, not"):
+        S.insert(two_ways, "optimizer", before="backward")

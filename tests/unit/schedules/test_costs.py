@@ -38,6 +38,13 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"activation_bytes": -4}, "activation_bytes must be 0 or more, found -4"),
         ({"copy_bandwidth": math.nan}, "copy_bandwidth must be a positive number, found nan"),
         ({"fused": 0}, "fused must be a positive number, found 0"),
+        ({"fused": {"forward": 1}}, "fused: expected pairs of kinds, such as 'forward+backward', found 'forward'"),
+        ({"fused": {"forward+backward": -1}}, "fused forward+backward must be a positive number, found -1"),
+        ({"speed": [1, 0]}, "speed of mesh 1 must be a positive number, found 0"),
+        ({"speed": math.inf}, "speed must be a positive number, found inf"),
+        ({"copy_bandwidth": [1, -1]}, "copy_bandwidth of mesh 1 must be a positive number, found -1"),
+        ({"microbatches": 3}, "microbatches must be a size for each microbatch, found 3"),
+        ({"microbatches": [1, 0]}, "the size of microbatch 1 must be a positive number, found 0"),
         ({"kinds": {"reload": 0}}, "reload must be a positive number, found 0"),
         ({"kinds": [1]}, "kinds must be a table from kind to time, found [1]"),
         ({"slices": (0.5, 0.6)}, "slices must be shares of a microbatch that make 1 together, found (0.5, 0.6)"),
@@ -59,11 +66,55 @@ def test_arrays_are_lists_of_costs() -> None:
 
 def test_a_scalar_is_for_a_whole_mesh_and_a_list_for_each_stage() -> None:
     looped = S.make("gpipe", meshes=2, microbatches=1, chunks=2)
-    assert S.Costs(forward=2.0).time("forward", looped) == [1, 1, 1, 1]
-    assert S.Costs(forward=[1, 2, 3, 4]).time("backward", looped) == [1, 1, 1, 1]
-    assert S.Costs(input_grad=[1, 2, 3, 4], weight_grad=1).time("backward", looped) == [1.5, 2.5, 3.5, 4.5]
+    assert S.Costs(forward=2.0).at_home("forward", looped) == [1, 1, 1, 1]
+    assert S.Costs(forward=[1, 2, 3, 4]).at_home("backward", looped) == [1, 1, 1, 1]
+    assert S.Costs(input_grad=[1, 2, 3, 4], weight_grad=1).at_home("backward", looped) == [1.5, 2.5, 3.5, 4.5]
     assert S.Costs(activation_bytes=8, message_bytes=8).bytes("activation_bytes", looped) == [4, 4, 4, 4]
     assert S.Costs(activation_bytes=8, message_bytes=8).bytes("message_bytes", looped) == [8, 8, 8, 8]
+
+
+def test_the_time_of_a_task_on_a_mesh() -> None:
+    """Faster meshes, larger microbatches and copies: each has its factor."""
+    schedule = S.parse(
+        "schedule: x\nplacement: 0 1\nmesh 0: 0F0 0offload0 0F1 0reload0 0B0 0B1\nmesh 1: 1F0 1B0 1F1 1B1"
+    )
+    costs = S.Costs(speed=[1, 2], microbatches=(1, 3), activation_bytes=[8, 8], copy_bandwidth=[4, 1])
+    assert costs.time(S.Task("forward", 1, 0), 1, schedule) == 0.5
+    assert costs.time(S.Task("backward", 1, 1), 1, schedule) == 3.0
+    assert costs.time(S.Task("backward", 0, 1), 0, schedule) == 6.0
+    assert costs.time(S.Task("offload", 0, 1), 0, schedule) == 6.0
+    report = S.simulate(schedule, costs)
+    assert report.times(S.Task("offload", 0, 0)) == (1.0, 3.0)
+    assert report.times(S.Task("reload", 0, 0)) == (4.0, 6.0)
+    assert report.times(S.Task("backward", 0, 0)) == (6.0, 8.0)
+    assert report.makespan == 8.5 + 6
+    assert report.peak_host_bytes() == [8.0, 0.0]
+    assert report.peak_bytes() == [8 + 24, 24]
+    for wrong, message in (
+        (S.Costs(speed=[1, 2, 3]), "speed: expected a number for each of 2 meshes, found 3"),
+        (S.Costs(microbatches=(1, 2, 3)), "microbatches: expected 2 for x, found 3"),
+    ):
+        with pytest.raises(S.ScheduleError) as error:
+            wrong.time(S.Task("forward", 0, 0), 0, schedule)
+        assert str(error.value) == message
+
+
+def test_a_factor_for_each_pair_of_fused_kinds() -> None:
+    schedule = S.make("dualpipe-v", meshes=1, microbatches=4, fused=True)
+    (cell, *_) = schedule.fused
+    alone = sum(S.Costs().time(task, 0, schedule) for task in cell)
+    report = S.simulate(schedule, S.Costs(fused={"forward+backward": 0.5, "forward+weight_grad": 7}))
+    start, end = report.times(cell[0])
+    assert end - start == alone / 2
+    costs = S.Costs(fused={"backward+forward": 0.5})
+    assert costs.factor(["forward", "input_grad", "backward"]) == pytest.approx(2.5 / 3)
+
+
+def test_what_only_its_rules_tell() -> None:
+    schedule = S.parse("schedule: x\nplacement: 0\nkind both: forward; time forward reload\nmesh 0: 0F0 0both0 0B0")
+    assert S.Costs(kinds={"reload": 2.0}).time(S.Task("both", 0, 0), 0, schedule) == 3.0
+    with pytest.raises(S.ScheduleError, match="the costs do not say how long both takes, nor forward and reload"):
+        S.simulate(schedule)
 
 
 @settings(deadline=None, max_examples=60)
@@ -80,7 +131,9 @@ def test_a_scalar_is_for_a_whole_mesh_and_a_list_for_each_stage() -> None:
             "weight_grad_bytes": per_stage,
             "copy_bandwidth": positive,
             "contention": st.booleans(),
-            "fused": positive,
+            "fused": positive | st.dictionaries(st.sampled_from(["backward+forward", "forward+forward"]), positive),
+            "microbatches": st.lists(positive, max_size=3).map(tuple),
+            "speed": positive | st.lists(positive, min_size=2, max_size=2),
             "kinds": st.dictionaries(st.sampled_from(["offload", "reload", "evict"]), per_stage),
             "slices": st.just((0.25, 0.75)),
             "unit": st.sampled_from(["s", "ms", "us"]),

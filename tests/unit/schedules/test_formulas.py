@@ -128,6 +128,25 @@ def test_gis(p: int, rounds: int, v: int, data: st.DataObject) -> None:
 
 
 @formula
+@given(st.integers(2, 12), st.integers(1, 4), st.integers(2, 4), st.sampled_from([0.25, 2 / 3, 1.0]))
+def test_pipe_offload(p: int, rounds: int, v: int, k: float) -> None:
+    """In the time of GIS, whatever the number of meshes in as much memory; half of the copies save nearly half."""
+    g = -(-p // 2)
+    m = g * (rounds + 2)
+    plain = run("gis", p, m, chunks=v)
+    both = 1.5 * k
+    costs = S.Costs(kinds={"offload": both, "reload": both})
+    full, half = (run(name, p, m, costs, chunks=v) for name in ("po-f", "po-h"))
+    assert full.makespan == half.makespan == near(plain.makespan)
+    if k <= 2 / 3:
+        assert max(full.peak_activations()) <= 3 / v + 1e-9
+    copies = [sum(task.kind == "offload" for task in report.schedule) for report in (half, full)]
+    assert 2 * copies[0] <= m * p * v
+    assert max(full.peak_activations()) <= max(half.peak_activations()) <= max(plain.peak_activations())
+    assert copies[0] <= copies[1]
+
+
+@formula
 @given(st.integers(1, 5), few, times, times, st.sampled_from([1.0, 0.9, 0.75]))
 def test_dualpipe(half: int, more: int, f: float, w: float, fused: float) -> None:
     both, backward = fused * (2 * f + w), f + w

@@ -50,7 +50,7 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
     ("build", "message"),
     [
         (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
-        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, bpipe; did you mean 'gpipe'?"),
+        (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, po-h, po-f, bpipe; did you mean 'gpipe'?"),
         (
             lambda: S.make("1f1b", meshes=1, microbatches=1, chunk=2),
             "'1f1b' has no option 'chunk': it takes chunks, pl",
@@ -125,6 +125,8 @@ DIGESTS = {
     "bitpipe": "e81ed12c",
     "seq1f1b": "8f1e12a1",
     "gis": "49beb0ae",
+    "po-h": "130ef820",
+    "po-f": "3e1dbdf8",
     "bpipe": "1771ce31",
 }
 
@@ -162,6 +164,8 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.LoopedBFS(8, 4), "looped-bfs", {"chunks": 2}),
     (S.InterleavedZeroBubble(8, 4), "interleaved-zb", {"chunks": 2}),
     (S.GIS(8, 4, group=4), "gis", {"chunks": 2, "group": 4}),
+    (S.POH(8, 4, group=4), "po-h", {"chunks": 2, "group": 4}),
+    (S.POF(8, 4, group=4), "po-f", {"chunks": 2, "group": 4}),
     (S.Hanayo(16, 4), "hanayo", {"chunks": 4}),
     (S.ZeroBubbleV(8, 4), "zb-v", {}),
     (S.VHalf(8, 4), "v-half", {}),

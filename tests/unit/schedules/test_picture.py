@@ -67,13 +67,13 @@ def test_fused_tasks_share_a_frame_one_above_the_other() -> None:
 
 
 def test_copies_are_a_strip_below_the_tasks() -> None:
-    copied = S.offload(S.make("1f1b", meshes=2, microbatches=4))
+    copied = S.offload(S.make("1f1b", meshes=2, microbatches=4), ahead=1)
     scene = Scene(S.simulate(copied, S.Costs(kinds={"offload": 0.5, "reload": 0.5})))
     strips = {(box.track, box.bottom, round(box.top, 6)) for box in scene.boxes if box.track}
-    assert strips == {("copy", 0, 0.22)}
+    assert strips == {("copy_in", 0, 0.11), ("copy_out", 0.11, 0.22)}
     assert {round(box.bottom, 6) for box in scene.boxes if not box.track} == {0.22}
     reload = next(box for box in scene.boxes if box.task.kind == "reload")
-    assert reload.waited == "0offload0 before it"
+    assert reload.waited == "0offload0"
     assert list(scene.kinds) == ["forward", "backward", "offload", "reload"]
 
 

@@ -63,6 +63,31 @@ def test_messages_wait_for_one_another_on_a_link_with_contention() -> None:
     assert sorted(shared) == [4.5, 7.5, 10.5]
 
 
+MOVED = (
+    "placement: 0 1",
+    "mesh 0: 0F0 0F1 0load0 0B0 0B1",
+    "mesh 1: 0evict0 1F0 1B0 1F1 1B1",
+)
+
+
+def test_what_moves_to_a_peer_is_one_message_each_way() -> None:
+    """A hop and its bytes, once, and nothing else: neither a hop before it nor the message of the stage."""
+    costs = S.Costs(hop=0.25, activation_bytes=[6, 6], message_bytes=[2, 2], bandwidth=8)
+    report = S.simulate(parsed(*MOVED), costs)
+    assert report.times(S.Task("evict", 0, 0)) == (1.0, 2.0)
+    assert report.times(S.Task("load", 0, 0)) == (2.0, 3.0)
+    moved = [(str(t.task), t.source, t.target, t.end - t.start) for t in report.transfers if "F" not in str(t.task)]
+    assert sorted(moved) == [("0evict0", 0, 1, 1.0), ("0load0", 1, 0, 1.0), ("1B0", 1, 0, 0.5), ("1B1", 1, 0, 0.5)]
+
+
+def test_what_moves_to_a_peer_shares_its_link() -> None:
+    """With contention messages of 0.5 and moves of 0.75 wait for one another, each way."""
+    costs = S.Costs(bandwidth=8, activation_bytes=[6, 6], message_bytes=[4, 4], contention=True)
+    report = S.simulate(parsed(*MOVED), costs)
+    there = sorted((t.start, t.end, str(t.task)) for t in report.transfers if t.source == 0)
+    assert there == [(1.0, 1.5, "0F0"), (1.5, 2.25, "0evict0"), (2.25, 2.75, "0F1")]
+
+
 OFFLOAD = (
     "placement: 0",
     "mesh 0: 0F0 0offload0 0F1 0F2 0B2 0reload0 0B1 0B0",
@@ -92,12 +117,12 @@ def test_copies_take_as_long_as_their_bytes() -> None:
     # The offload ends before the third forward starts, and the reload starts when one backward is done.
     assert report.peak_activations() == [2]
     assert report.peak_bytes() == [16]
+    free = S.simulate(parsed(*OFFLOAD))
+    assert free.times(S.Task("offload", 0, 0)) == (1, 1), "as a message without bytes"
+    flush = parsed("placement: 0", "kind flush: forward; uses copy_out", "mesh 0: 0F0 0flush0 0B0")
     with pytest.raises(S.ScheduleError) as error:
-        S.simulate(parsed(*OFFLOAD))
-    assert str(error.value) == (
-        "the costs do not say how long offload takes: give activation_bytes and copy_bandwidth, "
-        "or kinds={'offload': ...}"
-    )
+        S.simulate(flush)
+    assert str(error.value) == "the costs do not say how long flush takes: give kinds={'flush': ...}"
 
 
 def test_one_track_takes_one_copy_at_a_time() -> None:
@@ -213,7 +238,7 @@ def test_slices_run_forward_in_order_and_backward_in_reverse() -> None:
 
 
 def test_a_users_kind_has_a_time_and_a_memory_effect() -> None:
-    kinds = ("kind cache: forward; memory +0.5", "kind drop: cache; memory -0.5; time 0.25")
+    kinds = ("kind cache: forward; here +0.5", "kind drop: cache; here -0.5; time 0.25")
     schedule = parsed("placement: 0", *kinds, "mesh 0: 0F0 0cache0 0F1 0B0 0drop0 0B1")
     assert S.parse(str(schedule)) == schedule
     report = S.simulate(schedule, S.Costs(kinds={"cache": 3}))
@@ -289,12 +314,15 @@ def test_any_schedule_simulates_in_the_order_of_its_dependences(made: Made, hop:
     fused = {task: group for group in schedule.fused for task in group}
     for task in schedule:
         start, end = report.times(task)
-        assert end > start >= 0 or (end == start and task.kind in ("evict", "load"))  # they take their hop
+        moves = task.kind in ("evict", "load")  # they are a hop themselves
+        copies = task.kind in ("offload", "reload")
+        assert end - start == pytest.approx(hop if moves else 0) if moves or copies else end > start >= 0
         for need in schedule.dependences(task):
             if need not in fused.get(task, ()):
-                assert report.times(need)[1] + (hop if homes[need] != homes[task] else 0) <= start + 1e-9
+                waits = 0 if moves or homes[need] == homes[task] else hop
+                assert report.times(need)[1] + waits <= start + 1e-9
     for order, start, end in zip(schedule.orders, report.start, report.end, strict=True):
-        own = [time for task, time in zip(order, start, strict=True) if not schedule.rules[task.kind].track]
+        own = [time for task, time in zip(order, start, strict=True) if "compute" in schedule.rules[task.kind].uses]
         assert own == sorted(own)
         assert len(order) == len(end)
     # Nothing can beat the work of one mesh.

@@ -138,11 +138,13 @@ def test_a_slice_is_part_of_a_task() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "evict: forward; track copy; memory -1; time 0.5",
-        "reload: offload|evict ?forward~-1; track up; memory +0.25",
+        "evict: forward; uses copy_out; here -1; time 0.5",
+        "reload: offload|evict ?forward~-1; uses up copy_in; here +0.25; host -0.25",
         "backward: forward@-2~+1",
         "side:; time 2.5",
-        "evict: forward; track net; memory +1; from forward; on peer",
+        "evict: forward; uses net; here +1; peer -1; on peer",
+        "optimizer: backward|weight_grad@+1#all forward#-2~+1; on any; time forward backward",
+        "again: forward; makes activation; holds input",
     ],
 )
 def test_what_a_kind_does_round_trips(text: str) -> None:
@@ -154,15 +156,25 @@ def test_what_a_kind_does_round_trips(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("evict: forward; track", "cannot read 'track' of kind evict: expected 'track NAME', 'memory NUMBER', 'time"),
-        ("evict: forward; memory 1; memory 2", "cannot read 'memory 2' of kind evict"),
-        ("evict: forward; memory x", "cannot read memory 'x': expected a number"),
-        ("evict: forward; memory nan", "the memory of evict must be a number, found nan"),
-        ("evict: forward; memory 1; from backward", "evict moves memory from the mesh of its backward: it must need"),
-        ("evict: forward; memory -1; from forward", "evict moves memory from the mesh of its forward: it must need"),
-        ("evict: forward; on home", "cannot read 'on home' of kind evict: expected 'track NAME', 'memory NUMBER', "),
+        ("evict: forward; uses", "cannot read 'uses' of kind evict: expected 'uses NAME ...', 'here NUMBER', 'peer"),
+        ("evict: forward; track copy", "cannot read 'track copy' of kind evict: expected 'uses NAME ...', 'here NUM"),
+        ("evict: forward; here 1; here 2", "cannot read 'here 2' of kind evict"),
+        ("evict: forward; here x", "cannot read here 'x': expected a number"),
+        ("evict: forward; host nan", "the memory of evict must be a number for each pool, found host nan"),
+        ("evict: ?forward; peer -1", "evict takes memory from a peer: the first that it needs must be one task there"),
+        (
+            "evict: forward#all; peer -1",
+            "evict takes memory from a peer: the first that it needs must be one task there",
+        ),
+        ("evict: forward; on home", "cannot read 'on home' of kind evict: expected 'uses NAME ...', 'here NUMBER', "),
+        ("evict: forward; holds all", "evict: expected one of activation, rest, input, found 'all'"),
         ("evict: forward; time 0", "the time of evict must be a positive number, found 0.0"),
-        ("evict: forward; track Copy", "must be a name in lower case, such as 'offload', found 'Copy'"),
+        ("evict: forward; uses Copy", "must be a name in lower case, such as 'offload', found 'Copy'"),
+        ("evict: forward; uses net net", "evict must use one resource or several, each once, found ('net', 'net')"),
+        (
+            "evict: forward#0",
+            "cannot read need 'forward#0': expected 'kind', 'kind|kind', 'kind@+1', 'kind#-1', 'kind#a",
+        ),
     ],
 )
 def test_what_a_kind_cannot_do(text: str, message: str) -> None:

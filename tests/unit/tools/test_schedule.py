@@ -216,7 +216,10 @@ def test_a_file_may_have_the_name_of_a_schedule(tmp_path: Path, monkeypatch: pyt
 def test_bad_usage() -> None:
     assert usage_error("show", "1f1b") == "1f1b is a schedule of the library: give --meshes and --microbatches"
     assert usage_error("show", "1f1b", "--meshes", "2").endswith("give --meshes and --microbatches")
-    assert usage_error("show", "zb-v", *SIZES, "--group", "2") == "no schedule here takes --group, which is for gis"
+    assert (
+        usage_error("show", "zb-v", *SIZES, "--group", "2")
+        == "no schedule here takes --group, which is for gis, po-h, po-f"
+    )
     assert usage_error("show", "a.txt", "--slices", "2") == "no schedule here takes --slices, which is for seq1f1b"
     assert usage_error("show", "gis{group=x}", *SIZES) == "group must be a whole number, found 'x'"
     assert usage_error("show", "dualpipe{fused}", *SIZES) == "fused must be true or false, found ''"

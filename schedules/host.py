@@ -1,0 +1,92 @@
+"""Activations that wait for their backward in the memory of the host."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxpp.schedules.check import check
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.rewrites import held_stages, refuse
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.task import Task
+from jaxpp.schedules.timeline import Life, Timeline, timelines, with_tasks
+
+
+def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float = 1.0) -> Schedule:
+    """Move activations to the host after the forward, and back in time for the backward (PipeOffload, 2503.01328).
+
+    Both run beside the mesh's own tasks. Each comes back as late as it may without a wait of its backward, if forward,
+    input gradient and weight gradient of a mesh take equally long, and nothing a hop: then the schedule takes as long
+    as before, whatever `k`. An activation for whose copies there is no time stays where it is. Of a stage that is
+    recomputed it is what the recompute reads that moves.
+
+    Args:
+        schedule: without copies of these stages so far.
+        stages: whose activations go.
+        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back, at
+            least 1. Those that are needed within as many cells after their forward stay.
+        k: the time of both copies of an activation, as a share of that of its forward and backward.
+
+    Raises:
+        ScheduleError: a stage does not exist, has copies already, or is evicted; a number is none.
+    """
+    held = held_stages(schedule, stages)
+    refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
+    if ahead is not None:
+        ahead = whole_number(ahead, "ahead", least=1)
+    if not 0 < k < float("inf"):
+        raise ScheduleError(f"offload: k must be a positive number, found {k!r}")
+    costs = Costs()
+    both = zip(*(costs.at_home(kind, schedule) for kind in ("forward", "backward")), strict=True)
+    seconds = [k / 2 * sum(times) / schedule.slices for times in both]
+    rows: list[list[tuple[Task, ...]]] = []
+    for cells, timeline in zip(schedule.cells, timelines(schedule), strict=True):
+        lives = [life for life in timeline.lives if life.unit[0] in held]
+        if ahead is None:
+            trips = _in_time(timeline, lives, seconds)
+        else:
+            trips = [
+                _Trip(life.unit, life.made + 1, life.read - ahead) for life in lives if life.made + ahead < life.read
+            ]
+        before: dict[int, list[Task]] = {}
+        for trip in trips:
+            before.setdefault(trip.leaves, []).append(Task("offload", *trip.unit))
+        for trip in sorted(trips, key=lambda trip: trip.returns):
+            before.setdefault(trip.returns, []).append(Task("reload", *trip.unit))
+        rows.append(with_tasks(cells, before))
+    made = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
+    check(made)
+    return made
+
+
+class _Trip(NamedTuple):
+    """An activation that goes to the host, and the positions of the cells before which its copies stand."""
+
+    unit: tuple[int, int, int]
+    leaves: int
+    returns: int
+
+
+def _in_time(timeline: Timeline, lives: Sequence[Life], seconds: Sequence[float]) -> list[_Trip]:
+    """The activations that are back in time: each way takes one at a time, there at once, back at the last moment."""
+    starts, ends = timeline.starts, timeline.ends
+    going = sorted(lives, key=lambda life: life.read)
+    while True:
+        there: dict[Life, float] = {}
+        clock = 0.0
+        for life in sorted(going, key=lambda life: life.made):
+            clock = there[life] = max(clock, ends[life.made]) + seconds[life.unit[0]]
+        back: dict[Life, float] = {}
+        clock = ends[-1] if ends else 0.0
+        for life in reversed(going):
+            clock = back[life] = min(clock, starts[life.read]) - seconds[life.unit[0]]
+        late = {life for life in going if back[life] < there[life] - _TOLERANCE}
+        if not late:
+            return [_Trip(life.unit, life.made + 1, bisect_right(ends, back[life] + _TOLERANCE)) for life in going]
+        going = [life for life in going if life not in late]
+
+
+_TOLERANCE = 1e-9

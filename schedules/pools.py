@@ -1,0 +1,101 @@
+"""What tasks do to the memories of meshes: the one account that the simulator and `activations` read.
+
+An activation is made by a forward, or again by a recompute. In between, so much of it stays as the next task that
+reads it holds: all of it up to a backward, its input up to a recompute, the rest from the input gradient to the weight
+gradient; nothing is left when nobody reads it any more. What kinds take and give back by amounts comes on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.task import Task, Unit
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large an activation and its parts are, for each stage.
+
+    Attributes:
+        activation: what a forward makes.
+        rest: what the weight gradient reads of it, and of the gradient of its output.
+        input: what a recompute starts from.
+        size: of the slice and microbatch of a task, by which all of these are multiplied; None where it is 1.
+        inside: an activation that will be made again counts while its forward runs.
+    """
+
+    activation: Sequence[float]
+    rest: Sequence[float]
+    input: Sequence[float]
+    size: Callable[[Task], float] | None = None
+    inside: bool = True
+
+
+class Change(NamedTuple):
+    """What a task does to one memory: what it takes from its start on, and what changes at its end."""
+
+    number: int
+    start: float
+    end: float
+
+
+def changes(graph: Graph, mesh: int, sizes: Sizes, pool: str = "here") -> Iterator[Change]:
+    """What tasks do to a memory of one mesh, in no particular order.
+
+    Args:
+        graph: the schedule.
+        mesh: the mesh.
+        sizes: of activations.
+        pool: "here", the memory of its devices, or "host".
+    """
+    found = _amounts(graph, graph.rows[mesh], sizes, pool)
+    if pool == "here":
+        yield from _lives(graph, mesh, sizes)
+        taken = [number for number, source in graph.sources.items() if graph.homes[source] == mesh]
+        yield from _amounts(graph, taken, sizes, "peer")
+    yield from found
+
+
+def _amounts(graph: Graph, numbers: Sequence[int], sizes: Sizes, pool: str) -> Iterator[Change]:
+    """What kinds take and give back by amounts."""
+    rules = {kind: graph.rules[kind] for kind in graph.numbers}
+    amounts = {kind: rule.amount(pool) for kind, rule in rules.items()}
+    if not any(amounts.values()):
+        return
+    remade = [graph.numbers[kind] for kind, rule in rules.items() if rule.makes and rule.holds]
+    for number in numbers:
+        task = graph.tasks[number]
+        if amount := amounts[task.kind]:
+            # Of what is made again, its input moves.
+            again = len(rules[task.kind].amounts) > 1 and any(graph.key(task) in table for table in remade)
+            whole = (sizes.input if again else sizes.activation)[task.stage]
+            moved = amount * whole * (sizes.size(task) if sizes.size else 1.0)
+            yield Change(number, max(moved, 0.0), min(moved, 0.0))
+
+
+def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:
+    """From the last task to the first, as what is left after one is what those behind it hold."""
+    parts: dict[str, Sequence[float]] = {"activation": sizes.activation, "rest": sizes.rest, "input": sizes.input}
+    nothing = [0.0] * graph.placement.stages
+    rules = [rule for rule in graph.rules.values() if rule.makes or rule.holds]
+    tables = {rule.name: (rule.makes, parts.get(rule.holds, nothing)) for rule in rules}
+    remade = {rule.name for rule in rules if rule.makes and rule.holds}
+    left: dict[Unit, tuple[float, bool]] = {}
+    for number in reversed(graph.rows[mesh]):
+        task = graph.tasks[number]
+        if task.kind not in tables:
+            continue
+        makes, held = tables[task.kind]
+        scale = sizes.size(task) if sizes.size else 1.0
+        unit = (task.stage, task.microbatch, task.slice)
+        after, again = left.get(unit, (0.0, False))
+        before, whole = held[task.stage] * scale, sizes.activation[task.stage] * scale
+        if not makes:
+            before = during = max(before, min(after, whole))
+        else:
+            during = after if again and not sizes.inside else whole
+        left[unit] = before, task.kind in remade
+        yield Change(number, during - before, after - during)

@@ -1,0 +1,93 @@
+"""What passes hand on of a straight line."""
+
+from collections.abc import Iterator
+
+import pytest
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.phases import check_placed, check_unrolled
+from jaxpp.ir.steps import MainLine, MeshLines, Relay, Step, handed, leave, merged
+
+TEXT = """
+module attributes {jaxpp.meshes = 2 : i64} {
+  func.func private @forward_0(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward"} {
+    return %x : tensor<f32>
+  }
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>})
+      -> (tensor<f32> {jaxpp.meshes = array<i64: 1>}) {
+    %a = call @forward_0(%x) {jaxpp.mesh = 0 : i64} : (tensor<f32>) -> tensor<f32>
+    %b = stablehlo.negate %a : tensor<f32>
+    %c = call @forward_0(%b) {jaxpp.mesh = 1 : i64} : (tensor<f32>) -> tensor<f32>
+    return %c : tensor<f32>
+  }
+}
+"""
+
+
+@pytest.fixture
+def module() -> Iterator[ir.Module]:
+    with make_context():
+        yield ir.Module.parse(TEXT)
+
+
+def test_a_line_is_read_once(module: ir.Module) -> None:
+    relay = Relay()
+    with relay.lap():
+        line = check_unrolled(module)
+        leave(line)
+    with relay.lap():
+        assert check_unrolled(module) is line
+    with relay.lap():  # the pass before has left nothing
+        assert handed(module, MainLine) is None
+        assert check_unrolled(module) is not line
+
+
+def test_nothing_is_handed_outside_of_a_pipeline(module: ir.Module) -> None:
+    leave(check_unrolled(module))
+    assert handed(module, MainLine) is None
+
+
+def test_a_line_is_handed_to_those_that_read_its_phase(module: ir.Module) -> None:
+    relay = Relay()
+    with relay.lap():
+        leave(check_unrolled(module))
+    with relay.lap():
+        assert handed(module, MeshLines) is None
+        assert check_placed(module).placed
+
+
+def test_the_tests_find_a_line_that_the_module_has_left_behind(module: ir.Module) -> None:
+    relay = Relay()
+    with relay.lap():
+        line = check_unrolled(module)
+        first = line.steps[0]
+        first.attributes = dict(first.attributes.items())
+        leave(line)
+        first.op.attributes[at.MESH] = at.i64(1)
+    with relay.lap(), pytest.raises(AssertionError):
+        handed(module, MainLine)
+
+
+def test_known_steps_are_not_read_again(module: ir.Module) -> None:
+    ops = operations(body_of(main_of(module)))
+    known = [Step.of(ops[0]), Step.of(ops[2])]
+    steps = merged(ops, known)
+    assert [step.name for step in steps] == ["func.call", "stablehlo.negate", "func.call", "func.return"]
+    assert steps[0] is known[0]
+    assert steps[2] is known[1]
+
+
+def test_what_a_step_writes_stands_in_the_module(module: ir.Module) -> None:
+    op = operations(body_of(main_of(module)))[2]
+    shared: dict[str, ir.Attribute] = dict(op.attributes.items())
+    step = Step(op, op.name, list(op.operands), list(op.results), shared)
+    argument = body_of(main_of(module)).arguments[0]
+    step.write(at.MESH, at.i64(0))
+    step.use(0, argument)
+    assert at.integer(op, at.MESH) == 0
+    assert step.attributes == dict(op.attributes.items())
+    assert list(op.operands) == step.operands == [argument]
+    assert shared[at.MESH] == at.i64(1)  # which another step may have

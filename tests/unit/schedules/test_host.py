@@ -1,0 +1,84 @@
+"""Activations in the memory of the host: free of charge, what stays, and what is refused."""
+
+# pyright: reportUnknownLambdaType=false
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.schedules.library import Made, schedules
+
+from jaxpp import schedules as S
+
+MOVED = ("bpipe", "po-h", "po-f")
+PLAIN = tuple(name for name in S.names() if name not in MOVED)
+
+
+@settings(deadline=None, max_examples=100)
+@given(schedules(PLAIN), st.sampled_from([0.1, 0.5, 2 / 3, 1.0, 1.7, 4.0]))
+def test_an_offload_takes_no_time(made: Made, k: float) -> None:
+    """Whatever the schedule, whatever the copies take: what has no time to go and come back stays."""
+    plain = made.schedule
+    moved = S.offload(plain, k=k)
+    assert S.parse(str(moved)) == moved
+    report = S.simulate(moved, S.Costs(kinds={"offload": 1.5 * k, "reload": 1.5 * k}))
+    before = S.simulate(plain)
+    assert report.makespan == pytest.approx(before.makespan)
+    assert report.longest_stage == pytest.approx(before.longest_stage)
+    assert all(
+        now <= then + 1e-9 for now, then in zip(report.peak_activations(), before.peak_activations(), strict=True)
+    )
+    assert all(now <= then for now, then in zip(S.activations(moved), S.activations(plain), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "makespan", "peaks"),
+    [
+        ("gis", 52.0, (1.0, 1.5)),
+        ("1f1b", 57.0, (2.0, 3.0)),
+        ("interleaved-1f1b", 52.5, (1.5, 3.0)),
+        ("zb-v", 49.5, (3.5, 3.5)),
+        ("zb-h1", 51.0, (4.0, 4.0)),
+        ("v-half", 50.5, (2.0, 2.5)),
+    ],
+)
+def test_the_copies_of_4_meshes_and_16_microbatches(name: str, makespan: float, peaks: tuple[float, float]) -> None:
+    """At k = 1/2 and k = 1; one cell ahead would be too late at k = 1 (60 for GIS)."""
+    plain = S.make(name, meshes=4, microbatches=16)
+    for k, peak in zip((0.5, 1.0), peaks, strict=True):
+        report = S.simulate(S.offload(plain, k=k), S.Costs(kinds={"offload": 1.5 * k, "reload": 1.5 * k}))
+        assert (report.makespan, max(report.peak_activations())) == (makespan, peak)
+
+
+def test_so_many_cells_ahead() -> None:
+    moved = S.offload(S.make("1f1b", meshes=3, microbatches=4), 0, ahead=1)
+    assert " ".join(map(str, moved.orders[0])) == (
+        "0F0 0offload0 0F1 0offload1 0reload0 0F2 0offload2 0B0 0reload1 0F3 0offload3 0reload2 0B1 0reload3 0B2 0B3"
+    )
+
+
+def test_what_waits_in_the_memory_of_the_host() -> None:
+    moved = S.offload(S.make("gpipe", meshes=2, microbatches=6))
+    report = S.simulate(moved, S.Costs(activation_bytes=10, copy_bandwidth=20))
+    assert report.peak_host_bytes() == [60, 50], "the last one is needed at once on the last mesh"
+    times, changes = report.live_bytes(0, "host")
+    assert changes.sum() == 0
+    assert times[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda plain: S.offload(plain, k=0), "offload: k must be a positive number, found 0"),
+        (lambda plain: S.offload(plain, ahead=0), "ahead must be a whole number of at least 1, found 0"),
+        (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
+        (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another"),
+        (lambda plain: S.offload(S.offload(plain, 0), 0), "mesh 0 position 2: offload(stage 0, mb 0) is there twice"),
+        (lambda plain: S.make("po-h", meshes=2, microbatches=4, chunks=1), "chunks must be a whole number of at"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(build: Callable[[S.Schedule], object], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        build(S.make("1f1b", meshes=4, microbatches=8))
+    assert str(error.value).startswith(message)
