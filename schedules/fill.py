@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
-from jaxpp.schedules.kinds import COMPUTE
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.report import Bubble, Report
 from jaxpp.schedules.schedule import Schedule
@@ -100,9 +99,9 @@ def _position(report: Report, bubble: Bubble) -> int:
     position = 0
     for cell in report.schedule.cells[bubble.mesh]:
         start, _ = report.times(cell[0])
-        rule = report.schedule.rules.get(cell[0].kind)
-        has_turn = rule is None or COMPUTE in rule.uses
-        if has_turn and start > bubble.start + bubble.length / 2:
+        graph = report.schedule.graph
+        aside = graph.numbers[cell[0].kind][graph.key(cell[0])] in graph.asides
+        if not aside and start > bubble.start + bubble.length / 2:
             break
         position += 1
     return position

@@ -106,11 +106,11 @@ class _Programme:
             number, delay = (slot, 0.0) if slot < base else (graph.transfers[slot - base][0], self.delays[slot - base])
             yield _head(graph, number), delay
         row = next(row for row in graph.rows if head in row)
-        track = graph.tracks.get(head, "")
-        # What follows on the mesh does not wait for another track; on that, one task follows the other.
-        for wanted in {"", track}:
+        # What runs beside its mesh waits for what uses the same; what follows on the mesh does not wait for it.
+        for used in ("", *graph.tracks.get(head, ())):
             for number in range(head - 1, row.start - 1, -1):
-                if graph.spans[number] and graph.tracks.get(number, "") == wanted:
+                same = used in graph.tracks.get(number, ()) if used else number not in graph.asides
+                if graph.spans[number] and same:
                     yield number, 0.0
                     break
 
