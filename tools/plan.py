@@ -11,10 +11,11 @@ not fit into the memory of the devices.
 import argparse
 import contextlib
 import importlib
+import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import jax
@@ -71,6 +72,8 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         print(f"{error}{notes}" if isinstance(error, streams.InputError) else f"error: {error}{notes}", file=stderr)
         return BAD_INPUT
+    except BrokenPipeError:
+        raise  # of stdout: `cli` ends in silence
     except OSError as error:
         print(f"error: {error.filename}: {error.strerror}", file=stderr)
         return BAD_INPUT
@@ -154,17 +157,27 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
     mesh = target.mesh(tuple(axes.values()), tuple(axes))
     limit = options.memory_limit
     if options.shapes:
+        _check_takes(options.source, function, options.shapes, f"{len(options.shapes)} --shapes")
         step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=options.schedule, memory_limit=limit)
         return step.lower(*options.shapes).compile().plan
     if options.schedule or limit:
         raise PlanError(
             "--schedule and --memory-limit are for a step with --shapes, or a module; give them in the function"
         )
+    _check_takes(options.source, function, [mesh], "a mesh alone; give a training step its --shapes")
     made: Any = function(mesh)
     if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):
         raise PlanError(f"{options.source} returned a {type(made).__name__}, expected (step, arguments)")
     step, arguments = made
     return step.lower(*arguments).compile().plan
+
+
+def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], what: str) -> None:
+    """Raise PlanError where `function` does not take so many arguments."""
+    try:
+        inspect.signature(function).bind(*given)
+    except TypeError as error:
+        raise PlanError(f"{name} does not take {what}: {error}") from None
 
 
 def _of_module(options: argparse.Namespace, target: Target) -> Plan:

@@ -83,6 +83,14 @@ def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
             ("unit.planning.steps:nothing", *CPUS),
             "error: unit.planning.steps:nothing returned a int, expected (step, arguments)",
         ),
+        (
+            STEP[:-1],
+            "error: unit.planning.steps:train_step does not take 2 --shapes: missing a required argument: 'inputs'",
+        ),
+        (
+            STEP[:5],
+            "error: unit.planning.steps:train_step does not take a mesh alone; give a training step its --shapes",
+        ),
         (("no.mlir", *CPUS), "no.mlir: error: cannot read: No such file or directory"),
         (("no.json",), "error: no.json: No such file or directory"),
         (("a.b:c", "--target", "v9"), "error: target: no chip 'v9' is known"),
