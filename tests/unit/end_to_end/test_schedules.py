@@ -38,6 +38,8 @@ LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
     ("v-half", 2, {}),
     ("v-min", 2, {}),
     ("gis", 2, {}),
+    ("po-h", 2, {}),
+    ("po-f", 2, {}),
     ("bpipe", 4, {"microbatches": 6}),
     ("dualpipe", 2, {"fused": False}),
     ("dualpipe", 4, {"microbatches": 8}),
