@@ -35,7 +35,7 @@ def peak_of(program: Program, mesh: int) -> Peak:
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     return Peak(
         _peak_bytes(sequence, here, given),
-        _peak_activations(sequence, specs),
+        _Activations(sequence, specs).peak(),
         _peak_bytes(sequence, host, given) if any(host) else 0,
     )
 
@@ -55,8 +55,8 @@ def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Se
     return peak
 
 
-def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> int:
-    """The most (stage, microbatch) whose residuals are alive at once.
+class _Activations:
+    """The (stage, microbatch) whose residuals are alive.
 
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
@@ -64,66 +64,73 @@ def _peak_activations(sequence: Sequence[Instruction], specs: Sequence[TensorSpe
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
     """
-    microbatches: list[Container[int]] = [()] * len(specs)
-    death: dict[int, int] = {}
-    known: dict[tuple[int, int], dict[int, int]] = {}
-    """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did so first."""
-    kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
-    last: dict[tuple[tuple[int, int], int], int] = {}
-    """Of each (stage, microbatch) and register the last call of theirs that read it: another stage may do so later."""
-    forwards: dict[tuple[int, int], int] = {}
-    remade = {task[1:] for each in sequence if isinstance(each, Call) for task in each.tasks if task[0] == "recompute"}
-    evicted: list[tuple[int, int]] = []
-    """(index, index) of each forward whose residuals leave right after it."""
-    for index, each in enumerate(sequence):
-        if isinstance(each, Receive):
-            microbatches[each.result] = _ANY
-            continue
-        if isinstance(each, Constant):
-            continue
-        for register in each.frees:
-            death[register] = index
-        if isinstance(each, Send):
-            continue
-        tasks = each.tasks
-        here = [microbatch for _, _, microbatch in tasks]
-        for register in each.results:
-            microbatches[register] = here
-        for kind, stage, microbatch in tasks:
+
+    def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> None:
+        calls = (each for each in sequence if isinstance(each, Call))
+        self._remade = {task[1:] for each in calls for task in each.tasks if task[0] == "recompute"}
+        self._end, self._specs = len(sequence), specs
+        self._microbatches: list[Container[int]] = [()] * len(specs)
+        self._death: dict[int, int] = {}
+        self._known: dict[tuple[int, int], dict[int, int]] = {}
+        """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did first."""
+        self._kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
+        self._last: dict[tuple[tuple[int, int], int], int] = {}
+        """Of each (stage, microbatch) and register the last call of theirs that read it: another stage may later."""
+        self._forwards: dict[tuple[int, int], int] = {}
+        self._evicted: list[tuple[int, int]] = []
+        """(index, index) of each forward whose residuals leave right after it."""
+        for index, each in enumerate(sequence):
+            if isinstance(each, Receive):
+                self._microbatches[each.result] = _ANY
+            elif not isinstance(each, Constant):
+                for register in each.frees:
+                    self._death[register] = index
+                if isinstance(each, Call):
+                    self._run(index, each)
+
+    def _run(self, index: int, call: Call) -> None:
+        here = [microbatch for _, _, microbatch in call.tasks]
+        for register in call.results:
+            self._microbatches[register] = here
+        for kind, stage, microbatch in call.tasks:
             # A sum that earlier microbatches added to is none of this one's.
-            own = [register for register in each.operands if microbatch in microbatches[register]]
-            unit = (stage, microbatch)
-            since = known.get(unit)
-            if since is None:
-                since = known[unit] = dict[int, int]()
-            elif kind == "recompute":  # what it reads is none of the residuals that it makes
-                for register in own:
-                    since.pop(register, None)
-            moved = unit in remade and form_of(kind).is_copy
-            again = [(since[r], r) for r in own if r in since and not specs[r].memory and not moved]
-            if kind == "forward":
-                forwards[unit] = index
-            elif kind == "evict":
-                again = [(index, register) for register in each.results]
-            elif kind == "load" and unit in forwards:
-                evicted.append((forwards[unit], forwards[unit]))
-            if again:
-                kept.setdefault(unit, []).extend(again)
-            last.update(((unit, register), index) for register in own)
-            since.update(dict.fromkeys(each.results, index))
+            own = [register for register in call.operands if microbatch in self._microbatches[register]]
+            self._task(index, kind, (stage, microbatch), own, call.results)
+
+    def _task(self, index: int, kind: str, unit: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
+        since = self._known.get(unit)
+        if since is None:
+            since = self._known[unit] = dict[int, int]()
+        elif kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
-                since.setdefault(register, index)
-    end = len(sequence)
-    change = [0] * (end + 2)
-    spans = (
-        [(start, last.get((unit, register), death.get(register, end))) for start, register in each]
-        for unit, each in kept.items()
-    )
-    for start, stop in chain(evicted, *map(_merged, spans)):
-        change[start] += 1
-        change[stop + 1] -= 1
-    return max(accumulate(change))
+                since.pop(register, None)
+        moved = unit in self._remade and form_of(kind).is_copy
+        again = [(since[r], r) for r in own if r in since and not self._specs[r].memory and not moved]
+        if kind == "forward":
+            self._forwards[unit] = index
+        elif kind == "evict":
+            again = [(index, register) for register in results]
+        elif kind == "load" and unit in self._forwards:
+            self._evicted.append((self._forwards[unit], self._forwards[unit]))
+        if again:
+            self._kept.setdefault(unit, []).extend(again)
+        self._last.update(((unit, register), index) for register in own)
+        since.update(dict.fromkeys(results, index))
+        for register in own:
+            since.setdefault(register, index)
+
+    def peak(self) -> int:
+        """The most that are alive at once."""
+        change = [0] * (self._end + 2)
+        spans = (
+            [(start, self._last.get((unit, each), self._death.get(each, self._end))) for start, each in kept]
+            for unit, kept in self._kept.items()
+        )
+        for start, stop in chain(self._evicted, *map(_merged, spans)):
+            change[start] += 1
+            change[stop + 1] -= 1
+        return max(accumulate(change))
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
