@@ -88,6 +88,8 @@ class Recomputation:
         from scipy.optimize import Bounds, LinearConstraint, milp  # here: it takes longer to import than jaxpp-opt
         from scipy.sparse import csr_matrix
 
+        if not len(costs):  # a stage without residuals
+            return set()
         rows, least = self._needs()
         total = max(limited.sum(), 1.0)
         if np.isfinite(limit):

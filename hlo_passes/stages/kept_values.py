@@ -207,7 +207,7 @@ class Forward:
         return [op for op in self._ops if op in done]
 
 
-@lru_cache(maxsize=1024)  # stages are often alike, and a search asks again and again
+@lru_cache(maxsize=64)  # stages are often alike, and a search asks again and again
 def _fewest_flops(graph: Recomputation, size: int) -> frozenset[int] | None:
     again = graph.fewest_flops(size)
     return None if again is None else frozenset(again)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from numbers import Integral, Real
 from typing import Any, cast
 
 from jaxpp.ir.program import Call, Program
@@ -28,7 +29,8 @@ def frozen(stages: Stages) -> Generator[None]:
     The sums of gradients lack what these microbatches would add; all else is computed as ever. The schedule must split
     the backwards of these stages (`zb-h1`, `schedules.split_backward`). In a job all processes give the same stages, as
     they give the same arguments. Parts of a model that have converged need no gradients any more (TimelyFreeze,
-    arXiv 2602.05754); `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most.
+    arXiv 2602.05754); `jaxpp.schedules.freeze_ratios` chooses the shares that shorten the step most. It holds for steps
+    that this thread calls: another thread has to say it itself.
 
     Args:
         stages: for each stage the share of its microbatches whose weight gradients are left out, from 0 to 1, evenly
@@ -58,18 +60,18 @@ def _checked(stages: Any) -> Stages:
     found: dict[int, float | tuple[int, ...]] = {}
     for stage, what in cast("Mapping[Any, Any]", stages).items():
         numbers = tuple(what) if isinstance(what, Iterable) else ()
-        if not _is_number(stage) or not (isinstance(what, float | int) or isinstance(what, Iterable)):
+        if not _is_number(stage) or isinstance(what, bool) or not isinstance(what, Real | Iterable):
             raise TypeError(f"frozen: {expected}, found {stage!r}: {what!r}")
-        if isinstance(what, bool) or not all(map(_is_number, numbers)):
+        if not all(map(_is_number, numbers)):
             raise TypeError(f"frozen: {expected}, found {stage!r}: {what!r}")
-        if isinstance(what, float | int) and not 0 <= what <= 1:
+        if isinstance(what, Real) and not 0 <= float(what) <= 1:
             raise ValueError(f"frozen: {expected}, found {stage!r}: {what!r}")
-        found[stage] = what if isinstance(what, float | int) else numbers
+        found[int(stage)] = float(what) if isinstance(what, Real) else tuple(map(int, numbers))
     return found
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return not isinstance(value, bool) and isinstance(value, Integral)
 
 
 def frozen_tasks(program: Program, stages: Stages) -> Tasks:

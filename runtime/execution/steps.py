@@ -135,15 +135,14 @@ class Flat:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
     def without(self, left_out: Tasks) -> list[Step]:
-        """The steps, with nothing but their sums handed on by the weight gradients that are left out."""
+        """The steps. Weight gradients that are left out hand on their sums, and are none of the tasks of a trace."""
         return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
 
     def _left_out(self, step: Step) -> Step:
-        _, _, results, frees, _, label = step
-        ((mesh, call),) = label
+        _, _, results, frees, _, ((mesh, call),) = step
         assert isinstance(call, Call)
         registers, run = passed_on(self.program, self.shardings, mesh, call)
-        return run, getter([self.number(mesh, register) for register in registers]), results, frees, None, label
+        return run, getter([self.number(mesh, register) for register in registers]), results, frees, None, ()
 
     def pass_on(self, mesh: int, call: Call) -> bool:
         """Let the results of a copy within one memory be its operands, if all of these are still on their way."""

@@ -11,7 +11,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, loss, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import memory_limit, schedules
@@ -136,6 +136,15 @@ def test_below_the_least_possible() -> None:
     assert str(found.value).startswith("mesh ")
     assert "bytes on each device, its memory limit is 1,000\n  give the step smaller microbatches" in str(found.value)
     assert "needs at least" in str(found.value)
+
+
+def test_below_the_least_possible_where_nothing_is_kept() -> None:
+    def evaluate(params: Any, data: Any) -> Any:
+        return jaxpp.treduce(partial(loss, params), data, schedule=jaxpp.GPipe(2), operation=jaxpp.Concat())
+
+    step = jaxpp.mpmd_jit_with_loop(evaluate, mpmd_mesh=make_mesh(2), memory_limit=100)
+    with pytest.raises(ProgramError, match="needs at least"):
+        step.lower(weights(2), batch(2)).program()
 
 
 def test_what_the_user_says_is_not_changed() -> None:

@@ -58,6 +58,7 @@ def test_of_two_equal_choices_the_one_with_less_to_do() -> None:
 
 def test_nothing_is_wanted() -> None:
     assert Recomputation([Value(8), Value(8, 0)], [Step([0], 5)], []).fewest_bytes() == set()
+    assert Recomputation([], [], []).fewest_flops(0) == set()
 
 
 @pytest.mark.parametrize(("size", "expected"), [(30, set[int]()), (20, {1}), (10, {0, 1}), (9, None)])
