@@ -23,7 +23,10 @@ class Pass(ABC):
 
 
 class Observer(Protocol):
-    """What watches a pipeline: printing, timing, verification and numeric validation are all observers."""
+    """What watches a pipeline: printing, timing, verification and numeric validation are all observers.
+
+    An observer must not change the module: a pass may go by what the one before it left there (`jaxpp.ir.steps`).
+    """
 
     def before(self, step: Pass, module: ir.Module) -> None:
         """Called before `step` runs."""
@@ -43,10 +46,11 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
 
     Raises:
         PassError: a pass refused the module; the module is then in an unspecified state.
+        RuntimeError: an observer added or removed operations.
     """
     observers = (*observers, *STANDING)
     # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
-    relay = Relay()
+    relay = Relay(module)
     with module.context, ir.Location.unknown(), collector_paused():
         for step in passes:
             for observer in observers:

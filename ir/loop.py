@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from jaxlib.mlir import ir
 
@@ -31,15 +32,10 @@ def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
     return fields
 
 
-_LAST: dict[str, schedules.Schedule] = {}
-"""The schedule that was written or read last, by its text: several passes read the same text, which may be long."""
-
-
-def remember(text: str, schedule: schedules.Schedule) -> schedules.Schedule:
-    """Keep what `text` says, for the next pass that reads it; returns `schedule`."""
-    _LAST.clear()
-    _LAST[text] = schedule
-    return schedule
+@lru_cache(maxsize=1)
+def parsed(text: str) -> schedules.Schedule:
+    """The schedule that `text` says: several passes after one another read the same text, which may be long."""
+    return schedules.parse(text)
 
 
 @dataclass(frozen=True)
@@ -62,11 +58,8 @@ class MicrobatchLoop:
     @property
     def plan(self) -> schedules.Schedule:
         """The schedule itself. Raises PassError when its text is none."""
-        known = _LAST.get(self.schedule)
-        if known is not None:
-            return known
         try:
-            return remember(self.schedule, schedules.parse(self.schedule))
+            return parsed(self.schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
 
@@ -95,11 +88,9 @@ class MicrobatchLoop:
     def rescheduled(self, change: Callable[[schedules.Schedule], schedules.Schedule]) -> "MicrobatchLoop":
         """The loop with another schedule, also in the module. Raises PassError where `change` refuses its own."""
         try:
-            plan = change(self.plan)
-            made = replace(self, schedule=str(plan))
+            made = replace(self, schedule=str(change(self.plan)))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
-        remember(made.schedule, plan)
         made.write()
         return made
 

@@ -54,8 +54,11 @@ def check_unrolled(module: ir.Module) -> MainLine:
 def check_placed(module: ir.Module) -> MainLine:
     """Check phase 5: calls, arguments and results are on meshes. Raises PassError. Returns `@main`."""
     line = handed(module, MainLine)
-    if line is not None and line.placed:
-        return line
+    return line if line is not None and line.placed else read_placed(module)
+
+
+def read_placed(module: ir.Module) -> MainLine:
+    """Read `@main`, of which everything is on meshes. Raises as `check_placed`."""
     line = read_main(module, placed=True)
     main = main_of(module)
     for kind, table in (("argument", at.argument_attributes(main)), ("result", at.result_attributes(main))):

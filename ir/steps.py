@@ -2,7 +2,7 @@
 
 Reading an operation through the bindings takes longer than what a pass does with it. So a pass that knows what stands
 in a straight line when it ends leaves that to the pass right behind it, in `run_passes`. A pass that runs alone, or
-behind one that leaves nothing, reads the module.
+behind one that leaves nothing, reads the module; so do `verify-unrolled` and `verify-placed`.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -43,6 +43,13 @@ class Step:
         if isinstance(self.attributes, dict):  # which several steps may have
             self.attributes = {**self.attributes, name: attribute}
 
+    def delete(self, name: str) -> None:
+        """Delete an attribute of the operation, if it has that."""
+        if name in self.attributes:
+            del self.op.attributes[name]
+            if isinstance(self.attributes, dict):
+                self.attributes = {each: value for each, value in self.attributes.items() if each != name}
+
     def use(self, number: int, value: ir.Value) -> None:
         """Let `value` be an operand of the operation."""
         self.op.operands[number] = value
@@ -56,6 +63,11 @@ class MainLine:
     meshes: int
     steps: list[Step]
     placed: bool
+
+    @property
+    def lines(self) -> list[list[Step]]:
+        """It is one line."""
+        return [self.steps]
 
 
 @dataclass(frozen=True)
@@ -88,28 +100,37 @@ def merged(ops: Iterable[ir.Operation], known: Iterable[Step]) -> list[Step]:
 
 
 class Relay:
-    """Hands what a pass leaves to the pass right behind it, of the passes that run one after the other."""
+    """Hands what a pass leaves of `module` to the pass right behind it, of the passes that run one after the other."""
 
-    def __init__(self) -> None:
-        self._lines: object = None
+    def __init__(self, module: ir.Module) -> None:
+        self._module = module.operation
+        self._lines: MainLine | MeshLines | None = None
+        self._sizes: list[tuple[ir.Block, int]] = []
 
     @contextmanager
     def lap(self) -> Generator[None]:
-        """Let one pass run: it is handed what the one before it left, and may leave something itself."""
-        self._handed, self._lines = self._lines, None
+        """Let one pass run: it is handed what the one before it left, and may leave something itself.
+
+        Raises RuntimeError where operations came or went since that was left.
+        """
+        if any(len(block.operations) != size for block, size in self._sizes):  # to compare them all would take long
+            raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")
+        self._handed, self._lines, self._sizes = self._lines, None, []
         token = _RELAY.set(self)
         try:
             yield
         finally:
             _RELAY.reset(token)
 
-    def hand(self, kind: type[_Lines]) -> _Lines | None:
-        """What the pass before has left, if it is of this kind."""
-        return self._handed if isinstance(self._handed, kind) else None
+    def hand(self, module: ir.Module, kind: type[_Lines]) -> _Lines | None:
+        """What the pass before has left of `module`, if it is of this kind."""
+        return self._handed if isinstance(self._handed, kind) and module.operation == self._module else None
 
-    def leave(self, lines: MainLine | MeshLines) -> None:
-        """Leave `lines` to the next pass."""
-        self._lines = lines
+    def leave(self, module: ir.Module, lines: MainLine | MeshLines) -> None:
+        """Leave `lines` to the next pass, if they are of the module that it takes."""
+        if module.operation == self._module:
+            blocks = [line[0].op.block for line in lines.lines if line]
+            self._lines, self._sizes = lines, [(block, len(block.operations)) for block in blocks]
 
 
 _RELAY: ContextVar[Relay | None] = ContextVar("relay", default=None)
@@ -121,15 +142,15 @@ CHECKS: list[Callable[[ir.Module, MainLine | MeshLines], None]] = []
 def handed(module: ir.Module, kind: type[_Lines]) -> _Lines | None:
     """What the pass before this one left of `module`; None if there was none, or it left nothing of this kind."""
     relay = _RELAY.get()
-    lines = relay.hand(kind) if relay is not None else None
+    lines = relay.hand(module, kind) if relay is not None else None
     if lines is not None:
         for check in CHECKS:
             check(module, lines)
     return lines
 
 
-def leave(lines: MainLine | MeshLines) -> None:
-    """Leave what stands in the module now to the pass right behind this one."""
+def leave(module: ir.Module, lines: MainLine | MeshLines) -> None:
+    """Leave what stands in `module` now to the pass right behind this one."""
     relay = _RELAY.get()
     if relay is not None:
-        relay.leave(lines)
+        relay.leave(module, lines)

@@ -18,7 +18,7 @@ from jaxpp.ir.counted import counters, trip_count, wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
-from jaxpp.ir.loop import MicrobatchLoop, entries, remember
+from jaxpp.ir.loop import MicrobatchLoop, entries, parsed
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
@@ -121,9 +121,9 @@ class FindMicrobatchLoop(Pass):
                 )
             if library_name(text):
                 self._check_meshes(loop, length)
-            schedule = schedules.resolve(text, meshes=self.meshes, microbatches=length)
             if "\n" not in text:
-                text = str(schedule)
+                text = str(schedules.resolve(text, meshes=self.meshes, microbatches=length))
+            schedule = parsed(text)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
         check_runnable(schedule, loop, operations)
@@ -131,7 +131,7 @@ class FindMicrobatchLoop(Pass):
             raise PassError(
                 f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
             )
-        return remember(text, schedule), text
+        return schedule, text
 
     def _check_meshes(self, loop: ir.Operation, length: int) -> None:
         """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""

@@ -50,7 +50,7 @@ class CopyHostState(Pass):
             copies.add()
             count = copies.count
         if lines is not None and not count:
-            leave(lines)
+            leave(module, lines)
 
 
 class _Copies:

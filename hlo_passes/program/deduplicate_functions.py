@@ -56,7 +56,7 @@ class DeduplicateFunctions(Pass):
             if kept is not None:
                 call.write("callee", kept)
         if lines is not None:
-            leave(lines)
+            leave(module, lines)
 
 
 def _calls(found: Iterable[ir.Operation]) -> list[Step]:

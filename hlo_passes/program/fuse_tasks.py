@@ -63,7 +63,7 @@ class FuseTasks(Pass):
             if isinstance(number, ir.IntegerAttr):
                 by_number.setdefault(number.value, []).append(position)
         if not by_number:
-            leave(line)
+            leave(module, line)
             return
         ops = [step.op for step in line.steps]
         by_name = functions(module)

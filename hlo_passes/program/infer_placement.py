@@ -55,7 +55,7 @@ class InferPlacement(Pass):
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
         graph = PlacementGraph(main_of(module), check_unrolled(module).steps)
         _Regroup(module, graph, place(graph)).run()
-        leave(read_main(module, placed=True, known=graph.tasks))
+        leave(module, read_main(module, placed=True, known=graph.tasks))
 
 
 # Names a group: (phase, meshes, level). The operations of a level need values of the levels before it.

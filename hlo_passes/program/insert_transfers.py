@@ -50,7 +50,7 @@ class InsertTransfers(Pass):
         plan = _Plan(main, placed.meshes)
         plan.read(placed.steps)
         writer = _Writer(module, main, plan.channels)
-        leave(MeshLines([writer.write(line) for line in plan.lines]))
+        leave(module, MeshLines([writer.write(line) for line in plan.lines]))
         main.erase()
 
 

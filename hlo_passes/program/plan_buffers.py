@@ -44,7 +44,7 @@ class PlanBuffers(Pass):
         by_name = functions(module)
         for symbol, numbers in dies.items():
             _alias(by_name[ir.FlatSymbolRefAttr(symbol).value], numbers)
-        leave(lines)
+        leave(module, lines)
 
 
 def _annotate(function: ir.Operation, steps: Sequence[Step], dies: dict[ir.Attribute, set[int]]) -> None:
@@ -66,6 +66,8 @@ def _annotate(function: ir.Operation, steps: Sequence[Step], dies: dict[ir.Attri
                 lists[last] = at.i64s(last)
             step.write(at.LAST_USE, lists[last])
             kept.update(operands)
+        else:
+            step.delete(at.LAST_USE)  # of an earlier run
         if is_call:
             distinct = len(set(operands)) == len(operands)
             once = {number for number in last if distinct or operands.count(operands[number]) == 1}
@@ -80,6 +82,8 @@ def _alias(function: ir.Operation, dying: set[int]) -> None:
     results = at.result_attributes(function)
     if any(at.MEMORY in entry for entry in (*arguments, *results)):
         return  # what is in another memory has a buffer of its own
+    for entry in arguments:
+        entry.pop(at.ALIAS, None)  # of an earlier run
     free = {block.arguments[number]: number for number in sorted(dying)}
     for index, value in enumerate(terminator(block).operands):
         number = _elementwise_source(value, free, arguments, results[index].get(at.SHARDING))

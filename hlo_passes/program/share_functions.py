@@ -65,7 +65,7 @@ class ShareFunctions(Pass):
         for each, parts in shared.items():
             made.update(each.split(module, parts, shardings))
         if not shared:
-            leave(line)
+            leave(module, line)
             return
         gone = {each.call for each in shared}
         known = [step for step in line.steps if step not in gone]
@@ -74,7 +74,7 @@ class ShareFunctions(Pass):
                 step.operands = [made.get(value, value) for value in step.operands]
         for step in gone:
             step.op.erase()
-        leave(read_main(module, placed=True, known=known))
+        leave(module, read_main(module, placed=True, known=known))
 
 
 # Identifies a part: the computation, and how many equal ones stand before it in its function.
@@ -158,8 +158,11 @@ class _Function:
 
 
 def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
-    """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too."""
-    return [
+    """The calls, each on one mesh, of the functions before and after the tasks that may run in parts; these too.
+
+    None of a function that is called twice: what its calls share is one function already.
+    """
+    found = [
         (step, step.function)
         for step in steps
         if step.function is not None
@@ -168,6 +171,8 @@ def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
         and at.MESH in step.attributes
         and not has_side_effect(step.function)
     ]
+    times = Counter(name_of(function) for _, function in found)
+    return [each for each in found if times[name_of(each[1])] == 1]
 
 
 class _Numbers(dict[Hashable, int]):

@@ -68,7 +68,7 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
-        leave(read_main(module, placed=False, known=unrolled.calls))
+        leave(module, read_main(module, placed=False, known=unrolled.calls))
 
 
 @dataclass(frozen=True)

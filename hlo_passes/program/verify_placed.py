@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
-from jaxpp.ir.phases import broken, check_placed
+from jaxpp.ir.phases import broken, read_placed
 from jaxpp.ir.values import defining_op
 
 _AROUND = ("before", "after")
@@ -35,7 +35,7 @@ class VerifyPlaced(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises PassError for a promise that it breaks."""
-        check_placed(module)
+        read_placed(module)
         kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         for op in operations(body_of(main_of(module)))[:-1]:
             if op.name == "func.call":

@@ -34,10 +34,10 @@ def module() -> Iterator[ir.Module]:
 
 
 def test_a_line_is_read_once(module: ir.Module) -> None:
-    relay = Relay()
+    relay = Relay(module)
     with relay.lap():
         line = check_unrolled(module)
-        leave(line)
+        leave(module, line)
     with relay.lap():
         assert check_unrolled(module) is line
     with relay.lap():  # the pass before has left nothing
@@ -46,26 +46,49 @@ def test_a_line_is_read_once(module: ir.Module) -> None:
 
 
 def test_nothing_is_handed_outside_of_a_pipeline(module: ir.Module) -> None:
-    leave(check_unrolled(module))
+    leave(module, check_unrolled(module))
     assert handed(module, MainLine) is None
 
 
 def test_a_line_is_handed_to_those_that_read_its_phase(module: ir.Module) -> None:
-    relay = Relay()
+    relay = Relay(module)
     with relay.lap():
-        leave(check_unrolled(module))
+        leave(module, check_unrolled(module))
     with relay.lap():
         assert handed(module, MeshLines) is None
         assert check_placed(module).placed
 
 
+def test_what_is_left_of_one_module_is_not_handed_for_another(module: ir.Module) -> None:
+    other = ir.Module.parse(TEXT)
+    relay = Relay(module)
+    with relay.lap():
+        leave(module, check_unrolled(module))
+        leave(other, check_unrolled(other))
+    with relay.lap():
+        assert handed(other, MainLine) is None
+        line = check_unrolled(other)
+        assert line.steps[0].op == operations(body_of(main_of(other)))[0]
+        assert check_unrolled(module) is handed(module, MainLine)
+
+
+def test_operations_that_came_between_two_passes_are_refused(module: ir.Module) -> None:
+    relay = Relay(module)
+    with relay.lap():
+        leave(module, check_unrolled(module))
+    first = operations(body_of(main_of(module)))[0]
+    first.clone(ir.InsertionPoint(first))
+    with pytest.raises(RuntimeError, match="an observer changed the module"), relay.lap():
+        pass
+
+
 def test_the_tests_find_a_line_that_the_module_has_left_behind(module: ir.Module) -> None:
-    relay = Relay()
+    relay = Relay(module)
     with relay.lap():
         line = check_unrolled(module)
         first = line.steps[0]
         first.attributes = dict(first.attributes.items())
-        leave(line)
+        leave(module, line)
         first.op.attributes[at.MESH] = at.i64(1)
     with relay.lap(), pytest.raises(AssertionError):
         handed(module, MainLine)
@@ -90,4 +113,7 @@ def test_what_a_step_writes_stands_in_the_module(module: ir.Module) -> None:
     assert at.integer(op, at.MESH) == 0
     assert step.attributes == dict(op.attributes.items())
     assert list(op.operands) == step.operands == [argument]
+    step.delete(at.MESH)
+    assert at.MESH not in op.attributes
+    assert step.attributes == dict(op.attributes.items())
     assert shared[at.MESH] == at.i64(1)  # which another step may have

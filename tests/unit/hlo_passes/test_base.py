@@ -1,0 +1,102 @@
+"""What a pass is handed in a run, and what the proofs read themselves."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+from jaxlib.mlir import ir
+
+from jaxpp._compat import make_context
+from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
+from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
+from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
+from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.phases import check_placed, check_unrolled
+from jaxpp.ir.steps import MainLine, leave
+
+TEXT = """
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>})
+      -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
+    %a = call @f(%x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
+        : (tensor<f32>) -> tensor<f32>
+    return %a : tensor<f32>
+  }
+  func.func private @f(%x: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+    %a = stablehlo.tanh %x : tensor<f32>
+    return %a : tensor<f32>
+  }
+}
+"""
+
+
+@pytest.fixture
+def module() -> Iterator[ir.Module]:
+    with make_context():
+        yield ir.Module.parse(TEXT)
+
+
+@dataclass(frozen=True)
+class _Breaks(Pass):
+    """Leaves what it has read, and then breaks a promise of `@main`."""
+
+    name: ClassVar[str] = "breaks"
+    read: Callable[[ir.Module], MainLine]
+    edit: Callable[[ir.Operation], None]
+
+    def run(self, module: ir.Module) -> None:
+        leave(module, self.read(module))
+        self.edit(main_of(module))
+
+
+def _forget_the_mesh_of_the_call(main: ir.Operation) -> None:
+    del operations(body_of(main))[0].attributes[at.MESH]
+
+
+def _forget_the_mesh_of_the_argument(main: ir.Operation) -> None:
+    at.set_tables(main, arguments=[{}])
+
+
+def test_the_module_of_the_proofs_keeps_its_promises(module: ir.Module) -> None:
+    run_passes(module, (VerifyUnrolled(), VerifyPlaced()))
+
+
+@pytest.mark.parametrize(
+    ("broken", "verify", "message"),
+    [
+        (_Breaks(check_unrolled, _forget_the_mesh_of_the_call), VerifyUnrolled(), "the call of @f has no mesh"),
+        (_Breaks(check_placed, _forget_the_mesh_of_the_call), VerifyPlaced(), "the call of @f has no mesh"),
+        (_Breaks(check_placed, _forget_the_mesh_of_the_argument), VerifyPlaced(), "argument 0 of @main has no mesh"),
+    ],
+)
+def test_a_proof_reads_the_module(
+    module: ir.Module, broken: Pass, verify: Pass, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what the pass before has left of it; without the check of the tests, which would find that first."""
+    monkeypatch.setattr("jaxpp.ir.steps.CHECKS", [])
+    with pytest.raises(PassError, match=message):
+        run_passes(module, (broken, verify))
+
+
+class _Adds:
+    """An observer that adds a constant to each mesh function, which none may."""
+
+    def before(self, step: Pass, module: ir.Module) -> None:
+        """Do nothing."""
+
+    def after(self, step: Pass, module: ir.Module) -> None:
+        """Add it."""
+        first = operations(body_of(mesh_functions(module)[0]))[0]
+        first.clone(ir.InsertionPoint(first))
+
+
+def test_an_observer_must_not_add_operations(module: ir.Module) -> None:
+    with pytest.raises(RuntimeError, match="an observer changed the module: it gained or lost operations"):
+        run_passes(module, (InsertTransfers(), PlanBuffers()), (_Adds(),))
