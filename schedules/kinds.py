@@ -134,8 +134,8 @@ class Kind:
                 raise ScheduleError(f"the memory of {self.name} must be a number for each pool, found {pool} {amount}")
         # One form for all that mean the same.
         object.__setattr__(self, "amounts", tuple((pool, amounts[pool]) for pool in POOLS if amounts.get(pool)))
-        is_number = isinstance(self.time, float | int)
-        if (is_number and not 0 < self.time < math.inf) or self.time == () or not _NO_NAMES.isdisjoint(times):
+        is_wrong = isinstance(self.time, float | int) and not 0 < self.time < math.inf
+        if is_wrong or self.time == () or not _NO_NAMES.isdisjoint(times):
             raise ScheduleError(f"the time of {self.name} must be a positive number, found {self.time!r}")
         for value, known in ((self.holds or "input", _PARTS), (self.stands, _HOMES)):
             if value not in known:
@@ -157,7 +157,7 @@ class Kind:
             "time": (time if isinstance(time, tuple) else (), str),
         }
         wrong = [name for name, (value, kind) in fields.items() if not _is_tuple_of(value, kind)]
-        pairs = () if "amounts" in wrong else self.amounts
+        pairs = () if "amounts" in wrong else cast("tuple[tuple[object, ...], ...]", self.amounts)
         if not all(len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], numbers) for pair in pairs):
             wrong.append("amounts")
         if not isinstance(time, (*numbers, tuple, NoneType)):

@@ -63,10 +63,10 @@ def test_a_schedule_that_is_full() -> None:
         S.fill(filled, SIDE)
 
 
-@pytest.mark.parametrize("sizes", [{"microbatches": (1, 3, 1, 3)}, {"microbatches": (2,) * 4}])
-def test_side_work_of_another_size_takes_no_longer(sizes: dict[str, tuple[float, ...]]) -> None:
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 3), (2,) * 4])
+def test_side_work_of_another_size_takes_no_longer(sizes: tuple[float, ...]) -> None:
     """A side work of a microbatch three times as large takes three times as long."""
-    schedule, costs = S.make("1f1b", meshes=4, microbatches=4), S.Costs(**sizes)
+    schedule, costs = S.make("1f1b", meshes=4, microbatches=4), S.Costs(microbatches=sizes)
     filled = S.fill(schedule, SIDE, costs)
     assert any(task.kind == "side" and costs.microbatches[task.microbatch] > 1 for task in filled)
     assert S.simulate(filled, costs).makespan == pytest.approx(S.simulate(schedule, costs).makespan)

@@ -310,11 +310,11 @@ def test_what_needs_all_microbatches_follows_a_task_of_its_stage() -> None:
         S.insert(schedule, "optimizer", after="weight_grad")
 
 
-@pytest.mark.parametrize("sizes", [{"microbatches": (1, 2, 1, 2)}, {"slices": (0.5, 0.5)}])
-def test_priorities_are_of_whole_and_equal_microbatches(sizes: dict[str, tuple[float, ...]]) -> None:
+@pytest.mark.parametrize("costs", [S.Costs(microbatches=(1, 2, 1, 2)), S.Costs(slices=(0.5, 0.5))])
+def test_priorities_are_of_whole_and_equal_microbatches(costs: S.Costs) -> None:
     def make(costs: S.Costs) -> S.Schedule:
         return S.by_priority("x", S.Placement.linear(2), 4, lambda task: task.microbatch, costs=costs)
 
     with pytest.raises(S.ScheduleError, match="by_priority: all microbatches must be whole and of size 1, but"):
-        make(S.Costs(**sizes))
+        make(costs)
     assert make(S.Costs(microbatches=(1,) * 4)) == make(S.Costs())

@@ -302,9 +302,8 @@ def test_two_copies_of_the_weights_are_told() -> None:
     assert next(line for line in lines if " chimera " in line).endswith("keeps weights twice")
 
 
-@pytest.mark.parametrize("sizes", [{"microbatches": (2,) * 4}, {"slices": (0.5, 0.5)}])
-def test_a_search_is_for_whole_microbatches_of_size_one(sizes: dict[str, tuple[float, ...]]) -> None:
+@pytest.mark.parametrize("costs", [S.Costs(microbatches=(2,) * 4), S.Costs(slices=(0.5, 0.5))])
+def test_a_search_is_for_whole_microbatches_of_size_one(costs: S.Costs) -> None:
     """Equal ones of another size have other times and bytes than the search would count with."""
-    costs = S.Costs(**sizes, activation_bytes=1.0)
     with pytest.raises(S.ScheduleError, match="search: all microbatches must be whole and of size 1, but"):
         S.search(meshes=2, microbatches=4, costs=costs, memory_limit=2)
