@@ -90,7 +90,10 @@ def per_fused(value: object) -> float | dict[str, float]:
         kinds = str(name).split("+")
         if len(kinds) != 2 or not all(map(KIND_NAME.fullmatch, kinds)):
             raise ScheduleError(f"fused: expected pairs of kinds, such as 'forward+backward', found {name!r}")
-        found["+".join(sorted(kinds))] = number(factor, f"fused {name}", positive=True)
+        pair = "+".join(sorted(kinds))
+        if pair in found:
+            raise ScheduleError(f"fused: {name!r} is given twice: the order of a pair does not matter")
+        found[pair] = number(factor, f"fused {name}", positive=True)
     return found
 
 

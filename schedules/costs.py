@@ -50,7 +50,8 @@ class Costs:
         hop: latency from the end of a task on one mesh to the start of one that needs it on another.
         bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
         message_bytes: what a stage sends to the next one, and gets its gradient of back.
-        contention: a link carries one message at a time, and the next one waits.
+        contention: a link carries one message at a time, and the next one waits. Messages of tasks that run beside
+            their mesh may get their turn a little out of the order of time.
         activation_bytes: what a forward keeps for the backward, the input of its stage in it. A stage that recomputes
             keeps that input alone until then, which is the message of the stage before; the first stage has the batch.
         weight_grad_bytes: what is kept of it, and of the output's gradient, from the input gradient to the weight
@@ -117,23 +118,37 @@ class Costs:
             raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
 
     def time(self, task: Task, mesh: int, schedule: Schedule) -> float:
-        """How long a task takes on a mesh, alone; one that takes memory from a peer takes its hop and its bytes.
+        """How long a task takes on a mesh, alone.
+
+        A copy moves a whole activation, as that of a stage which does not recompute. It is 0 for what takes memory from
+        a peer, unless its time is given: that depends on the two meshes, and only `simulate` knows it.
 
         Raises:
-            ScheduleError: the costs are for other stages, meshes or microbatches, or do not say.
+            ScheduleError: the schedule has no such kind, stage, microbatch, slice or mesh; the costs are for others, or
+                do not say.
         """
         size = self.size(schedule) or one
+        for what, counted in (("stage", "stages"), ("microbatch", "microbatches"), ("slice", "slices")):
+            if getattr(task, what) >= getattr(schedule, counted):
+                there = f"there are {getattr(schedule, counted)}"
+                raise ScheduleError(f"{schedule.name} has no {what} {getattr(task, what)}: {there}")
         return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
 
     def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
         """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.
 
         Raises:
-            ScheduleError: the costs are for other stages or meshes, or do not say how long such a task takes.
+            ScheduleError: the schedule has no such kind or mesh, or the costs are for other stages or meshes, or do not
+                say how long such a task takes.
         """
-        rule = schedule.rules[kind]
+        rule = schedule.rules.get(kind)
+        if rule is None or mesh not in range(schedule.meshes):
+            what = f"kind {kind!r}" if rule is None else f"mesh {mesh}: there are {schedule.meshes}"
+            raise ScheduleError(f"{schedule.name} has no {what}")
         known = self._known(kind, schedule)
         if known is None:
+            if isinstance(rule.time, tuple):
+                raise ScheduleError(f"the costs do not say how long {kind} takes, nor {' and '.join(rule.time)}")
             if rule.moves:  # it takes its hop as well, which depends on the meshes (`simulate`)
                 return [0.0] * schedule.stages
             moved = abs(rule.amount("host"))
@@ -152,8 +167,8 @@ class Costs:
         """
         return [self.on_mesh(kind, schedule.placement[stage], schedule)[stage] for stage in range(schedule.stages)]
 
-    def _known(self, kind: str, schedule: Schedule) -> list[float] | None:
-        """The times that the costs, or its rules, give a kind; None where that is what it moves."""
+    def _known(self, kind: str, schedule: Schedule, asked: tuple[str, ...] = ()) -> list[float] | None:
+        """The times that the costs, or its rules, give a kind; None where these do not say, or only in a circle."""
         if kind in self.kinds:
             return _for_each_stage(self.kinds[kind], kind, schedule)
         if kind in _KINDS:
@@ -161,11 +176,10 @@ class Costs:
         time = schedule.rules[kind].time if kind in schedule.rules else None
         if not isinstance(time, tuple):
             return None if time is None else _for_each_stage(time, kind, schedule)
-        parts = [self._known(each, schedule) for each in time if each != kind]
+        asked = (*asked, kind)
+        parts = [None if each in asked else self._known(each, schedule, asked) for each in time]
         found = [part for part in parts if part]
-        if len(found) < len(time):
-            raise ScheduleError(f"the costs do not say how long {kind} takes, nor {' and '.join(time)}")
-        return [sum(each) for each in zip(*found, strict=True)]
+        return [sum(each) for each in zip(*found, strict=True)] if len(found) == len(time) else None
 
     def is_told(self, kind: str, schedule: Schedule) -> bool:
         """Whether the costs or the rules give the time of a kind; otherwise it takes that of what it moves."""
@@ -193,6 +207,19 @@ class Costs:
         if len(slices) == 1 and not self.microbatches:
             return None
         return lambda task: slices[task.slice] * microbatches[task.microbatch]
+
+    def refuse_sizes(self, what: str) -> None:
+        """Guard of what knows whole microbatches of size 1 alone.
+
+        Raises:
+            ScheduleError: there are slices, or microbatches of another size.
+        """
+        for name, sizes in (("microbatches", self.microbatches), ("slices", self.slices)):
+            if any(size != 1 for size in sizes):
+                found = f"the costs have {name}={sizes}"
+                raise ScheduleError(
+                    f"{what}: all microbatches must be whole and of size 1, but {found}: leave them out"
+                )
 
     def per_mesh(self, what: str, schedule: Schedule) -> list[float]:
         """The `speed` or `copy_bandwidth` of each mesh.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from jaxpp.schedules.check import check
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, one
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.kinds import COMPUTE, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.report import Bubble, Report
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Task
+from jaxpp.schedules.timeline import with_tasks
 
 
 def fill(
@@ -27,19 +30,19 @@ def fill(
 
     Each task has a stage of its mesh and a microbatch of its own, which number the pieces of work and say nothing else.
     How long one takes is the `time` of the operation, or what the costs say of its kind; a number for a whole mesh is
-    shared by the stages of the mesh, as all such times are.
+    shared by the stages of the mesh, as all such times are, and a microbatch or slice of another size takes its share.
 
     Args:
         schedule: without such tasks.
-        operation: a kind of task that needs no other.
+        operation: a kind of task that needs no other, and uses nothing but the turn of its mesh.
         costs: what the bubbles depend on, as for `simulate`.
         most: the share of each bubble that is filled at most, so that work which takes longer delays nothing.
         size: the bytes that a task of the side work needs.
         limits: of each mesh the bytes that activations and side work may take together.
 
     Raises:
-        ScheduleError: the operation needs other tasks; the schedule has such tasks; nothing says how long one takes;
-            or a number is out of range.
+        ScheduleError: the operation needs other tasks, or does more than take time; the schedule has such tasks;
+            nothing says how long one takes; or a number is out of range.
     """
     costs, name, kind = costs or Costs(), operation.name, operation.kind
     if not 0 < most <= 1:
@@ -48,29 +51,29 @@ def fill(
         raise ScheduleError(f"fill: expected {schedule.meshes} limits, one per mesh, found {len(limits)}")
     if kind is None or kind.needs:
         raise ScheduleError(f"fill: {name} waits for other tasks, so that it has a place: take `insert`")
+    if replace(kind, uses=kind.uses or (COMPUTE,)) != Kind(name, uses=(COMPUTE,), time=kind.time):
+        raise ScheduleError(f"fill: expected an operation that only takes time, found '{kind}': size= says its memory")
     if any(task.kind == name for task in schedule):
         raise ScheduleError(f"fill: {schedule.name} has {name} tasks already")
     kinds = [*(each for each in schedule.kinds if each.name != name), kind]
     known = Schedule.of(schedule.name, schedule.placement, schedule.cells, kinds, schedule.skipped)
     times = [costs.on_mesh(name, mesh, known) for mesh in range(schedule.meshes)]
-    report = simulate(schedule, costs)
+    report, share = simulate(schedule, costs), costs.size(known) or one
     units = [_units(schedule, mesh) for mesh in range(schedule.meshes)]
-    before: dict[tuple[int, int], list[tuple[Task, ...]]] = {}
+    before: list[dict[int, list[Task]]] = [{} for _ in units]
     for bubble in report.bubbles:
         if limits is not None and _most_bytes(report, bubble) + size > limits[bubble.mesh]:
             continue
         left, mesh = most * bubble.length, bubble.mesh
-        place = before.setdefault((mesh, _position(report, bubble)), [])
+        place = before[mesh].setdefault(_position(report, bubble), [])
         while (unit := next(units[mesh], None)) is not None:
-            left -= times[mesh][unit[0]]
+            task = Task(name, *unit)
+            left -= times[mesh][task.stage] * share(task)
             if left < 0:
                 units[mesh] = _again(unit, units[mesh])
                 break
-            place.append((Task(name, *unit),))
-    rows = [
-        [each for at in range(len(row) + 1) for each in (*before.get((mesh, at), ()), *row[at : at + 1])]
-        for mesh, row in enumerate(schedule.cells)
-    ]
+            place.append(task)
+    rows = map(with_tasks, schedule.cells, before)
     made = Schedule.of(schedule.name, schedule.placement, rows, kinds, schedule.skipped)
     check(made)
     return made

@@ -13,10 +13,10 @@ from functools import cached_property
 from typing import TypeAlias
 
 from jaxpp.schedules.kinds import ALL, COMPUTE, Kind
-from jaxpp.schedules.task import Placement, Task
+from jaxpp.schedules.task import Cell, Placement, Task
 
-Cells: TypeAlias = tuple[tuple[tuple[Task, ...], ...], ...]
-"""For each mesh its cells in order; a cell is the tasks that run as one, mostly a single one."""
+Cells: TypeAlias = tuple[tuple[Cell, ...], ...]
+"""For each mesh its cells in order."""
 
 Numbers: TypeAlias = Sequence[int]
 

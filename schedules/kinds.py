@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from types import NoneType
+from typing import Final, Literal, cast
 
 from jaxpp.schedules.errors import ScheduleError
 
@@ -92,7 +94,8 @@ class Kind:
     Attributes:
         name: in lower case.
         needs: what it waits for.
-        uses: the resources of its mesh that it has to itself while it runs.
+        uses: the resources of its mesh that it has to itself while it runs; none is as the built-in kind of its name,
+            or else `compute`.
         amounts: (pool, amount) for each pool whose memory it changes, the amount as a share of what the forward of its
             stage makes: positive from its start, negative at its end.
         makes: it makes the activation of its stage and microbatch here, anew.
@@ -108,7 +111,7 @@ class Kind:
 
     name: str
     needs: tuple[Need, ...] = ()
-    uses: tuple[str, ...] = (COMPUTE,)
+    uses: tuple[str, ...] = ()
     amounts: tuple[tuple[str, float], ...] = ()
     makes: bool = False
     holds: str = ""
@@ -116,36 +119,72 @@ class Kind:
     time: float | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        self._check_types()
         times = self.time if isinstance(self.time, tuple) else ()
         for name in (self.name, *self.uses, *times):
             if not KIND_NAME.fullmatch(name):
                 raise ScheduleError(
                     f"the kind of a task must be a name in lower case, such as 'offload', found {name!r}"
                 )
-        for pool, amount in self.amounts:
+        amounts = dict(self.amounts)
+        if len(amounts) < len(self.amounts):
+            raise ScheduleError(f"the memory of {self.name} must be one number for each pool, found {self.amounts}")
+        for pool, amount in amounts.items():
             if pool not in POOLS or not math.isfinite(amount):
                 raise ScheduleError(f"the memory of {self.name} must be a number for each pool, found {pool} {amount}")
-        if isinstance(self.time, float | int) and not 0 < self.time < math.inf:
+        # One form for all that mean the same.
+        object.__setattr__(self, "amounts", tuple((pool, amounts[pool]) for pool in POOLS if amounts.get(pool)))
+        is_wrong = isinstance(self.time, float | int) and not 0 < self.time < math.inf
+        if is_wrong or self.time == () or not _NO_NAMES.isdisjoint(times):
             raise ScheduleError(f"the time of {self.name} must be a positive number, found {self.time!r}")
         for value, known in ((self.holds or "input", _PARTS), (self.stands, _HOMES)):
             if value not in known:
                 raise ScheduleError(f"{self.name}: expected one of {', '.join(known)}, found {value!r}")
-        if not self.uses or len(set(self.uses)) < len(self.uses):
+        if len(set(self.uses)) < len(self.uses):
             raise ScheduleError(f"{self.name} must use one resource or several, each once, found {self.uses}")
         if self.moves and (not self.needs or self.needs[0].optional or self.needs[0].microbatch == ALL):
             raise ScheduleError(f"{self.name} takes memory from a peer: the first that it needs must be one task there")
         for need in self.needs:
-            _parse_need(str(need))
+            if _parse_need(str(need)) != need:
+                raise ScheduleError(f"{self.name}: expected a need such as '{_parse_need(str(need))}', found {need!r}")
+
+    def _check_types(self) -> None:
+        numbers, time = (float, int), cast("object", self.time)
+        fields: dict[str, tuple[object, type | tuple[type, ...]]] = {
+            "needs": (self.needs, Need),
+            "uses": (self.uses, str),
+            "amounts": (self.amounts, tuple),
+            "time": (time if isinstance(time, tuple) else (), str),
+        }
+        wrong = [name for name, (value, kind) in fields.items() if not _is_tuple_of(value, kind)]
+        pairs = () if "amounts" in wrong else cast("tuple[tuple[object, ...], ...]", self.amounts)
+        if not all(len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], numbers) for pair in pairs):
+            wrong.append("amounts")
+        if not isinstance(time, (*numbers, tuple, NoneType)):
+            wrong.append("time")
+        if not isinstance(cast("object", self.name), str):
+            wrong.append("name")
+        for name in wrong:
+            raise ScheduleError(f"kind {self.name!r}: {name} is of a wrong type, found {getattr(self, name)!r}")
 
     @property
     def moves(self) -> bool:
         """Whether it takes memory from the mesh of the first task that it needs: a message from there."""
         return any(pool == "peer" for pool, _ in self.amounts)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it says no more than what it needs, and perhaps its time."""
-        return self == Kind(self.name, self.needs, time=self.time)
+    def over(self, known: Kind) -> Kind:
+        """This kind in place of a known one of its name: all but the needs that it does not say is as it was."""
+        said = self if self.makes or self.holds else known
+        return replace(
+            known,
+            needs=self.needs,
+            uses=self.uses or known.uses,
+            amounts=self.amounts or known.amounts,
+            makes=said.makes,
+            holds=said.holds,
+            stands=known.stands if self.stands == "home" else self.stands,
+            time=known.time if self.time is None else self.time,
+        )
 
     def amount(self, pool: str) -> float:
         """How much it takes of a pool, or gives back."""
@@ -155,10 +194,10 @@ class Kind:
         """`backward: forward backward|input_grad@+1`, which `Kind.parse` reads."""
         time = self.time if self.time is None or isinstance(self.time, tuple) else (f"{self.time:.17g}",)
         effects = {
-            "uses": "" if self.uses == (COMPUTE,) else " ".join(self.uses),
+            "uses": " ".join(self.uses),
             "makes": "activation" if self.makes else "",
             "holds": self.holds,
-            **{pool: f"{amount:+.17g}" for pool, amount in self.amounts if amount},
+            **{pool: f"{amount:+.17g}" for pool, amount in self.amounts},
             "on": "" if self.stands == "home" else self.stands,
             "time": " ".join(time or ()),
         }
@@ -184,11 +223,11 @@ class Kind:
                 raise ScheduleError(f"cannot read {effect.strip()!r} of kind {match['name']}: {_EXPECTED}")
             effects[key] = value
         names = effects.get("time", "").split()
-        is_number = len(names) == 1 and not KIND_NAME.fullmatch(names[0])
+        is_number = len(names) == 1 and (names[0] in _NO_NAMES or not KIND_NAME.fullmatch(names[0]))
         return cls(
             match["name"],
             tuple(_parse_need(word) for word in match["needs"].split()),
-            tuple(effects.get("uses", COMPUTE).split()),
+            tuple(effects.get("uses", "").split()),
             tuple((pool, _number(pool, effects[pool])) for pool in POOLS if pool in effects),
             "makes" in effects,
             effects.get("holds", ""),
@@ -197,11 +236,16 @@ class Kind:
         )
 
 
+_NO_NAMES: Final = frozenset(["inf", "infinity", "nan"])
 _FLAGS: Final = (("makes", "activation"), ("on", "peer"), ("on", "any"))
 _EXPECTED: Final = (
     "expected 'uses NAME ...', 'here NUMBER', 'peer NUMBER', 'host NUMBER', 'makes activation', 'holds PART', "
     "'on peer', 'on any' or 'time NUMBER', each once"
 )
+
+
+def _is_tuple_of(value: object, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, tuple) and all(isinstance(each, kind) for each in cast("tuple[object, ...]", value))
 
 
 def _number(key: str, text: str) -> float:
@@ -216,6 +260,8 @@ def _parse_need(word: str) -> Need:
     if match is None:
         expected = "expected 'kind', 'kind|kind', 'kind@+1', 'kind#-1', 'kind#all', 'kind~-1' or '?kind'"
         raise ScheduleError(f"cannot read need {word!r}: {expected}")
+    if match["microbatch"] == ALL and match["slice"]:
+        raise ScheduleError(f"cannot read need {word!r}: #all is all microbatches and slices, so ~ says nothing")
     microbatch: int | Literal["all"] = "all" if match["microbatch"] == "all" else int(match["microbatch"] or 0)
     kinds = tuple(match["kinds"].split("|"))
     return Need(kinds, int(match["stage"] or 0), bool(match["optional"]), int(match["slice"] or 0), microbatch)
@@ -247,3 +293,16 @@ ones attend to earlier ones (Seq1F1B, arXiv 2406.03488). Activations may go to t
 arXiv 2503.01328), or to another mesh: `evict` stands on that mesh, `load` on the one that needs them again (BPipe, Kim
 et al., ICML 2023); a stage that recomputes runs forward again before it runs backward. The gradients of a stage are
 summed over copies of it, and its weights updated, when those of all microbatches are there."""
+
+_BUILTIN: Final = {kind.name: replace(kind, uses=kind.uses or (COMPUTE,)) for kind in BUILTIN_KINDS}
+
+
+def rules_of(kinds: Iterable[Kind]) -> dict[str, Kind]:
+    """What each kind needs and does, by name: the built-in kinds, and these beside or in place of them.
+
+    What one in place of another does not say, but for its needs, is as it was.
+    """
+    rules = dict(_BUILTIN)
+    for kind in kinds:
+        rules[kind.name] = kind.over(rules.get(kind.name) or Kind(kind.name, uses=(COMPUTE,)))
+    return rules

@@ -38,7 +38,9 @@ def start_times(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -
 
 
 def merged_order(schedule: Schedule, cost: Callable[[Task], float] = unit_cost) -> list[tuple[int, Task]]:
-    """All tasks as (mesh, task), by start time, ties by mesh: a topological order that keeps the order of every mesh.
+    """All tasks as (mesh, task), by start time, ties by mesh: a topological order.
+
+    It keeps the order of every mesh, but for tasks that run beside it: what follows such a task may start before it.
 
     A single thread that dispatches in this order never lets a mesh wait for a task that could have been issued
     earlier; tasks that are fused stand side by side.

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.graph import Graph
+from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task, Unit
 
 
@@ -61,19 +63,40 @@ def changes(graph: Graph, mesh: int, sizes: Sizes, pool: str = "here") -> Iterat
 
 def _amounts(graph: Graph, numbers: Sequence[int], sizes: Sizes, pool: str) -> Iterator[Change]:
     """What kinds take and give back by amounts."""
-    rules = {kind: graph.rules[kind] for kind in graph.numbers}
-    amounts = {kind: rule.amount(pool) for kind, rule in rules.items()}
+    amounts = {kind: graph.rules[kind].amount(pool) for kind in graph.numbers}
     if not any(amounts.values()):
         return
-    remade = [graph.numbers[kind] for kind, rule in rules.items() if rule.makes and rule.holds]
+    size = moved(graph, sizes)
     for number in numbers:
         task = graph.tasks[number]
         if amount := amounts[task.kind]:
-            # Of what is made again, its input moves.
-            again = len(rules[task.kind].amounts) > 1 and any(graph.key(task) in table for table in remade)
-            whole = (sizes.input if again else sizes.activation)[task.stage]
-            moved = amount * whole * (sizes.size(task) if sizes.size else 1.0)
-            yield Change(number, max(moved, 0.0), min(moved, 0.0))
+            change = amount * size(task)
+            yield Change(number, max(change, 0.0), min(change, 0.0))
+
+
+def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
+    """How large that is of which a task moves an amount: an activation, or the input alone where it is made again."""
+    rules = {kind: graph.rules[kind] for kind in graph.numbers if kind in graph.rules}
+    moving = {kind for kind, rule in rules.items() if len(rule.amounts) > 1}
+    remade = [graph.numbers[kind] for kind, rule in rules.items() if rule.makes and rule.holds]
+
+    def size(task: Task) -> float:
+        again = task.kind in moving and any(graph.key(task) in table for table in remade)
+        return (sizes.input if again else sizes.activation)[task.stage] * (sizes.size(task) if sizes.size else 1.0)
+
+    return size
+
+
+def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
+    """The bytes of activations; the input of the first stage is an argument of the step, and no bytes of it.
+
+    Raises:
+        ScheduleError: the costs are for other stages, slices or microbatches.
+    """
+    names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
+    whole, rest, messages = (costs.bytes(what, schedule) for what in names)
+    inputs = [min(*each) for each in zip(whole, [0.0, *messages], strict=False)]
+    return Sizes(whole, rest, inputs, costs.size(schedule))
 
 
 def _lives(graph: Graph, mesh: int, sizes: Sizes) -> Iterator[Change]:

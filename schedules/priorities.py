@@ -49,9 +49,12 @@ def by_priority(
         costs: times of the tasks; by default F, I and W take equally long, and B as long as two.
 
     Raises:
-        ScheduleError: a count is below 1, the kinds do not make a valid schedule, or the limits let nothing run on.
+        ScheduleError: a count is below 1, the kinds do not make a valid schedule, the limits let nothing run on, or the
+            costs have sizes of microbatches or slices.
     """
-    microbatches = whole_number(microbatches, "microbatches", least=1)
+    microbatches, costs = whole_number(microbatches, "microbatches", least=1), costs or Costs()
+    costs.refuse_sizes("by_priority")
+    costs = replace(costs, microbatches=())
     kinds = {kind if isinstance(kind, str) else kind.name: kind for kind in tasks}
     types = [
         [Task(kind, stage, mb) for mb in range(microbatches)] for kind in kinds for stage in range(placement.stages)
@@ -63,7 +66,7 @@ def by_priority(
     first = Schedule.of(name, placement, rows, [kind for kind in kinds.values() if isinstance(kind, Kind)])
     if first.graph.lacking or not first.rules.keys() >= kinds.keys():
         check(first)
-    run = _ByPriority(first, costs or Costs(), types, homes, priority, limit)
+    run = _ByPriority(first, costs, types, homes, priority, limit)
     run.run()
     run.check_done()
     orders = tuple(tuple(types[each][microbatch] for each, microbatch in order) for order in run.orders)

@@ -254,10 +254,10 @@ def make_problem(
     """The numbers of a problem; contention of links is left out.
 
     Raises:
-        ScheduleError: a stage is on several meshes, or the costs are for other stages, or for unequal microbatches.
+        ScheduleError: a stage is on several meshes, the costs are for other stages, or have sizes of microbatches or
+            slices.
     """
-    if len(set(costs.microbatches)) > 1:
-        raise ScheduleError("search: all microbatches must be equally large, but the costs have sizes of microbatches")
+    costs.refuse_sizes("search")
     for stage, homes in enumerate(placement.homes):
         if len(homes) > 1:
             raise ScheduleError(f"search: each stage must be on one mesh, found stage {stage} on {len(homes)}")

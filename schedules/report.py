@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
-from jaxpp.schedules.pools import Sizes, changes
+from jaxpp.schedules.pools import Sizes, byte_sizes, changes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import Run
 from jaxpp.schedules.task import Task
@@ -159,12 +159,13 @@ class Report:
         """Return the times at which the number of activations of a mesh changes, in order, and by how much.
 
         Raises:
-            ScheduleError: `released_at` is unknown.
+            ScheduleError: `released_at` is unknown, or there is no such mesh.
         """
         if released_at not in KEPT:
             raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
         share, stages = self.schedule.meshes / self.schedule.stages, self.schedule.stages
-        return self._memory(mesh, self._sizes([share] * stages, [share * KEPT[released_at]] * stages, [0.0] * stages))
+        size = self.costs.size(self.schedule)
+        return self._memory(mesh, Sizes([share] * stages, [share * KEPT[released_at]] * stages, [0.0] * stages, size))
 
     def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Numbers, Numbers]:
         """Return the times at which the bytes of activations of a mesh change, in order, and by how much.
@@ -174,11 +175,11 @@ class Report:
         Args:
             mesh: the mesh.
             pool: "here", the memory of its devices, or "host".
+
+        Raises:
+            ScheduleError: there is no such mesh or pool.
         """
-        names = ("activation_bytes", "weight_grad_bytes", "message_bytes")
-        sizes, kept, messages = (self.costs.bytes(what, self.schedule) for what in names)
-        inputs = [min(*each) for each in zip(sizes, [0.0, *messages], strict=False)]
-        return self._memory(mesh, self._sizes(sizes, kept, inputs), pool)
+        return self._memory(mesh, byte_sizes(self.schedule, self.costs), pool)
 
     def peak_host_bytes(self) -> list[float]:
         """Return for each mesh the most bytes of activations in the memory of its host at once."""
@@ -227,11 +228,16 @@ class Report:
         times = np.stack([self.run.starts, self.run.ends], axis=1)
         return [times[row.start : row.stop][first[row.start : row.stop]] for row in graph.rows]
 
-    def _sizes(self, activation: list[float], rest: list[float], inputs: list[float]) -> Sizes:
-        return Sizes(activation, rest, inputs, self.costs.size(self.schedule))
-
     def _memory(self, mesh: int, sizes: Sizes, pool: str = "here") -> tuple[Numbers, Numbers]:
-        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end."""
+        """Return the changes of a mesh's memory, in order: a task allocates at its start and frees at its end.
+
+        Raises:
+            ScheduleError: there is no such mesh or pool.
+        """
+        if mesh not in self._meshes:
+            raise ScheduleError(f"{self.schedule.name} has no mesh {mesh}: there are {len(self._meshes)}")
+        if pool not in ("here", "host"):
+            raise ScheduleError(f"pool must be 'here' or 'host', found {pool!r}")
         times: list[float] = []
         deltas: list[float] = []
         for number, start, end in changes(self.schedule.graph, mesh, sizes, pool):

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.task import Cell, Task
 
-Cell: TypeAlias = tuple[Task, ...]
 _BACKWARD = ("backward", "input_grad")
 
 
@@ -72,12 +70,16 @@ def insert(
     once = rule is not None and any(need.microbatch == ALL for need in rule.needs)
     if once and before:
         raise ScheduleError(f"insert: {name} needs tasks of all microbatches: give after, not before")
-    home = [(task.stage, task) for stage in held for task in schedule.orders[schedule.placement[stage]]]
-    last = {stage: task for stage, task in home if task.kind in anchors}
+    orders = {stage: schedule.orders[schedule.placement[stage]] for stage in held}
+    last = {each: task for each in held for task in orders[each] if task.stage == each and task.kind in anchors}
+    if once and (missing := held - last.keys()):
+        stage = min(missing)
+        where = f"stage {stage} has none on mesh {schedule.placement[stage]}, where it is at home"
+        raise ScheduleError(f"insert: {name} goes after the last {after} task of each stage: {where}")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         if once:
-            return [], [Task(name, task.stage, 0)] * (task.stage in held and last.get(task.stage) == task)
+            return [], [Task(name, task.stage, 0)] * (task.stage in held and last[task.stage] == task)
         new = [_like(task, name)] * (task.kind in anchors and task.stage in held)
         return (new, []) if before else ([], new)
 

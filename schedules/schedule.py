@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -14,7 +14,7 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.csv import check_copies, parse_csv, placement_of, print_csv
 from jaxpp.schedules.graph import Cells, Graph, build_graph
 from jaxpp.schedules.grid import parse_grid, print_grid
-from jaxpp.schedules.kinds import BUILTIN_KINDS, Kind
+from jaxpp.schedules.kinds import Kind, rules_of
 from jaxpp.schedules.task import Placement, Task
 
 _NAME: Final = re.compile(r"[!-~]+( [!-~]+)*")
@@ -117,8 +117,8 @@ class Schedule:
         Raises:
             ScheduleError: with the row, the column and the token that is wrong, and the reason.
         """
-        table = parse_csv(text)
-        schedule = Schedule.of(name, placement or placement_of(table), table.rows, kinds, skipped)
+        table, kinds = parse_csv(text), tuple(kinds)
+        schedule = Schedule.of(name, placement or placement_of(table, kinds), table.rows, kinds, skipped)
         try:
             check(schedule)
         except ScheduleError as error:
@@ -183,15 +183,8 @@ class Schedule:
 
     @cached_property
     def rules(self) -> dict[str, Kind]:
-        """What each kind needs and does, by name: the built-in kinds and the schedule's own.
-
-        One in place of a built-in kind that says no more than what it needs does what that does.
-        """
-        rules = {kind.name: kind for kind in BUILTIN_KINDS}
-        for kind in self.kinds:
-            known = rules.get(kind.name) if kind.is_plain else None
-            rules[kind.name] = replace(known, needs=kind.needs, time=kind.time or known.time) if known else kind
-        return rules
+        """What each kind needs and does, by name: the built-in kinds and the schedule's own."""
+        return rules_of(self.kinds)
 
     @property
     def graph(self) -> Graph:

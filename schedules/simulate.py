@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs, one
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.pools import byte_sizes, moved
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.sweep import NEVER, sweep
+
+Moves: TypeAlias = dict[int, tuple[float, float]]
+"""For each task that takes memory from a peer its latency, and how long it keeps the link, if nothing else says."""
 
 
 def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
@@ -31,8 +38,9 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     if not graph.tasks or graph.lacking or not kinds_known or max(t.stage for t in graph.tasks) >= schedule.stages:
         check(schedule)
     with collector_paused():
-        durations = task_times(schedule, costs)
-        run = sweep(graph, durations, *transfer_times(schedule, costs))
+        moves = _moves(schedule, costs)
+        durations = task_times(schedule, costs, moves)
+        run = sweep(graph, durations, *transfer_times(schedule, costs, moves))
     if NEVER in run.starts:
         check(schedule)
     if not math.isfinite(max(run.ends)):
@@ -40,8 +48,13 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     return Report(schedule, costs, run)
 
 
-def task_times(schedule: Schedule, costs: Costs) -> list[float]:
+def task_times(schedule: Schedule, costs: Costs, moves: Moves | None = None) -> list[float]:
     """How long each task of `schedule.graph` takes; those of a fused cell take its time together.
+
+    Args:
+        schedule: what runs.
+        costs: of its tasks.
+        moves: where they are known already.
 
     Raises:
         ScheduleError: the costs are for other stages, or lack a kind of task.
@@ -56,7 +69,9 @@ def task_times(schedule: Schedule, costs: Costs) -> list[float]:
     durations = [here[task.kind][task.stage] for here, row in rows for task in tasks[row.start : row.stop]]
     if size := costs.size(schedule):
         durations = [time * size(task) for time, task in zip(durations, tasks, strict=True)]
-    for number, (latency, seconds) in _moves(schedule, costs).items():
+    for number, share in _copied(schedule, costs):
+        durations[number] *= share
+    for number, (latency, seconds) in (_moves(schedule, costs) if moves is None else moves).items():
         durations[number] = latency + seconds
     if costs.fused != 1 and schedule.fused:
         for number, span in enumerate(graph.spans):
@@ -65,25 +80,39 @@ def task_times(schedule: Schedule, costs: Costs) -> list[float]:
     return durations
 
 
-def _moves(schedule: Schedule, costs: Costs) -> dict[int, tuple[float, float]]:
-    """For each task that takes memory from a peer its latency, and how long it keeps the link, if nothing else says."""
+def _copied(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:
+    """For each task that takes the time of what it copies, which is not all of an activation, the share of that."""
+    graph = schedule.graph
+    rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and not graph.rules[kind].moves]
+    copies = {rule.name for rule in rules if rule.amount("host") and not costs.is_told(rule.name, schedule)}
+    if copies:
+        sizes = byte_sizes(schedule, costs)
+        copied, whole = moved(graph, sizes), moved(graph, replace(sizes, input=sizes.activation))
+        for number, task in enumerate(graph.tasks):
+            if task.kind in copies and copied(task) != whole(task):
+                yield number, copied(task) / whole(task)
+
+
+def _moves(schedule: Schedule, costs: Costs) -> Moves:
     graph = schedule.graph
     rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and graph.rules[kind].moves]
-    amounts = {rule.name: rule.amount("here") for rule in rules if not costs.is_told(rule.name, schedule)}
+    amounts = {rule.name: abs(rule.amount("peer")) for rule in rules if not costs.is_told(rule.name, schedule)}
     if not amounts:
         return {}
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
-    sizes, size = costs.bytes("activation_bytes", schedule), costs.size(schedule) or one
-    found: dict[int, tuple[float, float]] = {}
+    size = moved(graph, byte_sizes(schedule, costs))
+    found: Moves = {}
     for number, source in graph.sources.items():
         task, start, end = graph.tasks[number], graph.homes[source], graph.homes[number]
         if task.kind in amounts:
-            moved = amounts[task.kind] * sizes[task.stage] * size(task)
-            found[number] = (latency[start][end], moved / bandwidth[start][end]) if start != end else (0.0, 0.0)
+            seconds = amounts[task.kind] * size(task) / bandwidth[start][end]
+            found[number] = (latency[start][end], seconds) if start != end else (0.0, 0.0)
     return found
 
 
-def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[float], dict[int, float]]:
+def transfer_times(
+    schedule: Schedule, costs: Costs, moves: Moves | None = None
+) -> tuple[list[float], list[float], dict[int, float]]:
     """For each transfer how long it takes, and for how long it, and each move, occupies its link (empty: no limit)."""
     graph = schedule.graph
     if costs.hop == 0 and costs.bandwidth == math.inf:
@@ -100,4 +129,5 @@ def transfer_times(schedule: Schedule, costs: Costs) -> tuple[list[float], list[
         delays.append(latency[start][end] + busy[-1])
     if not costs.contention:
         return delays, [], {}
-    return delays, busy, {number: seconds for number, (_, seconds) in _moves(schedule, costs).items()}
+    moves = _moves(schedule, costs) if moves is None else moves
+    return delays, busy, {number: seconds for number, (_, seconds) in moves.items()}

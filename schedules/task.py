@@ -100,6 +100,10 @@ def _kind_name(kind: object) -> str:
     )
 
 
+Cell: TypeAlias = tuple[Task, ...]
+"""The tasks that run as one, mostly a single one."""
+
+
 @dataclass(frozen=True)
 class Placement:
     """Which mesh holds which stage.

@@ -7,14 +7,12 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.task import Task, Unit
-
-Cell: TypeAlias = tuple[Task, ...]
+from jaxpp.schedules.task import Cell, Task, Unit
 
 
 class Life(NamedTuple):

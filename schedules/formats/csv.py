@@ -15,13 +15,13 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.kinds import BUILTIN_KINDS, LETTERS
+from jaxpp.schedules.kinds import LETTERS, Kind, rules_of
 from jaxpp.schedules.sweep import sweep
 from jaxpp.schedules.task import Placement, Task
 
@@ -35,7 +35,6 @@ _COPY: Final = re.compile(
 _SHARDS: Final = re.compile(rf"(?P<stage>{_NUMBER})(?:UNSHARD|RESHARD|REDUCE_GRAD)(?:{_NUMBER})?")
 _FUSED: Final = re.compile(r"\((?P<parts>[^()]*)\)OVERLAP_F_B")
 _STEPS: Final = {"forward": 1, "backward": -1, "input_grad": -1}
-_AWAY: Final = frozenset(kind.name for kind in BUILTIN_KINDS if kind.stands != "home")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
 _EXPECTED: Final = (
     "a cell is <stage><op><microbatch>, like 0F3, 2W1 or 1SEND_F0, fused (0F3;3B1)OVERLAP_F_B, or 0UNSHARD; the ops "
@@ -91,15 +90,18 @@ def parse_csv(text: str) -> Table:
     return table
 
 
-def placement_of(table: Table) -> Placement:
+def placement_of(table: Table, kinds: Iterable[Kind] = ()) -> Placement:
     """Return the meshes of each stage: the rows where it runs, beginning with the row of its first microbatch.
+
+    Tasks of kinds, built in or given, that need not stand at home say nothing of it.
 
     Raises:
         ScheduleError: the table has no task of a stage below its highest.
     """
+    away = {name for name, rule in rules_of(kinds).items() if rule.stands != "home"}
     homes: dict[int, dict[int, tuple[int, int]]] = {}
     for mesh, row in enumerate(table.rows):
-        for task in (task for cell in row for task in cell if task.kind not in _AWAY):
+        for task in (task for cell in row for task in cell if task.kind not in away):
             first = (task.microbatch, mesh)
             held = homes.setdefault(task.stage, {})
             held[mesh] = min(held.get(mesh, first), first)

@@ -209,3 +209,23 @@ def test_wrong_names_in_costs(arguments: dict[str, Any], message: str) -> None:
 def test_times_beyond_all_numbers() -> None:
     with pytest.raises(S.ScheduleError, match="the costs are too large"):
         S.simulate(S.make("1f1b", meshes=2, microbatches=2), S.Costs(forward=1e308))
+
+
+@pytest.mark.parametrize(
+    ("task", "mesh", "message"),
+    [
+        (S.Task("tick", 0, 0), 0, "1f1b has no kind 'tick'"),
+        (S.Task("forward", 2, 0), 0, "1f1b has no stage 2: there are 2"),
+        (S.Task("forward", 0, 4), 0, "1f1b has no microbatch 4: there are 4"),
+        (S.Task("forward", 0, 0, 1), 0, "1f1b has no slice 1: there are 1"),
+        (S.Task("forward", 0, 0), 2, "1f1b has no mesh 2: there are 2"),
+    ],
+)
+def test_the_time_of_what_is_not_there(task: S.Task, mesh: int, message: str) -> None:
+    with pytest.raises(S.ScheduleError, match=message):
+        S.Costs(speed=[1, 2]).time(task, mesh, S.make("1f1b", meshes=2, microbatches=4))
+
+
+def test_a_pair_is_given_once() -> None:
+    with pytest.raises(S.ScheduleError, match=r"fused: 'backward\+forward' is given twice"):
+        S.Costs(fused={"forward+backward": 0.5, "backward+forward": 0.7})

@@ -156,3 +156,10 @@ def test_tables_with_random_mistakes_are_read_or_refused() -> None:
             else:
                 cells.insert(at, generator.choice('0123FBIW,\n;()_."'))
         reads_or_fails_cleanly("".join(cells))
+
+
+def test_a_users_kind_on_a_peer_is_no_home_of_its_stage() -> None:
+    kind = S.Kind.parse("spy: forward; on any")
+    schedule = S.Schedule.from_csv("0F0,,0B0\n1F0,0spy0,1B0", kinds=iter([kind]))
+    assert str(schedule.placement) == "0 1"
+    assert schedule.kinds == (kind,)

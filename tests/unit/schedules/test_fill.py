@@ -61,3 +61,20 @@ def test_a_schedule_that_is_full() -> None:
     filled = S.fill(S.make("1f1b", meshes=2, microbatches=2), SIDE)
     with pytest.raises(S.ScheduleError, match="fill: 1f1b has side tasks already"):
         S.fill(filled, SIDE)
+
+
+@pytest.mark.parametrize("sizes", [(1, 3, 1, 3), (2,) * 4])
+def test_side_work_of_another_size_takes_no_longer(sizes: tuple[float, ...]) -> None:
+    """A side work of a microbatch three times as large takes three times as long."""
+    schedule, costs = S.make("1f1b", meshes=4, microbatches=4), S.Costs(microbatches=sizes)
+    filled = S.fill(schedule, SIDE, costs)
+    assert any(task.kind == "side" and costs.microbatches[task.microbatch] > 1 for task in filled)
+    assert S.simulate(filled, costs).makespan == pytest.approx(S.simulate(schedule, costs).makespan)
+
+
+@pytest.mark.parametrize("effect", ["uses compute net", "uses net", "here +1", "makes activation"])
+def test_side_work_does_nothing_but_take_time(effect: str) -> None:
+    schedule, side = S.make("1f1b", meshes=4, microbatches=4), S.Operation.parse(f"side:; {effect}; time 0.5")
+    with pytest.raises(S.ScheduleError, match="fill: expected an operation that only takes time, found 'side:; "):
+        S.fill(schedule, side)
+    assert S.fill(schedule, S.Operation.parse("side:; uses compute; time 0.5")).orders == S.fill(schedule, SIDE).orders

@@ -295,3 +295,26 @@ def written(pattern: Pattern, m: int = 1) -> S.Schedule:
     plan = Plan("x", S.Placement.linear(1), m)
     plan[0].run(pattern)
     return plan.schedule()
+
+
+@pytest.mark.parametrize(("name", "meshes"), [("chimera", 4), ("bitpipe", 4), ("1f1b", 4)])
+def test_what_needs_all_microbatches_stands_where_its_stage_is_at_home(name: str, meshes: int) -> None:
+    schedule = S.insert(S.make(name, meshes=meshes, microbatches=2 * meshes), "optimizer", after="backward")
+    where = {task.stage: mesh for mesh, row in enumerate(schedule.orders) for task in row if task.kind == "optimizer"}
+    assert where == {stage: schedule.placement[stage] for stage in range(schedule.stages)}
+
+
+def test_what_needs_all_microbatches_follows_a_task_of_its_stage() -> None:
+    schedule = S.freeze(S.make("zb-h1", meshes=2, microbatches=4), 0)
+    with pytest.raises(S.ScheduleError, match="weight_grad task of each stage: stage 0 has none on mesh 0"):
+        S.insert(schedule, "optimizer", after="weight_grad")
+
+
+@pytest.mark.parametrize("costs", [S.Costs(microbatches=(1, 2, 1, 2)), S.Costs(slices=(0.5, 0.5))])
+def test_priorities_are_of_whole_and_equal_microbatches(costs: S.Costs) -> None:
+    def make(costs: S.Costs) -> S.Schedule:
+        return S.by_priority("x", S.Placement.linear(2), 4, lambda task: task.microbatch, costs=costs)
+
+    with pytest.raises(S.ScheduleError, match="by_priority: all microbatches must be whole and of size 1, but"):
+        make(costs)
+    assert make(S.Costs(microbatches=(1,) * 4)) == make(S.Costs())

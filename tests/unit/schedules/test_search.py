@@ -300,3 +300,10 @@ def test_what_is_found_equals_its_text() -> None:
 def test_two_copies_of_the_weights_are_told() -> None:
     lines = str(S.tune(S.Costs(), meshes=4, microbatches=8, seconds=0.2)).splitlines()
     assert next(line for line in lines if " chimera " in line).endswith("keeps weights twice")
+
+
+@pytest.mark.parametrize("costs", [S.Costs(microbatches=(2,) * 4), S.Costs(slices=(0.5, 0.5))])
+def test_a_search_is_for_whole_microbatches_of_size_one(costs: S.Costs) -> None:
+    """Equal ones of another size have other times and bytes than the search would count with."""
+    with pytest.raises(S.ScheduleError, match="search: all microbatches must be whole and of size 1, but"):
+        S.search(meshes=2, microbatches=4, costs=costs, memory_limit=2)

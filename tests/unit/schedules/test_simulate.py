@@ -333,3 +333,12 @@ def test_any_schedule_simulates_in_the_order_of_its_dependences(made: Made, hop:
 def test_64_meshes_by_2048_microbatches() -> None:
     report = S.simulate(S.make("zb-h1", meshes=64, microbatches=2048), S.Costs(hop=0.01))
     assert report.makespan == pytest.approx(3 * 2048 + 63 * (1 + 4 * 0.01))
+
+
+def test_a_report_of_what_is_not_there() -> None:
+    report = S.simulate(S.make("1f1b", meshes=2, microbatches=4))
+    for ask in (report.live_bytes, report.activations):
+        with pytest.raises(S.ScheduleError, match="1f1b has no mesh 9: there are 2"):
+            ask(9)
+    with pytest.raises(S.ScheduleError, match="pool must be 'here' or 'host', found 'hots'"):
+        report.live_bytes(0, "hots")
