@@ -157,6 +157,10 @@ class Kind:
             "time": (time if isinstance(time, tuple) else (), str),
         }
         wrong = [name for name, (value, kind) in fields.items() if not _is_tuple_of(value, kind)]
+        for need in () if "needs" in wrong else self.needs:
+            offsets = (need.stage, need.slice, 0 if need.microbatch == ALL else need.microbatch)
+            if not _is_tuple_of(need.kinds, str) or {*map(type, offsets)} != {int}:
+                wrong.append("needs")
         pairs = () if "amounts" in wrong else cast("tuple[tuple[object, ...], ...]", self.amounts)
         if not all(len(pair) == 2 and isinstance(pair[0], str) and isinstance(pair[1], numbers) for pair in pairs):
             wrong.append("amounts")

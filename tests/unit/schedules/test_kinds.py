@@ -52,7 +52,9 @@ def test_a_kind_is_read_as_it_was_written(
         ({"amounts": (("here", 1), ("here", 2))}, "the memory of x must be one number for each pool"),
         ({"uses": "net"}, "kind 'x': uses is of a wrong type, found 'net'"),
         ({"needs": ("forward",)}, "kind 'x': needs is of a wrong type, found ('forward',)"),
-        ({"needs": (Need("forward"),)}, "x: expected a need such as 'f|o|r|w|a|r|d', found Need"),  # pyright: ignore[reportArgumentType]
+        ({"needs": (Need("forward"),)}, "kind 'x': needs is of a wrong type, found (Need("),  # pyright: ignore[reportArgumentType]
+        ({"needs": (Need(("forward",), 0.5),)}, "kind 'x': needs is of a wrong type, found (Need("),  # pyright: ignore[reportArgumentType]
+        ({"needs": (Need(("Forward",)),)}, "cannot read need 'Forward'"),
         ({"needs": (Need(("forward",), microbatch="all", slice=1),)}, "cannot read need 'forward#all~+1'"),
         ({"name": 3}, "kind 3: name is of a wrong type, found 3"),
     ],
