@@ -203,7 +203,7 @@ def test_a_step_that_failed_has_the_program_that_it_had(monkeypatch: pytest.Monk
         return rewrite(lowered, schedule, passes)
 
     monkeypatch.setattr(step_module, "rewrite", spied)
-    monkeypatch.setattr(Plan, "peak_bytes", (1 << 40,) * 3)
+    monkeypatch.setattr(Plan, "peak_bytes", (1 << 40, 0, 0))
     account = max(absent().lower(*ARGUMENTS).program().peak_bytes)
     del asked[:]
     lowered = absent(memory_limit=(1 << 40) - 1).lower(*ARGUMENTS)
