@@ -75,9 +75,9 @@ def mpmd_jit_with_loop(
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
             "inputs"; "selective": all but products with weights is done again; a share of the forward's FLOPs, from
-            0 to 1, that may be done again; or as "4096B" the most bytes, with the fewest FLOPs. A mapping says it stage
-            by stage. Where the schedule has recomputes it is about these; to one without them they are added. None: the
-            schedule's recomputes keep the inputs.
+            0 to 1, that may be done again; or as "4096B" the most bytes, of one microbatch on all devices of the mesh
+            together, with the fewest FLOPs. A mapping says it stage by stage. Where the schedule has recomputes it is
+            about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
         memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh: arguments, results
             and residuals, and once they are compiled the temporaries of tasks. Where `recompute` is not given, stages
             compute again, offload or evict what takes the step the least time, if any mesh needs more.

@@ -1,8 +1,8 @@
 """`memory_limit`: what each stage computes again, offloads or evicts, so that a program fits into its devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxlib.mlir import ir
 
@@ -25,6 +25,8 @@ from jaxpp.stagewise import Choice, Search
 
 LEVELS = 16
 """Into so many steps the bytes between all residuals and the least are divided."""
+_MOST_COMPILES = 4
+"""How often a program is compiled to find what leaves room for the temporaries of its tasks."""
 HOST_BYTE, PEER_BYTE = 1e4, 1e3
 """The FLOPs that a device does while a byte goes to its host, or to a peer: 400 TFLOP/s, 40 GB/s and 400 GB/s."""
 
@@ -104,6 +106,43 @@ def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str
         check_limits(least, limits, least=True)
         return Fitted(schedule, dict(options), nothing)  # each mesh can be below its limit, but not all at once
     return min(found, key=lambda each: each.time)
+
+
+_Made = TypeVar("_Made")
+
+
+def compile_within(
+    limits: str,
+    make: Callable[[str], _Made],
+    memory: Callable[[_Made], tuple[Sequence[int], Sequence[int | None]]],
+    *,
+    may_choose: bool = True,
+) -> _Made:
+    """Compile a program; where its temporaries are too much, again with limits that leave room for them.
+
+    Args:
+        limits: of the devices, as the option of `verify-program`; empty: none.
+        make: compiles the program that is within such limits without its temporaries.
+        memory: what one needs of each mesh, without temporaries and with them; None of one that is not known.
+        may_choose: whether another limit may give another program.
+
+    Raises:
+        ProgramError: a mesh needs more than its limit.
+    """
+    made, refusal = make(limits), None
+    for left in reversed(range(_MOST_COMPILES)):
+        compiled = Compiled(limits, *memory(made)) if limits else None
+        if compiled is None or compiled.fits:
+            return made
+        refusal = compiled.refusal()
+        if not left or not may_choose or None in compiled.needed:  # the processes of a job would not choose alike
+            break
+        try:
+            made = make(compiled.with_room)
+        except ProgramError as error:
+            raise refusal from error
+    assert refusal is not None
+    raise refusal
 
 
 @dataclass(frozen=True)

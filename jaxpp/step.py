@@ -10,11 +10,10 @@ from jaxpp import schedules
 from jaxpp.backend import CompiledProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
-from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.memory_limit import Compiled
+from jaxpp.memory_limit import compile_within
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
@@ -23,9 +22,6 @@ from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
-
-_MOST_COMPILES = 4
-"""How often a step is compiled to find what leaves room for the temporaries of its tasks."""
 
 
 class LoweredStep:
@@ -71,35 +67,17 @@ class LoweredStep:
             PassError: as `program`.
             ProgramError: a mesh needs more than its memory limit.
         """
-        for _ in range(_MOST_COMPILES - 1):
-            made, memory = self._compiled()
-            if memory is None or memory.fits:
-                return made
-            if self._passes.get("recompute") or None in memory.needed:  # the processes of a job would not choose alike
-                raise memory.refusal()
-            try:
-                self._program = rewrite(
-                    self._lowered, self._schedule, {**self._passes, "memory_limit": memory.with_room}
-                )
-            except ProgramError as error:
-                raise memory.refusal() from error
-        made, memory = self._compiled()
-        if memory is None or memory.fits:
-            return made
-        raise memory.refusal()
+        own = self._passes.get("memory_limit", "")
 
-    def _compiled(self) -> tuple["CompiledStep", Compiled | None]:
-        """The program, compiled, and what it needs if it is limited."""
-        program, limits = self.program(), self._passes.get("memory_limit")
-        executable = backend_of(self._lowered.mpmd_mesh).compile(self._lowered, program, self._compiler_options)
-        made = CompiledStep(self._lowered, executable, program.rows_sent_bytes)
-        if not limits:
-            return made, None
-        if isinstance(executable, PlannedProgram):  # it knows of padding and code, too
-            return made, Compiled(limits, program.peak_bytes, made.plan.peak_bytes)
-        return made, Compiled(
-            limits, program.peak_bytes, [each and each.peak_memory_in_bytes for each in made.memory_analysis()]
-        )
+        def make(limits: str) -> tuple[ProgramModule, CompiledStep]:
+            passes = {**self._passes, "memory_limit": limits}
+            program = self.program() if limits == own else rewrite(self._lowered, self._schedule, passes)
+            backend = backend_of(self._lowered.mpmd_mesh)
+            executable = backend.compile(self._lowered, program, self._compiler_options)
+            return program, CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+
+        self._program, made = compile_within(own, make, _memory, may_choose=not self._passes.get("recompute"))
+        return made
 
 
 class CompiledStep:
@@ -167,7 +145,7 @@ class CompiledStep:
     def costs(self, *steps: Sequence[Event], unit: str = "ms") -> schedules.Costs:
         """What the tasks and hops of traced steps cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
 
-        Of a step that can't run, without traced steps, those of its plan, in milliseconds.
+        Of a step that can't run, without traced steps, those of its plan.
 
         Args:
             steps: the events of each, from `trace`.
@@ -177,9 +155,10 @@ class CompiledStep:
 
         Raises:
             ValueError: no task of a stage is among the events.
+            ScheduleError: the unit is none.
         """
         if isinstance(self.executable, PlannedProgram) and not steps:
-            return self.plan.costs()
+            return self.plan.costs(unit)
         return measured_costs(self.executable.program, *steps, unit=unit)
 
     def _leaves(self, args: Any, kwargs: Any) -> list[Any]:
@@ -221,3 +200,11 @@ class CompiledStep:
         spec = self._places.place(value.spec, meshes[:1] or (0,)).sharding.spec
         memory, blocks = value.spec.memory or None, meshes if value.stacked else ()
         return MpmdSharding(mesh, frozenset(meshes), spec, memory, blocks)
+
+
+def _memory(made: tuple[ProgramModule, CompiledStep]) -> tuple[Sequence[int], Sequence[int | None]]:
+    """What a compiled program needs of each mesh, without temporaries and with them."""
+    program, step = made
+    if isinstance(step.executable, PlannedProgram):  # it knows of padding and code, too
+        return program.peak_bytes, step.plan.peak_bytes
+    return program.peak_bytes, [each and each.peak_memory_in_bytes for each in step.memory_analysis()]

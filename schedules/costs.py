@@ -117,6 +117,17 @@ class Costs:
         if not isinstance(cast("object", self.contention), bool):
             raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
 
+    def in_unit(self, unit: str) -> Costs:
+        """The same costs in another unit of time.
+
+        Raises:
+            ScheduleError: the unit is none.
+        """
+        factor = UNITS[self.unit] / UNITS[replace(self, unit=unit).unit]
+        times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, "hop", "kinds")}
+        rates = {name: _scaled(getattr(self, name), 1 / factor) for name in ("bandwidth", "copy_bandwidth")}
+        return replace(self, **times, **rates, unit=unit)
+
     def time(self, task: Task, mesh: int, schedule: Schedule) -> float:
         """How long a task takes on a mesh, alone.
 
@@ -312,9 +323,19 @@ class Costs:
             if name not in known:
                 raise ScheduleError(f"{path}: no cost is named {name!r}: there are {', '.join(known)}")
         try:
-            return cls(**cast("dict[str, Any]", {name: _infinite(value) for name, value in values.items()}))
+            return cls.of_table(values)
         except ScheduleError as error:
             raise ScheduleError(f"{path}: {error}") from None
+
+    @classmethod
+    def of_table(cls, values: Mapping[str, object]) -> Costs:
+        """The costs of a table, as `table` makes it. Raises ScheduleError: a number does not belong there."""
+        return cls(**cast("dict[str, Any]", {name: _infinite(value) for name, value in values.items()}))
+
+    def table(self) -> dict[str, object]:
+        """The attributes as JSON has them, without those that have their default; infinity is "inf"."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: _finite(value) for name, value in values.items() if value != getattr(_DEFAULT, name)}
 
     def save(self, path: str | Path) -> None:
         """Write what `load` reads, exactly, whole or not at all; what has its default is left out.
@@ -322,8 +343,7 @@ class Costs:
         Raises:
             OSError: it cannot be written.
         """
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values = {name: _finite(value) for name, value in values.items() if value != getattr(_DEFAULT, name)}
+        values = self.table()
         if Path(path).suffix == ".json":
             text = json.dumps(values, indent=2)
         else:
@@ -354,10 +374,21 @@ def _for_each_stage(value: PerStage, what: str, schedule: Schedule) -> list[floa
     return numbers
 
 
+def _scaled(value: object, factor: float) -> Any:
+    """All numbers of a cost, times `factor`."""
+    if isinstance(value, tuple):
+        return tuple(_scaled(each, factor) for each in cast("tuple[object, ...]", value))
+    if isinstance(value, Mapping):
+        return {name: _scaled(each, factor) for name, each in cast("Mapping[str, object]", value).items()}
+    return factor * cast("float", value)
+
+
 def _finite(value: object) -> object:
     """Without infinity, which JSON does not have."""
     if isinstance(value, tuple):
         return [_finite(each) for each in cast("tuple[object, ...]", value)]
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in cast("Mapping[str, object]", value).items()}
     return "inf" if value == math.inf else value
 
 

@@ -19,25 +19,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 import jax
-import numpy as np
 from jaxlib.mlir import ir
 
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context, own_copy
+from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.tensors import DTYPES
-from jaxpp.memory_limit import Compiled, limit_text
+from jaxpp.memory_limit import compile_within, limit_text
 from jaxpp.planning import Plan, PlanError, Target
 from jaxpp.planning.backend import plan_program
-from jaxpp.program import rewritten
+from jaxpp.program import ProgramModule, rewritten
+from jaxpp.step import LoweredStep
 from jaxpp.tools import source, streams
 
 OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
-
-_MOST_COMPILES = 4
-"""How often a module is compiled to find what leaves room for the temporaries of its tasks."""
 
 _SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
 _AXIS = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<size>[1-9]\d*)")
@@ -70,7 +70,8 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
             print(f"\nschedules under these costs, in ms:\n{ranked}", file=stdout)
     except (streams.InputError, PlanError, PassError, ModuleNotFoundError, schedules.ScheduleError) as error:
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
-        print(f"{error}{notes}" if isinstance(error, streams.InputError) else f"error: {error}{notes}", file=stderr)
+        complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
+        print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=stderr)
         return BAD_INPUT
     except BrokenPipeError:
         raise  # of stdout: `cli` ends in silence
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--shapes", nargs="+", type=_shape, metavar="SHAPE", help="for a training step: its arguments, as f32[8,128]"
     )
-    parser.add_argument("--schedule", metavar="NAME|FILE", help="for a loop that names none, such as 1f1b")
+    parser.add_argument("--schedule", metavar="NAME|FILE", help="for a --shapes step or a module whose loop names none")
     parser.add_argument("--memory-limit", type=_bytes, metavar="BYTES", help="of each device, as 95GB or 90GiB")
     parser.add_argument("--rank", action="store_true", help="rank the schedules of the library under the costs, too")
     parser.add_argument("-o", "--output", metavar="FILE", help="save the plan there, as JSON")
@@ -118,10 +119,9 @@ def _axes(text: str) -> dict[str, int]:
 def _shape(text: str) -> jax.ShapeDtypeStruct:
     found = _SHAPE.fullmatch(text)
     element = found["element"] if found else ""
-    # MLIR's names of types; those of people who write s32 or int32 for its i32 are taken, too.
-    dtype = DTYPES.get(re.sub(r"^s(?=\d)", "i", element))
-    with contextlib.suppress(TypeError):
-        dtype = dtype or (np.dtype(element) if element else None)
+    # MLIR's names of types; those of people who write s32 or int32 for its i32, u8 for ui8 are taken, too.
+    dtype = DTYPES.get(re.sub(r"^u(?=\d)", "ui", re.sub(r"^s(?=\d)", "i", element)))
+    dtype = dtype or {each.name: each for each in DTYPES.values()}.get(element)
     if found is None or dtype is None:
         raise argparse.ArgumentTypeError(f"expected a type with a shape, as f32[8,128]; found '{text}'")
     return jax.ShapeDtypeStruct(tuple(int(size) for size in found["sizes"].split(",") if size.strip()), dtype)
@@ -137,33 +137,55 @@ def _bytes(text: str) -> int:
 
 def _plan(options: argparse.Namespace) -> Plan:
     if options.source.endswith(".json"):
+        _refuse(
+            options, "a saved plan", "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", "memory_limit"
+        )
         return Plan.load(options.source)
     if options.target is None:
         raise PlanError("give a --target, such as v5p:4x4x4, h200 or cpu")
     counts = {name: getattr(options, name) for name in ("nodes", "gpus", "devices")}
     target = jaxpp.target(options.target, **{name: count for name, count in counts.items() if count is not None})
-    if re.fullmatch(r"[\w.]+:\w+", options.source) and not os.path.exists(options.source):
+    if re.fullmatch(r"[\w.]*:\w+", options.source) and not os.path.exists(options.source):
         return _of_function(options, target)
     return _of_module(options, target)
+
+
+def _refuse(options: argparse.Namespace, what: str, *names: str) -> None:
+    """Raise PlanError where one of these options is given, which say nothing of such a SOURCE."""
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) is not None]
+    if given:
+        raise PlanError(f"{options.source} is {what}, which takes no {', '.join(given)}")
+
+
+def _refuse_schedule(lowered: ir.Module) -> None:
+    """Raise PlanError where a --schedule would be ignored: the loop has one."""
+    module = own_copy(lowered)
+    run_passes(module, (InlineCalls(),))
+    if microbatches_without_schedule(module) is None:
+        raise PlanError("--schedule is for a loop that names none: that of this step names its own")
 
 
 def _of_function(options: argparse.Namespace, target: Target) -> Plan:
     """The plan of a function, or of what it makes for a mesh."""
     module, _, name = options.source.partition(":")
+    if "" in module.split("."):
+        raise PlanError(f"{options.source}: {module!r} is no name of a module, expected package.module:function")
     function = getattr(importlib.import_module(module), name, None)
     if not callable(function):
         raise PlanError(f"{options.source}: the module has no function {name!r}")
     axes = options.mesh or {"mpmd": len(target.devices)}
     mesh = target.mesh(tuple(axes.values()), tuple(axes))
-    limit = options.memory_limit
     if options.shapes:
         _check_takes(options.source, function, options.shapes, f"{len(options.shapes)} --shapes")
-        step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=options.schedule, memory_limit=limit)
-        return step.lower(*options.shapes).compile().plan
-    if options.schedule or limit:
-        raise PlanError(
-            "--schedule and --memory-limit are for a step with --shapes, or a module; give them in the function"
-        )
+
+        def lowered(schedule: str | None) -> LoweredStep:
+            step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=schedule, memory_limit=options.memory_limit)
+            return step.lower(*options.shapes)
+
+        if options.schedule:
+            _refuse_schedule(source.parse(lowered(None).as_text().encode(), name, make_context(), whole=True))
+        return lowered(options.schedule).compile().plan
+    _refuse(options, "a function that makes its step itself", "schedule", "memory_limit")
     _check_takes(options.source, function, [mesh], "a mesh alone; give a training step its --shapes")
     made: Any = function(mesh)
     if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):
@@ -183,29 +205,28 @@ def _check_takes(name: str, function: Callable[..., Any], given: Sequence[Any], 
 def _of_module(options: argparse.Namespace, target: Target) -> Plan:
     """The plan of a lowered module in a file."""
     path = options.source
+    _refuse(options, "a module", "shapes")
+    if options.mesh and len(options.mesh) > 1:
+        raise PlanError(
+            f"{path} is a module, whose meshes have their shapes: give --mesh mpmd={options.mesh['mpmd']} alone"
+        )
     context = make_context()
     data = streams.read(path, sys.stdin, "a lowered module")
     lowered = source.parse(data, path, context, whole=True)
+    if options.schedule:
+        _refuse_schedule(lowered)
     size = at.integer(lowered.operation, at.PARTITIONS) or 1
-    most = len(target.devices) // size
-    schedule, count = options.schedule or "", (options.mesh or {}).get("mpmd", max(most, 1))
-    name = (
-        ir.StringAttr(lowered.operation.attributes["sym_name"]).value
-        if "sym_name" in lowered.operation.attributes
-        else path
-    )
+    count = (options.mesh or {}).get("mpmd", max(len(target.devices) // size, 1))
+    has_name = "sym_name" in lowered.operation.attributes
+    name = ir.StringAttr(lowered.operation.attributes["sym_name"]).value if has_name else path
 
-    given = limits = limit_text(options.memory_limit, count)
-    tries = 1
-    while True:
-        program = rewritten(own_copy(lowered), schedule, count, {"memory_limit": given})
-        plan = plan_program(program, target, name.removeprefix("jit_")).plan
-        memory = Compiled(limits or str(sys.maxsize), program.peak_bytes, plan.peak_bytes)
-        if memory.fits:
-            return plan
-        if tries == _MOST_COMPILES:
-            raise memory.refusal()
-        given, tries = memory.with_room, tries + 1
+    def make(limits: str) -> tuple[ProgramModule, Plan]:
+        program = rewritten(own_copy(lowered), options.schedule or "", count, {"memory_limit": limits})
+        return program, plan_program(program, target, name.removeprefix("jit_")).plan
+
+    return compile_within(
+        limit_text(options.memory_limit, count), make, lambda made: (made[0].peak_bytes, made[1].peak_bytes)
+    )[1]
 
 
 def cli() -> None:

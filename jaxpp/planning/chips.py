@@ -50,7 +50,8 @@ class Chip:
         host: the way to the memory of the host.
         inside: to another device of the same host: one link of a TPU, all of NVLink of a GPU.
         between: to a device of another host.
-        efficiency: used where the compiler has no times, for all but the links not measured but assumed.
+        efficiency: assumed, not measured. That of products and of memory is used where the compiler has no times, that
+            of links always.
         sources: where the numbers come from.
         xla: how XLA describes such a GPU, in the fields of its `GpuTargetConfigProto`.
     """

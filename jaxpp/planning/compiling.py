@@ -32,14 +32,16 @@ CACHE = "JAXPP_PLAN_CACHE"
 AT_ONCE = 2
 """How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
 
-_FORMAT = 1
+_FORMAT = 2
 """Of what is kept on disk; counts its changes."""
 
 _COLLECTIVE = re.compile(
-    r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(-start)?"
+    r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?"
     r"\((?P<rest>.*)"
 )
 _SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
+_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
+_PART = re.compile(r"\([^()]*\)|[a-z]\w*\[[\d,]*\]")
 _GROUPS = re.compile(
     r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}|\[\d+,(?P<size>\d+)\]"
     r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
@@ -163,17 +165,21 @@ def _key(bytecode: bytes, devices: Sequence[Any], target: Target, options: Mappi
         str(_FORMAT),
         text,
         target.name,
-        repr([device.id for device in devices]),
-        repr(sorted((key, repr(value)) for key, value in options.items())),
-        os.environ.get("XLA_FLAGS", "") if target.chip.platform != "tpu" else os.environ.get("LIBTPU_INIT_ARGS", ""),
+        _compat.compile_options(devices, options).SerializeAsString().hex(),  # what is set in jax.config, too
+        os.environ.get("XLA_FLAGS", ""),
+        os.environ.get("LIBTPU_INIT_ARGS", ""),
         compilers(target),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def compilers(target: Target) -> str:
-    """The versions of the packages that compile: `jax 0.10.2, libtpu 0.0.52`."""
-    packages = {"tpu": ["jaxlib", "libtpu"], "cuda": ["jaxlib", "jax-cuda13-pjrt"], "cpu": ["jaxlib"]}
+    """The versions of the packages that compile: `jaxlib 0.10.2, libtpu 0.0.52`."""
+    packages = {
+        "tpu": ["jaxlib", "libtpu"],
+        "cuda": ["jaxlib", "jax-cuda12-pjrt", "jax-cuda13-pjrt"],
+        "cpu": ["jaxlib"],
+    }
     found: list[str] = []
     for name in packages[target.chip.platform]:
         with contextlib.suppress(PackageNotFoundError):
@@ -228,17 +234,26 @@ def collective_bytes(text: str) -> float:
     """The bytes that a device sends, in rings, in the collectives of an optimized module: HLO text, each line once."""
     total = 0.0
     for found in _COLLECTIVE.finditer(text):
-        sizes = [_shape_bytes(shape) for shape in _SHAPE.finditer(found["type"])]
+        size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
         devices = _group_size(found["rest"])
         moved = {
-            "all-reduce": 2 * sum(sizes) * (devices - 1) / devices,
-            "all-gather": max(sizes, default=0) * (devices - 1) / devices,
-            "reduce-scatter": min(sizes, default=0) * (devices - 1),
-            "all-to-all": sum(sizes) * (devices - 1) / devices,
-            "collective-permute": max(sizes, default=0),
+            "all-reduce": 2 * (devices - 1) / devices,
+            "all-gather": (devices - 1) / devices,
+            "reduce-scatter": devices - 1,
+            "all-to-all": (devices - 1) / devices,
+            "collective-permute": 1,
         }
-        total += moved[found["kind"]]
+        total += moved[found["kind"]] * size
     return total
+
+
+def _results(collective: re.Match[str]) -> str:
+    """The types of a collective's results; but for all-reduces, one that starts has (operands, results, context...)."""
+    types = _LAYOUT.sub("", collective["type"])
+    if not collective["start"] or collective["kind"] == "all-reduce":
+        return types
+    parts = _PART.findall(types[1:-1])
+    return parts[1] if len(parts) > 1 else types
 
 
 def _group_size(attributes: str) -> int:

@@ -1,14 +1,12 @@
 """Makes the plan of a compiled program."""
 
 import dataclasses
-import json
 import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jaxpp import schedules
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.compiling import Compiled, compilers
@@ -169,9 +167,7 @@ def _cost_table(program: Program, events: Sequence[Event], network: Network) -> 
         ],
         copy_bandwidth=network.target.chip.host.bandwidth * max(program.partitions) / 1e3,
     )
-    default = schedules.Costs()
-    values = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
-    return json.loads(json.dumps({name: value for name, value in values.items() if value != getattr(default, name)}))
+    return made.table()
 
 
 def _spread(program: Program) -> float:

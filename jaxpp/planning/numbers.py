@@ -127,9 +127,16 @@ class Numbers:
     hops: tuple[HopPlan, ...]
     cost_table: Mapping[str, Any]
 
-    def costs(self) -> schedules.Costs:
-        """What tasks and hops cost, for `jaxpp.schedules.simulate`, `search` and `tune`; in milliseconds."""
-        return schedules.Costs(**self.cost_table)
+    def costs(self, unit: str = "ms") -> schedules.Costs:
+        """What tasks and hops cost, for `jaxpp.schedules.simulate`, `search` and `tune`.
+
+        Args:
+            unit: of time: "s", "ms" or "us".
+
+        Raises:
+            ScheduleError: the unit is none.
+        """
+        return schedules.Costs.of_table(self.cost_table).in_unit(unit)
 
     @property
     def facts(self) -> Chip:

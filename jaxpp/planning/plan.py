@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxpp._system import write_file
+from jaxpp.planning.chips import CHIPS
 from jaxpp.planning.numbers import HopPlan, MeshPlan, Numbers, ProgramPlan
 from jaxpp.planning.show import as_page, as_text
 from jaxpp.planning.target import PlanError
@@ -32,7 +33,8 @@ class Plan(Numbers):
         Raises:
             OSError: it can't be written.
         """
-        write_file(str(path), f"{json.dumps({'jaxpp plan': 1} | dataclasses.asdict(self), indent=1)}\n".encode())
+        text = json.dumps({"jaxpp plan": 1} | dataclasses.asdict(self), indent=1, allow_nan=False)
+        write_file(str(path), f"{text}\n".encode())
 
     @classmethod
     def load(cls, path: str | Path) -> "Plan":
@@ -51,6 +53,8 @@ class Plan(Numbers):
                 name: tuple(_read(kind, each) for each in found.pop(name)) for name, kind in parts.items()
             }
             made = cls(**found, **read)
+            if made.chip not in CHIPS:
+                raise ValueError(f"no chip {made.chip!r} is known; there are {', '.join(CHIPS)}")
             made.costs()
             return made
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
 """`target`: devices that are not here, but whose compilers are."""
 
 import glob
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -51,9 +52,16 @@ class Target:
         """A mesh over the first of these devices, as many as it takes; `options` are those of a `jax.sharding.Mesh`.
 
         Raises:
-            PlanError: the target has fewer devices.
+            PlanError: the target has fewer devices, or the sizes are none.
         """
-        count = int(np.prod(axis_shapes))
+        for size in axis_shapes:
+            if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+                raise PlanError(
+                    f"mesh: an axis of {tuple(axis_shapes)} has size {size!r}, expected positive whole numbers"
+                )
+        if len(axis_shapes) != len(axis_names):
+            raise PlanError(f"mesh: {len(axis_shapes)} sizes for {len(axis_names)} axes, expected one for each")
+        count = math.prod(axis_shapes)
         if count > len(self.devices):
             raise PlanError(
                 f"{self.name} has {len(self.devices)} devices, a mesh of {tuple(axis_shapes)} takes {count}"
@@ -62,7 +70,7 @@ class Target:
         return MpmdMesh(Mesh(devices, tuple(axis_names), **options), mpmd_axis_name)
 
 
-def target(name: str, *, nodes: int = 1, gpus: int | None = None, devices: int | None = None) -> Target:
+def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devices: int | None = None) -> Target:
     """Devices that are not here, for a mesh whose steps are compiled and planned, and not run.
 
         jaxpp.target("v5p:4x4x4")                   a slice of TPUs; needs the extra `tpu-plan`
@@ -71,7 +79,7 @@ def target(name: str, *, nodes: int = 1, gpus: int | None = None, devices: int |
 
     Args:
         name: a chip of `jaxpp.planning.CHIPS`; of a TPU with its topology.
-        nodes: how many hosts there are, of GPUs and of CPUs.
+        nodes: how many hosts with GPUs; 1 unless given.
         gpus: of each host; 8 unless given.
         devices: CPU devices in all; 8 unless given.
 
@@ -88,12 +96,10 @@ def target(name: str, *, nodes: int = 1, gpus: int | None = None, devices: int |
     for what, count in (("nodes", nodes), ("gpus", gpus), ("devices", devices)):
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise PlanError(f"target: {what} is {count!r}, expected a positive whole number")
-    wrong = {"tpu": (gpus, devices), "cuda": (devices,), "cpu": (gpus,)}[chip.platform]
-    if any(each is not None for each in wrong) or (chip.platform == "tpu" and nodes != 1):
+    wrong = {"tpu": (nodes, gpus, devices), "cuda": (devices,), "cpu": (nodes, gpus)}[chip.platform]
+    if any(each is not None for each in wrong) or bool(topology) != (chip.platform == "tpu"):
         raise PlanError(f"target: {_usage(chip)}")
-    if bool(topology) != (chip.platform == "tpu"):
-        raise PlanError(f"target: {_usage(chip)}")
-    return _target(chip, topology, nodes, gpus or 8, devices or 8)
+    return _target(chip, topology, nodes or 1, gpus or 8, devices or 8)
 
 
 def _usage(chip: Chip) -> str:
@@ -147,8 +153,7 @@ def _tpus(chip: Chip, topology: str) -> Sequence[Any]:
     try:
         return topologies.get_topology_desc(f"{chip.name}:{topology}", platform="tpu").devices
     except jax.errors.JaxRuntimeError as error:
-        reason = str(error).partition(": ")[2].splitlines()[0]
-        raise PlanError(f"target: there is no {chip.name}:{topology}: {reason}") from None
+        raise PlanError(f"target: there is no {chip.name}:{topology}: {_first_line(error)}") from None
     except RuntimeError as error:  # JAX's own, where libtpu is missing
         raise _missing(chip, "libtpu", "tpu-plan") from error
 
@@ -161,7 +166,12 @@ def _gpus(chip: Chip, nodes: int, gpus: int) -> Sequence[Any]:
     except NotImplementedError as error:
         raise _missing(chip, "the CUDA plugin of JAX", "gpu-plan") from error
     except jax.errors.JaxRuntimeError as error:
-        raise PlanError(f"target: {chip.name}: {str(error).splitlines()[0]}") from None
+        raise PlanError(f"target: {chip.name}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    """What XLA says, without the name of the error's kind."""
+    return (re.sub(r"^[A-Z_]+: ", "", str(error)).splitlines() or ["no reason given"])[0]
 
 
 def _missing(chip: Chip, what: str, extra: str) -> ModuleNotFoundError:

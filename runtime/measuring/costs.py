@@ -12,7 +12,8 @@ from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
 
 _NOTHING = 1e-9
-"""Seconds of a task that the program lacks, such as the backward of a stage without weights: costs must be positive."""
+"""Seconds of a task that the program lacks, such as the backward of a stage without weights, or that takes none by a
+prediction, such as one that XLA does not compile: costs must be positive."""
 
 _BACKWARD = ("backward", "input_grad", "weight_grad")
 
@@ -140,7 +141,9 @@ def _other_kinds(
     """The times of the kinds that are no forward and no backward: a recompute, a copy, a function of the user's."""
     own = {each.kind for each in program.functions.values() if each.is_operation}
     kinds = sorted(({kind for kind, _ in times} & {*FORMS, *own}) - {"forward", *_BACKWARD})
-    return {kind: [_rounded(scale * times.get((kind, stage), _NOTHING)) for stage in range(stages)] for kind in kinds}
+    return {
+        kind: [_rounded(scale * (times.get((kind, stage)) or _NOTHING)) for stage in range(stages)] for kind in kinds
+    }
 
 
 def _hop(steps: Iterable[Sequence[Event]]) -> float:

@@ -57,7 +57,8 @@ def placements(meshes: int, placement: str | Placement, chunks: int | None, cost
     ]
     if not found:
         has = f"has the {costs.stages} stages of the costs, or a divisor of them"
-        raise ScheduleError(f"no {placement} placement on {meshes} meshes {has}")
+        kind = "" if placement == "any" else f"{placement} "
+        raise ScheduleError(f"no {kind}placement on {meshes} meshes {has}")
     if placement == "any" and costs.stages and costs.stages > meshes:
         found.append(_even(found[-1], costs.merged(found[-1].stages)))
     return list(dict.fromkeys(found))

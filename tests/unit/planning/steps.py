@@ -16,16 +16,19 @@ def made(mesh: jaxpp.MpmdMesh) -> Any:
     return step, (weights(mesh.mpmd_dim), batch(4))
 
 
-def train_step(first: jax.Array, second: jax.Array, inputs: jax.Array) -> Any:
-    """A step of arrays alone, whose loop names no schedule."""
+def train_step(first: jax.Array, second: jax.Array, inputs: jax.Array, schedule: str | None = None) -> Any:
+    """A step of arrays alone, whose loop names no schedule unless one is given."""
 
     def loss(parameters: Any, x: jax.Array) -> jax.Array:
         for each in parameters:
             x = jaxpp.mark_stage_end(jnp.tanh(x @ each))
         return jnp.mean(x**2)
 
-    gradients = jaxpp.treduce(partial(jax.grad(loss), (first, second)), inputs, schedule=None, operation=jaxpp.Add)
+    gradients = jaxpp.treduce(partial(jax.grad(loss), (first, second)), inputs, schedule=schedule, operation=jaxpp.Add)
     return first - gradients[0], second - gradients[1]
+
+
+scheduled_step = partial(train_step, schedule="1f1b")
 
 
 def nothing(mesh: jaxpp.MpmdMesh) -> int:

@@ -5,6 +5,7 @@ import json
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -14,8 +15,9 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
 import jaxpp
 from jaxpp import schedules as S
+from jaxpp import step as step_module
 from jaxpp.ir.errors import ProgramError
-from jaxpp.planning import Plan, compiling
+from jaxpp.planning import CHIPS, Plan, Target, compiling
 
 MICROBATCHES = 6
 
@@ -104,10 +106,43 @@ def test_the_predicted_step(compiled: Any) -> None:
     assert ranked.best.value <= 1e3 * simulated * 1.001
 
 
+@pytest.mark.parametrize(
+    ("schedule", "operations", "kinds"),
+    [
+        (jaxpp.BPipe(4), {}, {"evict", "load"}),
+        (
+            S.insert(S.make("1f1b", meshes=4, microbatches=4), S.Operation.parse("log: forward"), 0, after="forward"),
+            {"log": lambda: None},
+            {"log"},
+        ),
+    ],
+)
+def test_tasks_that_take_no_time(schedule: Any, operations: Any, kinds: set[str]) -> None:
+    """What XLA does not compile, a move or a function of the user's, is predicted to take none."""
+    mesh = jaxpp.target("cpu", devices=4).mesh((4,), ("mpmd",))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mesh, operations=operations)
+    plan = step.lower(*shapes((weights(4), batch(4)))).compile().plan
+    assert plan.costs().kinds.keys() >= kinds
+    assert S.simulate(S.parse(plan.schedule), plan.costs()).makespan > 0
+
+
+def test_units(compiled: Any) -> None:
+    per_unit = {"s": 1.0, "ms": 1e3, "us": 1e6}
+    schedule = S.parse(compiled.plan.schedule)
+    seconds = S.simulate(schedule, compiled.plan.costs()).makespan / 1e3
+    for unit, factor in per_unit.items():
+        costs = compiled.costs(unit=unit)
+        assert costs.unit == unit
+        assert S.simulate(schedule, costs).makespan == pytest.approx(factor * seconds)
+    with pytest.raises(S.ScheduleError, match="unit must be one of s, ms, us"):
+        compiled.costs(unit="h")
+
+
 def test_saved_loaded_shown(compiled: Any, tmp_path: Path) -> None:
     plan = compiled.plan
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
+    assert not {"Infinity", "NaN"} & set((tmp_path / "plan.json").read_text(encoding="utf-8").replace(",", " ").split())
     text = str(plan)
     assert text.splitlines()[0].startswith(
         "train_step on cpu x 3: 3 stages on 3 meshes, 3 devices, 6 microbatches (jax"
@@ -132,6 +167,7 @@ def test_a_file_that_holds_no_plan(compiled: Any, tmp_path: Path) -> None:
         right | {"jaxpp plan": 2},
         right | {"more": 1},
         right | {"meshes": [{}]},
+        right | {"chip": "v9"},
         right | {"hops": 3},
     ):
         path.write_text(json.dumps(wrong), encoding="utf-8")
@@ -155,6 +191,57 @@ def test_a_memory_limit_counts_temporaries(compiled: Any) -> None:
     assert any(lowered.program().kept_less.values())
     with pytest.raises(ProgramError, match=r"mesh \d needs at least [\d,]+ bytes"):
         absent(memory_limit=1000).lower(*ARGUMENTS).compile()
+
+
+def test_a_step_that_failed_has_the_program_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not that of the stricter limit which was tried."""
+    asked: list[str] = []
+    rewrite = step_module.rewrite
+
+    def spied(lowered: Any, schedule: Any, passes: Any) -> Any:
+        asked.append(passes["memory_limit"])
+        return rewrite(lowered, schedule, passes)
+
+    monkeypatch.setattr(step_module, "rewrite", spied)
+    monkeypatch.setattr(Plan, "peak_bytes", (1 << 40, 0, 0))
+    account = max(absent().lower(*ARGUMENTS).program().peak_bytes)
+    del asked[:]
+    lowered = absent(memory_limit=(1 << 40) - 1).lower(*ARGUMENTS)
+    before = lowered.program()
+    assert account < (1 << 40) - 1
+    with pytest.raises(
+        ProgramError, match=r"mesh \d needs 1,099,511,627,776 bytes on each device, .* of them for temp"
+    ):
+        lowered.compile()
+    assert len(asked) > 1
+    assert lowered.program() is before
+
+
+def test_what_a_compilation_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = jaxpp.target("cpu", devices=2)
+    bytecode = b"module {}"
+
+    def key(**options: Any) -> str:
+        return compiling._key(bytecode, target.devices[:1], target, options)
+
+    first = key()
+    assert key() == first
+    assert key(xla_cpu_enable_fast_math=True) != first
+    with monkeypatch.context() as patch:
+        patch.setenv("XLA_FLAGS", "--xla_something")
+        assert key() != first
+    with monkeypatch.context() as patch:
+        patch.setattr(compiling, "compilers", {target: "others"}.get)
+        assert key() != first
+    made = compiling._compat.compile_options(target.devices[:1], {"xla_cpu_enable_fast_math": True})
+    monkeypatch.setattr(compiling._compat, "compile_options", Mock(return_value=made))  # as if jax.config had set it
+    assert key() != first
+
+
+def test_the_versions_of_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "version", "{:.0}1.0".format)
+    found = "jaxlib 1.0, jax-cuda12-pjrt 1.0, jax-cuda13-pjrt 1.0"
+    assert compiling.compilers(Target("h200", CHIPS["h200"], ())) == found
 
 
 def test_what_is_compiled_is_kept_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

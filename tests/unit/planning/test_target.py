@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import pytest
+from jax.experimental import topologies
 
 import jaxpp
 from jaxpp import _absent
@@ -46,6 +47,7 @@ def test_meshes_of_two_sizes() -> None:
         ("h200", {"devices": 8}, r"^target: GPUs are named with their numbers"),
         ("h200", {"nodes": 0}, r"^target: nodes is 0, expected a positive whole number$"),
         ("cpu", {"devices": "4"}, r"^target: devices is '4', expected a positive whole number$"),
+        ("cpu", {"nodes": 2, "devices": 8}, r"^target: CPUs are named with their number"),
         ("cpu", {"gpus": 4}, r"^target: CPUs are named with their number: target\('cpu', devices=8\)$"),
     ],
 )
@@ -57,6 +59,31 @@ def test_what_is_no_target(name: str, options: dict[str, Any], message: str) -> 
 def test_too_few_devices() -> None:
     with pytest.raises(jaxpp.PlanError, match=r"^cpu x 4 has 4 devices, a mesh of \(3, 2\) takes 6$"):
         jaxpp.target("cpu", devices=4).mesh((3, 2), ("mpmd", "data"))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "message"),
+    [
+        ((-2,), ("mpmd",), r"^mesh: an axis of \(-2,\) has size -2, expected positive whole numbers$"),
+        ((0,), ("mpmd",), "has size 0, expected"),
+        (("a",), ("mpmd",), "has size 'a', expected"),
+        ((2,), ("mpmd", "data"), "^mesh: 1 sizes for 2 axes, expected one for each$"),
+    ],
+)
+def test_sizes_that_are_none(sizes: Any, names: Any, message: str) -> None:
+    with pytest.raises(jaxpp.PlanError, match=message):
+        jaxpp.target("cpu", devices=4).mesh(sizes, names)
+
+
+@pytest.mark.parametrize("said", ["", "no colon", "INVALID_ARGUMENT: no such: topology"])
+def test_what_the_compiler_says_of_a_topology(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise jax.errors.JaxRuntimeError(said)
+
+    monkeypatch.setattr(topologies, "get_topology_desc", refuse)
+    reason = said.removeprefix("INVALID_ARGUMENT: ") or "no reason given"
+    with pytest.raises(jaxpp.PlanError, match=f"^target: there is no v5p:9x9x9: {reason}$"):
+        jaxpp.target("v5p:9x9x9")
 
 
 @pytest.mark.skipif(find_spec("libtpu") is not None, reason="libtpu is installed")

@@ -217,6 +217,10 @@ def test_progress_is_told() -> None:
         ({"seconds": 0}, "seconds must be a positive number, found 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
         (
+            {"costs": S.Costs(forward=[1.0, 1.0, 1.0]), "placement": "any"},
+            "no placement on 2 meshes has the 3 stages of the costs, or a divisor of them",
+        ),
+        (
             {"costs": S.Costs(forward=[1.0, 1.0, 1.0])},
             "no linear placement on 2 meshes has the 3 stages of the costs, or a divisor of them",
         ),

@@ -18,6 +18,9 @@ CPUS = ("--target", "cpu", "--devices", "2")
 STEP = ("unit.planning.steps:train_step", *CPUS, "--shapes", "f32[8,8]", "float32[8,8]", "f32[4,2,8]")
 
 
+_NO = "error: unit.planning.steps:made is {}, which takes no {}"
+
+
 def run(*argv: object) -> tuple[int, str, str]:
     stdout, stderr = io.StringIO(), io.StringIO()
     code = plan.main(list(map(str, argv)), stdout=stdout, stderr=stderr)
@@ -53,6 +56,14 @@ def test_a_training_step_with_shapes() -> None:
     assert failed.startswith("error: mesh 0 needs at least ")
 
 
+def test_a_schedule_is_for_a_loop_that_names_none() -> None:
+    step = "unit.planning.steps:scheduled_step", *STEP[1:]
+    assert output(*step).startswith("train_step on cpu x 2: 2 stages on 2 meshes")
+    assert failure(*step, "--schedule", "gpipe").endswith(
+        "error: --schedule is for a loop that names none: that of this step names its own"
+    )
+
+
 def test_a_lowered_module(tmp_path: Path) -> None:
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("mpmd",)), "mpmd")
     step, arguments = steps.made(mesh)
@@ -61,6 +72,9 @@ def test_a_lowered_module(tmp_path: Path) -> None:
     out = output(path, *CPUS)
     assert out == output("unit.planning.steps:made", *CPUS)
     assert output(path, *CPUS, "--memory-limit", "1.5MB") == out
+    assert failure(path, *CPUS, "--schedule", "gpipe") == (
+        "error: --schedule is for a loop that names none: that of this step names its own"
+    )
     limited = failure(path, *CPUS, "--memory-limit", "100")
     assert limited.startswith("error: mesh 1 needs at least ")
     few = failure(path, "--target", "cpu", "--devices", "1", "--mesh", "mpmd=2")
@@ -71,6 +85,31 @@ def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "fits", False)
     code, out, _ = run("unit.planning.steps:made", *CPUS)
     assert (code, "DOES NOT FIT" in out) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("element", "dtype"),
+    [
+        ("u8", "uint8"),
+        ("ui8", "uint8"),
+        ("s32", "int32"),
+        ("i4", "int4"),
+        ("u32", "uint32"),
+        ("float16", "float16"),
+        ("bfloat16", "bfloat16"),
+        ("bool", "bool"),
+        ("i1", "bool"),
+        ("uint8", "uint8"),
+    ],
+)
+def test_types_of_shapes(element: str, dtype: str) -> None:
+    assert plan._shape(f"{element}[2, 3]") == jax.ShapeDtypeStruct((2, 3), dtype)
+
+
+def test_a_message_says_error_once(tmp_path: Path) -> None:
+    path = tmp_path / "empty.mlir"
+    path.write_text("module @jit_f { func.func public @main() { return } }", encoding="utf-8")
+    assert failure(path, *CPUS).count("error: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -94,7 +133,20 @@ def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
         (("no.mlir", *CPUS), "no.mlir: error: cannot read: No such file or directory"),
         (("no.json",), "error: no.json: No such file or directory"),
         (("a.b:c", "--target", "v9"), "error: target: no chip 'v9' is known"),
-        (("unit.planning.steps:made", *CPUS, "--schedule", "1f1b"), "error: --schedule and --memory-limit are for"),
+        (
+            ("unit.planning.steps:made", *CPUS, "--schedule", "1f1b"),
+            _NO.format("a function that makes its step itself", "--schedule"),
+        ),
+        (
+            ("saved.json", *CPUS, "--memory-limit", "9GB"),
+            "error: saved.json is a saved plan, which takes no --target, ",
+        ),
+        (("a.mlir", *CPUS, "--shapes", "f32[8]"), "error: a.mlir is a module, which takes no --shapes"),
+        (
+            ("a.mlir", *CPUS, "--mesh", "mpmd=2,data=1"),
+            "error: a.mlir is a module, whose meshes have their shapes: give",
+        ),
+        ((".mod:build", *CPUS), "error: .mod:build: '.mod' is no name of a module, expected package.module:function"),
         (
             ("unit.planning.steps:made", *CPUS, "--mesh", "mpmd=4"),
             "error: cpu x 2 has 2 devices, a mesh of (4,) takes 4",
@@ -110,6 +162,7 @@ def test_bad_input(argv: tuple[str, ...], message: str) -> None:
     [
         (("--mesh", "model=2"), "expected axes with sizes, mpmd among them, as mpmd=8,model=8; found 'model=2'"),
         (("--shapes", "f32"), "expected a type with a shape, as f32[8,128]; found 'f32'"),
+        (("--shapes", "int[2]"), "expected a type with a shape, as f32[8,128]; found 'int[2]'"),
         (("--shapes", "f33[2]"), "expected a type with a shape, as f32[8,128]; found 'f33[2]'"),
         (("--memory-limit", "much"), "expected bytes, as 95GB or 90GiB; found 'much'"),
     ],

@@ -1,0 +1,30 @@
+"""The bytes of collectives, from the text of optimized modules."""
+
+import pytest
+
+from jaxpp.planning.compiling import collective_bytes
+
+FOUR = "replica_groups={{0,1,2,3}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"%a = f32[8]{{0}} all-reduce(f32[8]{{0}} %x), {FOUR}", 2 * 32 * 3 / 4),
+        (f"%a = (f32[8]{{0}}, f32[2]{{0}}) all-reduce(%x, %y), {FOUR}", 2 * 40 * 3 / 4),
+        (f"%a = (f32[8]{{0}}, f32[2]{{0}}) all-reduce-start(%x, %y), {FOUR}", 2 * 40 * 3 / 4),
+        (f"%a = (f32[8]{{0}}, /*index=1*/f32[4]{{0}}) all-gather(%x, %y), {FOUR}", 48 * 3 / 4),
+        (f"%a = (f32[2]{{0}}, f32[8]{{0:T(8)}}) all-gather-start(%x), {FOUR}", 32 * 3 / 4),
+        (
+            f"%a = ((f32[2]{{0}}, f32[1]{{0}}), (f32[8]{{0:T(8)S(1)}}, f32[4]{{0}})) all-gather-start(%x, %y), {FOUR}",
+            48 * 3 / 4,
+        ),
+        (f"%a = (f32[2]{{0}}, bf16[4]{{0}}) reduce-scatter(%x, %y), {FOUR}", 16 * 3),
+        (f"%a = ((f32[8]{{0}}), f32[2]{{0}}) reduce-scatter-start(%x), {FOUR}", 8 * 3),
+        ("%a = (f32[8]{0}, f32[4]{0}) collective-permute(%x, %y), source_target_pairs={{0,1},{1,0}}", 48),
+        ("%a = (f32[8]{0}, f32[8]{0}, u32[], u32[]) collective-permute-start(%x)", 32),
+        ("%a = f32[8]{0} all-gather-done(%x)", 0),
+    ],
+)
+def test_what_a_device_sends(text: str, expected: float) -> None:
+    assert collective_bytes(text) == expected
