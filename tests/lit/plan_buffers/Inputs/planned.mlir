@@ -1,13 +1,3 @@
-// RUN: jaxpp-opt %s -p plan-buffers,verify-program | filecheck %s
-
-// What was planned before the user took back the donation of the weight: it dies nowhere now, and its buffer stays.
-
-// CHECK-LABEL: func.func public @mesh_0(
-// CHECK-SAME:      %[[W:.*]]: tensor<f32> {jaxpp.argument = 0 : i64}, %[[X:.*]]: tensor<f32> {jaxpp.argument = 1 : i64})
-// CHECK:         %[[A:.*]] = call @forward_0(%[[W]], %[[X]]) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64}
-// CHECK-NEXT:    return %[[A]]
-// CHECK-LABEL: func.func private @forward_0(
-// CHECK-SAME:      %{{.*}}: tensor<f32>, %{{.*}}: tensor<f32>) -> tensor<f32>
 module attributes {jaxpp.meshes = 1 : i64} {
   func.func public @mesh_0(%w: tensor<f32> {jaxpp.argument = 0 : i64}, %x: tensor<f32> {jaxpp.argument = 1 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %1 = call @forward_0(%w, %x) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
