@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from jaxpp._compat import compile_options, jaxlib_extension
+from jaxpp._compat import compile_options, jaxlib_extension, make_context
 from jaxpp._versions import explained
 from jaxpp._xla import module_for_xla
 
@@ -41,11 +41,9 @@ def compile_only(
     bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any], host_callbacks: Sequence[Any] = ()
 ) -> Any:
     """Compile a module with `@main` for devices that are not here; returns an `Executable`, which can't run."""
-    from jax.interpreters import mlir
-
     client, device_list = devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
     options = compile_options(devices, compiler_options)
-    with mlir.make_ir_context():
+    with make_context():
         module = module_for_xla(bytecode)
         if isinstance(client, jaxlib_extension().CompileOnlyPyClient):
             return client.compile(module, device_list, options)

@@ -131,7 +131,7 @@ def compile_within(
     """
     made, refusal = make(limits), None
     for left in reversed(range(_MOST_COMPILES)):
-        compiled = Compiled(limits, *memory(made)) if limits else None
+        compiled = _Needs(limits, *memory(made)) if limits else None
         if compiled is None or compiled.fits:
             return made
         refusal = compiled.refusal()
@@ -146,7 +146,7 @@ def compile_within(
 
 
 @dataclass(frozen=True)
-class Compiled:
+class _Needs:
     """What a compiled program needs of each mesh, where it is limited.
 
     Attributes:

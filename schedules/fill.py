@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs, one
@@ -70,7 +71,7 @@ def fill(
             task = Task(name, *unit)
             left -= times[mesh][task.stage] * share(task)
             if left < 0:
-                units[mesh] = _again(unit, units[mesh])
+                units[mesh] = chain([unit], units[mesh])
                 break
             place.append(task)
     rows = map(with_tasks, schedule.cells, before)
@@ -90,11 +91,6 @@ def _units(schedule: Schedule, mesh: int) -> Iterator[tuple[int, int]]:
     """(stage, microbatch) that number the tasks of a mesh: those of its own stages, each on its first home."""
     stages = [stage for stage, homes in enumerate(schedule.placement.homes) if homes[0] == mesh]
     return ((stage, microbatch) for stage in stages for microbatch in range(schedule.microbatches))
-
-
-def _again(unit: tuple[int, int], others: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    yield unit
-    yield from others
 
 
 def _position(report: Report, bubble: Bubble) -> int:

@@ -105,7 +105,7 @@ class _Programme:
         for slot in graph.waits[head]:
             number, delay = (slot, 0.0) if slot < base else (graph.transfers[slot - base][0], self.delays[slot - base])
             yield _head(graph, number), delay
-        row = next(row for row in graph.rows if head in row)
+        row = graph.rows[graph.homes[head]]
         # What runs beside its mesh waits for what uses the same; what follows on the mesh does not wait for it.
         for used in ("", *graph.tracks.get(head, ())):
             for number in range(head - 1, row.start - 1, -1):

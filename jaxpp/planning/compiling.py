@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,7 @@ from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.target import Target
-from jaxpp.runtime.execution.compiling import FunctionStats
-from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
 from jaxpp.runtime.measuring.analysis import ADDED
 
 CACHE = "JAXPP_PLAN_CACHE"
@@ -109,26 +107,12 @@ def compile_all(
             if isinstance(each, Call) and program.functions[each.function].is_compiled:
                 first.setdefault(each.function, devices)
 
-    def compile_one(name: str) -> Compiled:
-        try:
-            return _kept(program.functions[name].bytecode, first[name], target, options, host_callbacks)
-        except Exception as error:  # of any kind: it is raised again
-            error.add_note(f"jaxpp: while compiling @{name} for {target.name}")
-            raise
-
-    # The longest compile comes first, so that no thread is left alone with it in the end.
-    names = sorted(first, key=lambda name: len(program.functions[name].bytecode), reverse=True)
-    progress = Progress(f"compiling for {target.name}", len(names))
     found: dict[str, Compiled] = {}
-    with contextlib.closing(progress), ThreadPoolExecutor(AT_ONCE, thread_name_prefix="jaxpp-plan") as pool:
-        pending = {pool.submit(compile_one, name): name for name in names}
-        try:
-            for each in as_completed(pending):
-                found[pending[each]] = each.result()
-                progress.report(len(found), set(names) - found.keys())
-        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+
+    def compile_one(name: str) -> None:
+        found[name] = _kept(program.functions[name].bytecode, first[name], target, options, host_callbacks)
+
+    compile_each(program, dict.fromkeys(first, target.name), compile_one, f"compiling for {target.name}", AT_ONCE)
     return found
 
 

@@ -67,37 +67,15 @@ def compile_program(
     options = compiler_options or {}
     executables: Executables = {}
     failures: dict[str, Exception] = {}
-    running: set[str] = set()
 
     def compile_one(name: str) -> None:
-        running.add(name)
-        try:
-            meshes = meshes_of[name]
-            made, failure = _compile_function(program, name, meshes, submeshes, options, host_callbacks)
-        except Exception as error:  # of any kind: it is raised again
-            error.add_note(f"jaxpp: while compiling @{name} for mesh {meshes_of[name][0]}")
-            raise
-        finally:
-            running.remove(name)
+        made, failure = _compile_function(program, name, meshes_of[name], submeshes, options, host_callbacks)
         executables.update(made)
         if failure is not None:
             failures[name] = failure
 
-    workers = max(1, min(len(meshes_of), os.cpu_count() or 1))
-    # The longest compile comes first, so that no thread is left alone with it in the end.
-    names = sorted(meshes_of, key=lambda name: len(program.functions[name].bytecode), reverse=True)
-    progress = Progress("compiling stage programs", len(names))
-    with contextlib.closing(progress), ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
-        pending = {pool.submit(compile_one, name) for name in names}
-        try:
-            while pending:
-                done, pending = wait(pending, progress.wait(), FIRST_COMPLETED)
-                for each in done:
-                    each.result()
-                progress.report(len(names) - len(pending), running.copy())
-        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    wanted = {name: f"mesh {meshes[0]}" for name, meshes in meshes_of.items()}
+    compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
     if failures:
         name, failure = min(failures.items())
         more = f" and {len(failures) - 1} more" if len(failures) > 1 else ""
@@ -107,6 +85,46 @@ def compile_program(
             stacklevel=2,
         )
     return executables
+
+
+def compile_each(
+    program: Program, wanted: Mapping[str, str], compile_one: Callable[[str], None], what: str, at_once: int
+) -> None:
+    """Compile functions in parallel threads; what takes long shows its progress on stderr.
+
+    wanted: what each is compiled for, by the name of the function.
+    compile_one: compiles the function of a name.
+    what: what is done: "compiling stage programs".
+    at_once: how many at most are compiled at once.
+    Raises what `compile_one` raises, with the function's name as a note.
+    """
+    running: set[str] = set()
+
+    def run(name: str) -> None:
+        running.add(name)
+        try:
+            compile_one(name)
+        except Exception as error:  # of any kind: it is raised again
+            error.add_note(f"jaxpp: while compiling @{name} for {wanted[name]}")
+            raise
+        finally:
+            running.remove(name)
+
+    # The longest compile comes first, so that no thread is left alone with it in the end.
+    names = sorted(wanted, key=lambda name: len(program.functions[name].bytecode), reverse=True)
+    progress = Progress(what, len(names))
+    workers = max(1, min(len(names), at_once))
+    with contextlib.closing(progress), ThreadPoolExecutor(workers, thread_name_prefix="jaxpp-compile") as pool:
+        pending = {pool.submit(run, name) for name in names}
+        try:
+            while pending:
+                done, pending = wait(pending, progress.wait(), FIRST_COMPLETED)
+                for each in done:
+                    each.result()
+                progress.report(len(names) - len(pending), running.copy())
+        except BaseException:  # Ctrl-C too: what has not begun to compile must not begin
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def _compile_function(

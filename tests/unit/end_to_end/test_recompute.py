@@ -10,10 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import (
+    assert_same,
+    batch,
+    check,
+    feed_state,
+    loss_with_callback,
+    make_mesh,
+    sgd_step,
+    weights,
+)
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -126,13 +134,7 @@ def test_what_has_effects_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
         calls.append(1)
         return np.asarray(x) * 2
 
-    def loss(params: Any, microbatch: Any) -> jax.Array:
-        x = microbatch["x"]
-        for w in params:
-            looked = io_callback(look_up, jax.ShapeDtypeStruct(x.shape, x.dtype), jax.lax.stop_gradient(x))
-            x = jaxpp.mark_stage_end(jnp.tanh(x @ w) * jnp.sin(looked))
-        return jnp.mean((x - microbatch["y"]) ** 2)
-
+    loss = partial(loss_with_callback, look_up)
     step = partial(sgd_step, schedule=schedules.make("1f1b", meshes=2, microbatches=4), loss=loss)
     with pytest.raises(PassError, match=r"stage 0 can't be made again: .*\n.*keep more than the stage's inputs"):
         jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), recompute="inputs").lower(weights(2), batch(4)).program()
