@@ -11,22 +11,26 @@ def lower_bound(problem: Problem) -> float:
     """The largest of some bounds on the objective; no schedule within the memory limits is better.
 
     - a microbatch goes through the whole pipeline; the makespan also has the ways to a mesh before and after its work;
-    - a mesh runs all its tasks;
-    - an activation lives at least as long as the shortest way from its forward to its backward, and at no time do
-      activations fill more than the memory of their mesh.
+    - a mesh runs all its tasks, and idles while its memory leaves it nothing to do (`_idle`);
+    - an activation lives at least as long as the shortest way from its forward to its release, and at no time do
+      activations fill more than the memory of their mesh, in all (`_filled`) or of one stage (`_last_forward`).
     """
     makespan = problem.objective == "makespan"
     tails = problem.tails.max(1)
     ends = [head + time for head, time in zip(problem.heads, problem.times, strict=True)]
     bounds = [max(ends)] if makespan else []
     for mesh, types in enumerate(problem.types_of):
+        forwards = [each for each in types if each < problem.stages]
         before = min(problem.heads[each] for each in types)
         after = float(min(tails[each] for each in types))
         filled = _filled(problem, mesh)
+        busy = problem.loads[mesh] + _idle(problem, mesh)
         if makespan:
-            bounds += [before + problem.loads[mesh] + after, before + filled]
+            lasts = [problem.heads[each] + _last_forward(problem, each) + float(tails[each]) for each in forwards]
+            bounds += [before + busy + after, before + filled, *lasts]
         else:
-            bounds += [problem.loads[mesh], filled, max(ends[each] for each in types) - before]
+            lasts = [_last_forward(problem, each) + float(problem.tails[each, mesh]) for each in forwards]
+            bounds += [busy, filled, max(ends[each] for each in types) - before, *lasts]
     return max(bounds)
 
 
@@ -41,7 +45,62 @@ def _filled(problem: Problem, mesh: int) -> float:
     for each in problem.types_of[mesh]:
         if each >= problem.stages:
             # What a backward gives back was there from the start of the forward to its own end.
-            forward = each % problem.stages
-            life = problem.heads[each] + problem.times[each] - problem.heads[forward]
-            area -= problem.memory[each] * life
+            area -= problem.memory[each] * _life(problem, each)
     return problem.microbatches * area / problem.limits[mesh] if problem.limits[mesh] else 0.0
+
+
+def _life(problem: Problem, backward: int) -> float:
+    """The least time from the start of a forward to the end of this (input or weight) gradient of it."""
+    return problem.heads[backward] + problem.times[backward] - problem.heads[backward % problem.stages]
+
+
+def _last_forward(problem: Problem, stage: int) -> float:
+    """The least time from the start of a stage's first forward to the end of its last one.
+
+    Of activations of which k fit, that of microbatch j + k has to wait for the release of that of microbatch j.
+    """
+    size, time = problem.memory[stage], problem.times[stage]
+    rounds, rest = 0, problem.microbatches - 1
+    releases = [each for each in range(stage + problem.stages, problem.types, problem.stages) if problem.memory[each]]
+    fit = _fitting(problem, problem.mesh_of[stage], size)
+    if releases and 0 < fit < math.inf:
+        rounds, rest = divmod(rest, int(fit))
+    # An activation that goes in parts makes room for a whole one when the first part has gone, at the earliest.
+    return rounds * _life(problem, releases[0]) + (rest + 1) * time if rounds else (rest + 1) * time
+
+
+def _idle(problem: Problem, mesh: int) -> float:
+    """The least time for which a mesh idles, between its first task and its last.
+
+    Until its first backward it only runs the forwards that fit the memory, and after its last forward only what is
+    left of the activations that it keeps. Unless all forwards fit at once, that is before and this is after.
+    """
+    stages, heads = problem.stages, problem.heads
+    forwards = [each for each in problem.types_of[mesh] if each < stages]
+    every = problem.microbatches * len(forwards)
+    fit = min(every, _fitting(problem, mesh, min(problem.memory[each] for each in forwards)))
+    way = min(heads[each + stages] for each in forwards) - min(heads[each] for each in forwards)
+    start = way - fit * max(problem.times[each] for each in forwards)
+    end = min(float(problem.tails[each, mesh]) for each in forwards) - _left(problem, mesh, forwards, fit)
+    start, end = max(0.0, start), max(0.0, end)
+    return start + end if fit < every else max(start, end)
+
+
+def _fitting(problem: Problem, mesh: int, size: float) -> float:
+    """How many things of a size fit the memory of a mesh at once."""
+    return problem.rooms[mesh] // size if size > 0 else math.inf
+
+
+def _left(problem: Problem, mesh: int, forwards: list[int], fit: float) -> float:
+    """The most work that the activations that fit the memory of a mesh leave it."""
+    stages, times, memory = problem.stages, problem.times, problem.memory
+    most = 0.0
+    for each in forwards:
+        backwards = range(each + stages, problem.types, stages)
+        work = math.fsum(times[backward] for backward in backwards)
+        # What waits for its weight gradient alone may be smaller, so that more of it fits.
+        last, kept = times[backwards[-1]], -memory[backwards[-1]]
+        most = max(most, fit * work)
+        if len(backwards) > 1 and last and kept < memory[each]:
+            most = max(most, problem.rooms[mesh] * max(work / memory[each], last / kept) if kept > 0 else math.inf)
+    return most

@@ -27,6 +27,7 @@ from jaxpp.schedules.problem import (
 )
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.candidates import placements, published
@@ -52,6 +53,9 @@ _NARROW: Final = 8
 
 _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
+
+_PROOF: Final = 0.2
+"""The share of everything that may be spent on better bounds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,9 +103,9 @@ def search(
     """Look for the best schedule within a memory limit.
 
     It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. Until its time is
-    up or the lower bound is reached, it then builds schedules by beam searches (`jaxpp.schedules.search.beam`),
-    directly or for few microbatches to repeat, and by hill climbing over what a mesh prefers
-    (`jaxpp.schedules.search.climb`).
+    up or the lower bound (`jaxpp.schedules.search.bounds`, `jaxpp.schedules.search.alone`) is reached, it then builds
+    schedules by beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat, and by hill
+    climbing over what a mesh prefers (`jaxpp.schedules.search.climb`).
 
     Args:
         meshes: number of meshes, at least 1.
@@ -227,6 +231,8 @@ class _Search:
         with collector_paused():
             for each in self.tries:
                 self.begin(each)
+            for each in self.tries:
+                self.prove(each)
             for number, taste in enumerate(self.tastes()):
                 rest = [each for each in self.tries if each.beats(self.best.value)]
                 # Whenever all fixed tastes have been tried, the worse half of the placements is dropped.
@@ -260,6 +266,17 @@ class _Search:
             self.effort.spend(each.tasks * _PUBLISHED)
             if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:
                 return
+
+    def prove(self, each: _Try) -> None:
+        """Raise the bound of a try by what each of its meshes can do alone."""
+        problem = each.problem
+        left = self.effort.seconds * _PROOF / len(self.tries)
+        for mesh in reversed(range(problem.meshes)):
+            if each.beats(self.best.value):
+                part = Effort(left / (mesh + 1))
+                each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
+                left -= part.spent
+                self.effort.spent += part.spent
 
     def grow(self, each: _Try, taste: Taste, number: int) -> bool:
         """Search with one beam, and climb for as long; whether anything is left.

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from jaxpp import schedules as S
+from jaxpp.schedules.problem import MemoryLimits, make_problem
+from jaxpp.schedules.search.alone import alone
+from jaxpp.schedules.search.bounds import lower_bound
+from jaxpp.schedules.search.effort import Effort
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 RELEASES = ("W", "B", "half")
@@ -29,6 +33,23 @@ def test_no_published_schedule_beats_an_optimum(script: Any) -> None:
     for key, value in list(optima.items())[::4]:
         published = search.best_of_library(cases[key])
         assert published is None or cases[key].value(published) >= value - 1e-9, f"{key}: {published.name}"
+
+
+def test_bounds_are_below_the_optima_and_prove_most(script: Any) -> None:
+    search = script("search")
+    optima = search.optima()
+    chosen = [case for case in search.cases() if str(case) in optima][::6]
+    proven = 0
+    for case in chosen:
+        memory, optimum = MemoryLimits((case.memory,) * case.meshes, case.released_at), optima[str(case)]
+        problem = make_problem(case.where, case.microbatches, case.times, memory, case.objective, case.split)
+        bound = lower_bound(problem)
+        for mesh in range(case.meshes):
+            if bound < optimum * (1 - 1e-9):
+                bound = max(bound, alone(problem, mesh, Effort(0.5), optimum))
+        assert bound <= optimum * (1 + 1e-9), str(case)
+        proven += bound >= optimum * (1 - 1e-9)
+    assert proven >= 0.7 * len(chosen)
 
 
 @pytest.mark.parametrize(

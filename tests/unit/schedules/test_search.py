@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jaxpp import schedules as S
 from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
+from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.beam import Beam, Taste
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.climb import Climb, dispatch
@@ -76,6 +77,19 @@ def test_a_beam_only_looks_below_its_bound(made: tuple[Problem, S.Costs]) -> Non
         better = Beam(problem, Taste(20), Effort(math.inf), below=problem.value(best)).run()
         assert better is None or problem.value(better) < problem.value(best)
         assert Beam(problem, Taste(20), Effort(math.inf), below=lower_bound(problem)).run() is None
+
+
+@given(problems())
+@settings(deadline=None, max_examples=40)
+def test_no_orders_beat_what_a_mesh_can_do_alone(made: tuple[Problem, S.Costs]) -> None:
+    problem, _ = made
+    beam = Beam(problem, Taste(20), Effort(math.inf)).run()
+    best = min(problem.value(orders) for orders in (problem.one_by_one, beam) if orders)
+    for mesh in range(problem.meshes):
+        bound = alone(problem, mesh, Effort(0.1), math.inf)
+        assert bound <= best * (1 + 1e-9)
+        # With something to stay below, it is the same or less work.
+        assert alone(problem, mesh, Effort(0.1), best) >= min(bound, best) * (1 - 1e-9)
 
 
 # Optima proven by an exact solver (benchmarks/search.py): placement, microbatches, limit, release, value.
