@@ -108,7 +108,7 @@ class _Types:
         self.last = min(rests[-1] for rests in self.rests)
 
     def _arrivals(self, first: int) -> list[float]:
-        """When the microbatches reach the mesh, through the slowest stage before it; the longest stage waits for all."""
+        """When the microbatches reach the mesh, by the slowest stage before it; 0 where the mesh may begin late."""
         problem = self.problem
         if problem.objective == "longest_stage":
             return [0.0] * problem.microbatches

@@ -15,7 +15,7 @@ from typing import Final
 from jaxpp.schedules.problem import Orders, Problem
 from jaxpp.schedules.search.effort import Effort
 
-_LONGEST: Final = 4
+_LONGEST: Final = 10
 """Microbatches in a window."""
 
 _MOMENTS: Final = 24

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from random import Random
 from typing import Final, cast
 
 import numpy as np
@@ -28,12 +29,14 @@ from jaxpp.schedules.problem import (
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.alone import alone
+from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.repeat import repeat
+from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
 
 Progress = Callable[[float, float, float], None]
@@ -56,6 +59,9 @@ _PUBLISHED: Final = 100
 
 _PROOF: Final = 0.2
 """The share of everything that may be spent on better bounds."""
+
+_ANNEALED: Final = 0.5
+"""The share of everything that is left for annealing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +110,9 @@ def search(
 
     It starts from the published schedules that fit, and from the automatic scheduler of Zero Bubble. Until its time is
     up or the lower bound (`jaxpp.schedules.search.bounds`, `jaxpp.schedules.search.alone`) is reached, it then builds
-    schedules by beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat, and by hill
-    climbing over what a mesh prefers (`jaxpp.schedules.search.climb`).
+    schedules by beam searches (`jaxpp.schedules.search.beam`), directly or for few microbatches to repeat, by hill
+    climbing over what a mesh prefers (`jaxpp.schedules.search.climb`), and anneals the best of them
+    (`jaxpp.schedules.search.anneal`).
 
     Args:
         meshes: number of meshes, at least 1.
@@ -240,6 +247,10 @@ class _Search:
                 left = len(rest) >> (number // len(_TASTES))
                 if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
                     break
+            best = self.best
+            if best.beats(best.value):
+                rng = Random(int(self.rng.integers(1 << 32)))
+                best.take(anneal(best.problem, best.orders, self.effort, self.effort.left, rng))
         return self.best
 
     def tastes(self) -> Iterator[Taste]:
@@ -257,6 +268,7 @@ class _Search:
         problem = each.problem
         each.climb = Climb(problem, self.effort, self.rng)
         each.take(each.climb.orders)
+        each.take(waves(problem, self.effort))
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
             each.take(best_orders(problem))
@@ -295,4 +307,4 @@ class _Search:
             each.take(repeat(problem, found, microbatches, self.effort) if found and short else found)
         if each.climb:
             each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)))
-        return self.effort.left > 0
+        return self.effort.left > self.effort.seconds * _ANNEALED

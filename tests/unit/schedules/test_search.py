@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from jaxpp import schedules as S
 from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
 from jaxpp.schedules.search.alone import alone
+from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.beam import Beam, Taste
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.climb import Climb, dispatch
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.repeat import repeat
+from jaxpp.schedules.search.waves import waves
 
 SHAPES: dict[str, Callable[[int], S.Placement]] = {
     "linear": S.Placement.linear,
@@ -59,6 +62,12 @@ def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
     check_orders(problem, costs, problem.one_by_one)
     check_orders(problem, costs, dispatch(problem, range(problem.types), [problem.microbatches] * problem.stages))
     check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.1))
+    annealed = anneal(problem, problem.one_by_one, Effort(math.inf), 0.05, Random(0))
+    check_orders(problem, costs, annealed)
+    assert problem.value(annealed) <= problem.value(problem.one_by_one)
+    in_waves = waves(problem, Effort(math.inf))
+    if in_waves is not None:
+        check_orders(problem, costs, in_waves)
     orders = Beam(problem, Taste(8, -0.05, -0.05, 1), Effort(math.inf)).run()
     if orders is not None:
         check_orders(problem, costs, orders)
@@ -121,6 +130,28 @@ def test_small_pipelines_are_optimal(
     assert report.makespan == pytest.approx(found.value)
     assert max(report.peak_activations(release)) <= limit
     assert found.lower_bound <= found.value
+
+
+def test_waves_are_near_the_bound_in_half_of_the_memory_of_1f1b() -> None:
+    """Of any number of meshes; a beam is 10 % worse."""
+    skewed = S.Costs(forward=1, input_grad=1.25, weight_grad=0.75, hop=0.1)
+    memory = MemoryLimits((17.0,) * 32, "W")
+    problem = make_problem(S.Placement.linear(32), 256, skewed, memory, "makespan", True)
+    orders = waves(problem, Effort(math.inf))
+    assert orders
+    assert problem.value(orders) == pytest.approx(1288.5)
+    assert lower_bound(problem) == pytest.approx(1263.2)
+
+
+def test_annealing_goes_on_where_published_schedules_end() -> None:
+    costs = S.Costs(forward=10, input_grad=12, weight_grad=8, hop=1)
+    memory = MemoryLimits((3.0,) * 6, "W")
+    problem = make_problem(S.Placement.waves(6, 2), 12, costs, memory, "makespan", True)
+    orders = problem.orders(S.make("v-min", meshes=6, microbatches=12))
+    assert orders
+    assert problem.fits(orders)
+    assert problem.value(orders) == 592
+    assert problem.value(anneal(problem, orders, Effort(math.inf), 1, Random(0))) <= 545
 
 
 def test_v_half_and_v_min_are_beaten_or_met_in_their_memory() -> None:
