@@ -13,7 +13,7 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
 
-def chimera(meshes: int, microbatches: int) -> Schedule:
+def chimera(meshes: int, microbatches: int, doubling: bool = False) -> Schedule:
     """Half of the microbatches go down the meshes, half up (Chimera, arXiv 2107.06925).
 
     Even microbatches go down, odd ones up, each direction as 1F1B with at most p/2 of them on their way: units of p
@@ -22,11 +22,15 @@ def chimera(meshes: int, microbatches: int) -> Schedule:
     Args:
         meshes: number of meshes p, even.
         microbatches: even; a multiple of p is what the paper is about.
+        doubling: for backwards of twice the length, run forwards first, of twice as many microbatches: twice the
+            activations, and none of the gaps between units (forward doubling of the paper).
 
     Raises:
         ScheduleError: a count is odd or below 1.
     """
     microbatches = _even("chimera", meshes, microbatches)
+    if doubling:
+        return _two_ways("chimera", Placement.linear(meshes), microbatches, [meshes] * meshes, doubling)
     limits = [min(meshes - stage, meshes // 2) for stage in range(meshes)]
     return _two_ways("chimera", Placement.linear(meshes), microbatches, limits)
 
@@ -83,15 +87,19 @@ def _even(name: str, meshes: int, microbatches: int) -> int:
     return whole_number(microbatches, "microbatches", least=1)
 
 
-def _two_ways(name: str, down: Placement, microbatches: int, limits: Sequence[int]) -> Schedule:
-    """Even microbatches down, odd ones up: of the direction that is least far the deepest stage, backwards first."""
+def _two_ways(name: str, down: Placement, microbatches: int, limits: Sequence[int], doubling: bool = False) -> Schedule:
+    """Even microbatches down, odd ones up: of the direction that is least far the deepest stage, backwards first.
+
+    doubling: forwards first, and a backward takes as long as two.
+    """
     placement = Placement.of(*((mesh, down.meshes - 1 - mesh) for mesh, *_ in down.homes))
+    later = "backward" if doubling else "forward"
     return by_priority(
         name,
         placement,
         microbatches,
-        lambda task: (task.kind == "forward", task.microbatch // 2, -task.stage),
+        lambda task: (task.kind == later, task.microbatch // 2, -task.stage),
         limit=limits.__getitem__,
         mesh_of=lambda task: placement.homes[task.stage][task.microbatch % 2],
-        costs=EQUAL,
+        costs=None if doubling else EQUAL,
     )

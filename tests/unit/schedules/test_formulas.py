@@ -213,18 +213,3 @@ def test_the_two_objectives_and_the_three_conventions_differ() -> None:
     one, two = run("zb-1p", 4, 12), run("zb-2p", 4, 12)
     assert (one.makespan, one.longest_stage, two.makespan, two.longest_stage) == (39, 39, 39, 36)
     assert [max(two.peak_activations(at)) for at in ("W", "B", "half")] == [12, 7, 8]
-
-
-PUBLISHED = [
-    (8, 24, S.Costs(18.522, 18.086, 9.337, 0.601), (0.2431, 0.1585, 0.1083, 0.1585, 0.0433)),
-    (16, 64, S.Costs(11.307, 11.254, 8.101, 0.379), (0.2082, 0.1088, 0.0516, 0.1088, 0.0054)),
-    (32, 256, S.Costs(10.402, 10.248, 7.698, 0.460), (0.1352, 0.0594, 0.0257, 0.0594, 0.0018)),
-]
-
-
-@pytest.mark.parametrize(("p", "m", "costs", "rates"), PUBLISHED)
-def test_the_published_bubble_rates(p: int, m: int, costs: S.Costs, rates: tuple[float, ...]) -> None:
-    """Zero Bubble, arXiv 2401.10241, tables 5 and 9."""
-    reports = [run(name, p, m, costs) for name in ("1f1b", "zb-h1", "zb-h2")]
-    reports += [S.simulate(S.make(name, meshes=p, microbatches=m, costs=costs), costs) for name in ("zb-1p", "zb-2p")]
-    assert tuple(round(report.bubble_of_longest_stage, 4) for report in reports) == rates

@@ -1,0 +1,228 @@
+"""What papers publish of schedules, and what ours take.
+
+    python benchmarks/published.py [PAPER ...]
+
+Published, ours, the difference: one that is more than the published digits round away is marked, and the script fails.
+Times are in the unit of the paper, or a forward takes 1; memory is in activations of a microbatch on a whole mesh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from jaxpp import schedules as S
+
+EQUAL: Final = S.Costs(1, 0.5, 0.5)
+"""A backward takes as long as a forward: the times in the figures of Chimera, Hanayo and BitPipe."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published number and ours.
+
+    Attributes:
+        what: the number.
+        published: as it is printed, or as its formula says.
+        ours: as the simulator says.
+        tolerance: what may lie between them.
+        at_most: whether less is as good: where the paper gives a bound, or what its search has found.
+    """
+
+    what: str
+    published: float
+    ours: float
+    tolerance: float = 1e-9
+    at_most: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether ours is what is published."""
+        difference = self.ours - self.published
+        return difference <= self.tolerance and (self.at_most or -difference <= self.tolerance)
+
+
+def run(name: str, meshes: int, microbatches: int, times: S.Costs | None = None, **options: Any) -> S.Report:
+    """Simulate a schedule of the library."""
+    return S.simulate(S.make(name, meshes=meshes, microbatches=microbatches, **options), times)
+
+
+ZERO_BUBBLE: Final = {
+    # meshes, microbatches, chunks of 1F1B-I: F, B, W and hop in ms; rates of 1F1B, 1F1B-I, ZB-H1, ZB-H2, ZB-1p, ZB-2p
+    (8, 24, 3): ((18.522, 18.086, 9.337, 0.601), (0.2431, 0.1055, 0.1585, 0.1083, 0.1585, 0.0433)),
+    (8, 32, 3): ((18.513, 18.086, 9.331, 0.626), (0.1985, 0.0818, 0.1242, 0.0837, 0.1242, 0.0039)),
+    (8, 64, 3): ((18.546, 18.097, 9.321, 0.762), (0.1240, 0.0443, 0.0674, 0.0444, 0.0674, 0.0026)),
+    (8, 24, 4): ((29.718, 29.444, 19.927, 0.527), (0.2347, 0.0808, 0.1323, 0.0698, 0.1323, 0.0029)),
+    (8, 32, 4): ((29.802, 29.428, 19.530, 0.577), (0.1898, 0.0628, 0.1045, 0.0559, 0.1045, 0.0022)),
+    (8, 64, 4): ((29.935, 29.621, 19.388, 0.535), (0.1091, 0.0320, 0.0554, 0.0294, 0.0554, 0.0010)),
+    (16, 48, 3): ((11.347, 11.248, 8.132, 0.377), (0.2552, 0.1104, 0.1397, 0.0672, 0.1397, 0.0066)),
+    (16, 64, 3): ((11.307, 11.254, 8.101, 0.379), (0.2082, 0.0852, 0.1088, 0.0516, 0.1088, 0.0054)),
+    (16, 128, 3): ((11.325, 11.308, 8.109, 0.378), (0.1251, 0.0445, 0.0576, 0.0266, 0.0576, 0.0028)),
+    (32, 96, 2): ((10.419, 10.207, 7.715, 0.408), (0.2646, 0.1493, 0.1421, 0.0641, 0.1421, 0.0038)),
+    (32, 128, 2): ((10.408, 10.204, 7.703, 0.408), (0.2168, 0.1164, 0.1106, 0.0490, 0.1106, 0.0029)),
+    (32, 256, 2): ((10.402, 10.248, 7.698, 0.460), (0.1352, 0.0624, 0.0594, 0.0257, 0.0594, 0.0018)),
+}
+"""Its tables 5 and 9."""
+
+
+def zero_bubble() -> Iterator[Row]:
+    """Zero Bubble, arXiv 2401.10241, table 5: bubble rates; table 1: peaks."""
+    names = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
+    for (meshes, microbatches, chunks), (times, rates) in ZERO_BUBBLE.items():
+        *kinds, hop = times
+        costs = S.Costs(*kinds, hop=hop)
+        for name, rate in zip(names, rates, strict=True):
+            searched, chunked = name in ("zb-1p", "zb-2p"), name == "interleaved-1f1b"
+            options: dict[str, Any] = {"costs": costs} if searched else {"chunks": chunks} if chunked else {}
+            length = run(name, meshes, microbatches, costs, **options).longest_stage
+            if chunked:
+                # The paper counts p hops less: for p = v = m = 2 no order is as short as that.
+                length -= meshes * hop
+            ours = 1 - microbatches * sum(kinds) / length
+            yield Row(f"{name} {meshes} x {microbatches}: bubble rate", rate, ours, 5e-5, at_most=searched)
+    for p in (4, 8, 16):
+        one, two = run("zb-h1", p, 3 * p), run("zb-h2", p, 3 * p)
+        yield Row(f"zb-h1 p={p}: bubble, (p - 1)(F + B - W)", p - 1, one.makespan - 9 * p)
+        yield Row(f"zb-h1 p={p}: peak, p", p, max(one.peak_activations()))
+        yield Row(f"zb-h2 p={p}: bubble, (p - 1)(F + B - 2W)", 0, two.longest_stage - 9 * p)
+        yield Row(f"zb-h2 p={p}: peak, 2p - 1", 2 * p - 1, max(two.peak_activations()))
+
+
+def controllable_memory() -> Iterator[Row]:
+    """Controllable Memory, arXiv 2405.15362: bubbles, in stages of which a mesh has two, and peaks."""
+    for p in (4, 6, 8, 9, 16):
+        m = 3 * p
+        half, least, zero = (run(name, p, m) for name in ("v-half", "v-min", "zb-v"))
+        yield Row(f"v-half p={p}: bubble", 3 * p - (4 if p % 2 else 7), 2 * (half.makespan - 3 * m))
+        yield Row(f"v-half p={p}: peak, half of 1F1B", (p + 2) // 2, max(half.peak_activations()))
+        yield Row(f"v-min p={p}: bubble", 4 * p - (5 if p % 3 else 7), 2 * (least.makespan - 3 * m))
+        yield Row(f"v-min p={p}: peak, a third of 1F1B", (p + 4) // 3, max(least.peak_activations()))
+        yield Row(f"zb-v p={p}: bubble of the longest stage", 0, zero.longest_stage - 3 * m)
+        yield Row(f"zb-v p={p}: peak, that of 1F1B", p, max(zero.peak_activations()))
+
+
+def pipe_offload() -> Iterator[Row]:
+    """PipeOffload, arXiv 2503.01328, table 1: bubbles and peaks in stages; copies leave the time as it is."""
+    for p, v, g in ((4, 2, 2), (4, 2, 4), (8, 2, 4), (8, 4, 6)):
+        m = g * 8
+        plain = run("gis", p, m, chunks=v, group=g)
+        bubble = 2 * (p - 1) + (p - g) * (v - 1)
+        what = f"p={p}, v={v}, g={g}"
+        yield Row(f"gis {what}: bubble, 2(p - 1) + (p - g)(v - 1)", bubble, v * (plain.makespan - 3 * m))
+        yield Row(f"gis {what}: peak, g(v - 1) + p", g * (v - 1) + p, v * max(plain.peak_activations()))
+        copies = S.Costs(kinds={"offload": 1.0, "reload": 1.0})
+        for name in ("po-h", "po-f"):
+            moved = run(name, p, m, copies, chunks=v, group=g)
+            yield Row(f"{name} {what}, k = 2/3: time of gis", plain.makespan, moved.makespan)
+        # A mesh keeps what runs, what is on its way out, and what is on its way in.
+        yield Row(f"po-f {what}: peak", 3, v * max(moved.peak_activations()), at_most=True)
+
+
+def interleaved() -> Iterator[Row]:
+    """Interleaved 1F1B, arXiv 2104.04473; Breadth-First, 2211.05953; Kimi K2, 2507.20534: bubbles (p - 1)T/v."""
+    for p, m, v in ((4, 8, 2), (8, 32, 2), (8, 32, 4)):
+        for name, ahead in (("interleaved-1f1b", 1), ("kimi-k2", 2)):
+            report = run(name, p, m, chunks=v)
+            yield Row(f"{name} {p} x {m}, v={v}: bubble", (p - 1) * 3 / v, report.makespan - 3 * m)
+            peak = min(m * v, 2 * (p - 1) + (v - 1) * p + ahead)
+            yield Row(f"{name} {p} x {m}, v={v}: peak, in stages", peak, v * max(report.peak_activations()))
+        report = run("looped-bfs", p, m, chunks=v)
+        yield Row(f"looped-bfs {p} x {m}, v={v}: bubble", (p - 1) * 3 / v, report.makespan - 3 * m)
+
+
+def dapple() -> Iterator[Row]:
+    """GPipe, arXiv 1811.06965, and DAPPLE (1F1B), 2007.01045: the same bubble, (p - 1)T, and other peaks."""
+    for p, m in ((4, 8), (8, 32)):
+        for name, peaks in (("gpipe", [m] * p), ("1f1b", [p - i for i in range(p)])):
+            report = run(name, p, m)
+            yield Row(f"{name} {p} x {m}: bubble", 3 * (p - 1), report.makespan - 3 * m)
+            for i in (0, p - 1):
+                yield Row(f"{name} {p} x {m}: peak of mesh {i}", peaks[i], report.peak_activations()[i])
+
+
+def dualpipe() -> Iterator[Row]:
+    """DeepSeek-V3, arXiv 2412.19437, table 2: bubble (p/2 - 1)(F&B + B - 3W) and p + 1 activations."""
+    for p, m, fused in ((4, 8, 1.0), (8, 20, 1.0), (8, 20, 0.75), (16, 40, 0.9)):
+        report = run("dualpipe", p, m, S.Costs(1, 1, 0.5, fused=fused))
+        idle = sum(bubble.length for bubble in report.bubbles if bubble.mesh == p // 2)
+        bubble = (p // 2 - 1) * (fused * 2.5 + 1.5 - 1.5)
+        yield Row(f"dualpipe {p} x {m}, F&B {fused:g} of F + B: idle in the middle", bubble, idle, 1e-6)
+        yield Row(f"dualpipe {p} x {m}: peak", p + 1, max(report.peak_activations()))
+
+
+def two_ways() -> Iterator[Row]:
+    """Chimera, arXiv 2107.06925; Hanayo, 2308.15762; BitPipe, 2410.19367: D meshes, N microbatches."""
+    for p in (4, 8, 16):
+        for m in (p, 2 * p, 4 * p):
+            yield Row(f"chimera {p} x {m}, b = F: 2N + D - 2", 2 * m + p - 2, run("chimera", p, m, EQUAL).makespan)
+        yield Row(f"bitpipe {p} x {p}: 2N + (D - 2)/2", 2 * p + (p - 2) / 2, run("bitpipe", p, p, EQUAL).makespan)
+        for v in (2, 4):
+            hanayo = run("hanayo", p, p, EQUAL, chunks=v).makespan
+            yield Row(f"hanayo {p} x {p}, v={v}: 2N + 2(D - 1)/v", 2 * p + (p - 1) * 2 / v, hanayo)
+    doubled = run("chimera", 4, 8, doubling=True)
+    yield Row("chimera 4 x 8, b = 2F, forward doubling", 27, doubled.makespan)
+    yield Row("chimera 4 x 8, forward doubling: twice the peak", 8, max(doubled.peak_activations()), at_most=True)
+
+
+def tables() -> Iterator[Row]:
+    """Tabular Schedule Abstraction, arXiv 2605.24006: GPipe takes as long as 1F1B, Chimera is for few microbatches."""
+    for p in (4, 8):
+        for m in (p, 8 * p):
+            one, all_first, two = (run(name, p, m).makespan for name in ("1f1b", "gpipe", "chimera"))
+            yield Row(f"gpipe - 1f1b, {p} x {m}", 0, all_first - one)
+            yield Row(f"chimera shorter than 1f1b, {p} x {m}", float(m == p), float(two < one))
+
+
+def sequence() -> Iterator[Row]:
+    """Seq1F1B, arXiv 2406.03488: n slices; the bubble is (p - 1)T/n, the peak (p - i - 1 + n)/n."""
+    for p, m, n in ((4, 8, 2), (8, 16, 4)):
+        report = run("seq1f1b", p, m, slices=n)
+        yield Row(f"seq1f1b {p} x {m}, n={n}: bubble", (p - 1) * 3 / n, report.makespan - 3 * m)
+        yield Row(f"seq1f1b {p} x {m}, n={n}: peak", (p - 1 + n) / n, max(report.peak_activations()))
+
+
+def bpipe() -> Iterator[Row]:
+    """BPipe (Kim et al., ICML 2023): the time of 1F1B, with ceil((p + 2)/2) activations on every mesh."""
+    for p, m in ((4, 8), (8, 16), (16, 32)):
+        report = run("bpipe", p, m)
+        yield Row(f"bpipe {p} x {m}: time of 1F1B", 3 * (m + p - 1), report.makespan)
+        yield Row(f"bpipe {p} x {m}: peak", -(-(p + 2) // 2), max(report.peak_activations()), at_most=True)
+
+
+PAPERS: Final[dict[str, Callable[[], Iterator[Row]]]] = {
+    "zero-bubble": zero_bubble,
+    "controllable-memory": controllable_memory,
+    "pipe-offload": pipe_offload,
+    "interleaved": interleaved,
+    "dapple": dapple,
+    "dualpipe": dualpipe,
+    "two-ways": two_ways,
+    "tables": tables,
+    "sequence": sequence,
+    "bpipe": bpipe,
+}
+
+
+def main() -> int:
+    """Print the tables; 1 if anything differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("papers", nargs="*", default=list(PAPERS), metavar="PAPER", help=", ".join(PAPERS))
+    failures = 0
+    for name in parser.parse_args().papers:
+        if name not in PAPERS:
+            parser.error(f"no paper {name!r}; there are {', '.join(PAPERS)}")
+        print((PAPERS[name].__doc__ or "").strip())
+        for row in PAPERS[name]():
+            mark = "" if row.holds else "  <- differs"
+            print(f"  {row.what:62} {row.published:10.4f} {row.ours:10.4f} {row.ours - row.published:+9.4f}{mark}")
+            failures += not row.holds
+        print()
+    print(f"{failures} of the numbers differ" if failures else "nothing differs")
+    return failures > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
