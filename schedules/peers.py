@@ -24,9 +24,9 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     beside the tasks of the meshes. In 1F1B mesh i keeps p - i activations. If it evicts to mesh p - 1 - i each of them
     keeps at most ceil((p + 2) / 2), in the same time as long as a copy takes no longer than a forward.
 
-    What leaves is as few activations as the limit asks for. Of one that is recomputed it is what the recompute reads,
-    and comes back one cell before that; to the limit it counts like any other from its forward on. One that leaves is counted on its mesh until the end of the
-    cell after its forward, and on its peer from there on, until it comes back.
+    What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
+    cell after its forward, and on its peer from there on, until it comes back. Of one that is recomputed it is what the
+    recompute reads that leaves, and comes back one cell before that; the limit counts it like any other.
 
     Args:
         schedule: without moved activations so far; each mesh runs backwards in the order of its forwards.
