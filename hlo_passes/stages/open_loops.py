@@ -56,14 +56,18 @@ class OpenLoop:
         return {*self.arguments, *(result for op in self.ops for result in op.results)}
 
     @cached_property
+    def rows(self) -> dict[ir.Value, Row]:
+        """The values of the body that the loop stacks: a row for each trip, all rows of the stack."""
+        found: dict[ir.Value, Row] = {}
+        for position in range(len(self.following)):
+            if (each := self._row(position)) is not None:
+                found.setdefault(*each)
+        return found
+
+    @cached_property
     def stacks(self) -> dict[int, ir.Value]:
-        """The positions that become stacks of a value of each trip, and that value: all rows are written, once each."""
-        rows = ((position, self._row(position)) for position in range(len(self.following)))
-        found: dict[ir.Value, int] = {}
-        for position, value in rows:
-            if value is not None:
-                found.setdefault(value, position)
-        return {position: value for value, position in found.items()}
+        """The positions that become stacks, and the value of each trip that is a row of it."""
+        return {row.position: value for value, row in self.rows.items()}
 
     def divided(self, first: Iterable[int], second: Iterable[int], kept: Collection[ir.Value]) -> TwoLoops:
         """The loop of the forward and that of the recompute.
@@ -73,13 +77,12 @@ class OpenLoop:
             second: those whose results the recompute makes.
             kept: the values of the body that the forward stacks for the recompute.
         """
-        stacked = {value: position for position, value in self.stacks.items() if value in kept}
-        rows = {value: Row(position, *self._numbers(position)) for value, position in stacked.items()}
+        rows = {value: self.rows[value] for value in kept if value in self.rows}
         return TwoLoops(
             self.op,
-            self._half({*first, *stacked.values()}, kept),
+            self._half({*first, *(row.position for row in rows.values())}, kept),
             self._half(second, (), kept),
-            [value for value in kept if value not in stacked],
+            [value for value in kept if value not in rows],
             rows,
         )
 
@@ -102,30 +105,19 @@ class OpenLoop:
                 work += operands_with_captures(op)
         return Half(sorted(carried), [op for op in self.ops if op in ops], {})
 
-    def _row(self, position: int) -> ir.Value | None:
+    def _row(self, position: int) -> tuple[ir.Value, Row] | None:
         """The value of the body of which this position becomes a stack; None if it is no such stack."""
         argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None
-        if len(list(argument.uses)) != 1 or self._numbers(position) is None:
+        update, numbers = defining_op(op.operands[1]), self._affine(op.operands[2])
+        if update is None or update.name not in _ROW_OF_ONE or numbers is None or len(list(argument.uses)) != 1:
             return None
-        update = defining_op(op.operands[1])
-        if update is None or update.name not in _ROW_OF_ONE:
-            return None
-        value = update.operands[0]
-        made = defining_op(value)
-        inside = value in self.arguments or (made is not None and made.block == loop_body(self.op))
-        return value if inside and argument.type == stack_type(value, self.trips) else None
-
-    def _numbers(self, position: int) -> tuple[int, int] | None:
-        """(first, step) of the rows that the trips write to a stack, if each writes another one."""
-        op = defining_op(self.following[position])
-        assert op is not None
-        found = self._affine(op.operands[2])
-        if found is None:
-            return None
-        written = [found[0], found[0] + (self.trips - 1) * found[1]]
-        return found if found[1] and 0 <= min(written) and max(written) < self.trips else None
+        value, (first, step) = update.operands[0], numbers
+        last = first + (self.trips - 1) * step
+        each_once = step in (1, -1) and {first, last} == {0, self.trips - 1}
+        is_stack = argument.type == stack_type(value, self.trips) and value in self.inside
+        return (value, Row(position, first, step)) if each_once and is_stack else None
 
     def _affine(self, value: ir.Value) -> tuple[int, int] | None:
         """(first, step) of an integer that changes by as much in each trip."""

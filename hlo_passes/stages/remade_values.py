@@ -196,7 +196,7 @@ class _Graph:
         ops: the operation of each step; for what a loop carries, the loop.
     """
 
-    def __init__(self, free: Collection[ir.Value]) -> None:
+    def __init__(self, free: Set[ir.Value]) -> None:
         self.values: list[ir.Value] = []
         self.ops: list[ir.Operation] = []
         self._free = free

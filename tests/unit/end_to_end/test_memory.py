@@ -26,6 +26,10 @@ def offload_and_recompute(schedule: schedules.Schedule) -> schedules.Schedule:
     return schedules.offload(schedules.recompute(schedule))
 
 
+def recompute_and_evict(schedule: schedules.Schedule) -> schedules.Schedule:
+    return schedules.evict(schedules.recompute(schedule))
+
+
 def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
     return schedules.make(name, meshes=NAMES[name], microbatches=microbatches)
 
@@ -50,7 +54,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    evicting = [schedules.evict, lambda plain: schedules.evict(schedules.recompute(plain))]
+    evicting = [schedules.evict, recompute_and_evict]
     changes = [*CHANGES.values(), offload_and_recompute, *evicting * in_turn] if not moved else []
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
