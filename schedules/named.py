@@ -147,8 +147,15 @@ class BPipe(LibrarySchedule, published="bpipe"):
     """1F1B with activations spread evenly over the meshes (see `bpipe`)."""
 
 
+@dataclass(frozen=True)
 class Chimera(LibrarySchedule, published="chimera"):
-    """Two directions, each stage on two meshes (see `chimera`)."""
+    """Two directions, each stage on two meshes (see `chimera`).
+
+    Attributes:
+        doubling: forwards first, of twice as many microbatches, for backwards of twice the length.
+    """
+
+    doubling: bool = False
 
 
 @dataclass(frozen=True)

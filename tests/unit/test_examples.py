@@ -155,7 +155,7 @@ def test_gpt_takes_a_schedule_with_options_and_one_from_a_file(
         ("--model 3", "--heads (4) must be a multiple of --model (3)"),
         ("--layers 6 --stages 3 --schedule kimi-k2", "--stages (3) must be a multiple of --chunks (2)"),
         ("--schedule hanayo --chunks 3", "hanayo: chunks must be a multiple of 2, found 3: a wave goes down and up"),
-        ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes none"),
+        ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes doubling"),
         ("--schedule seq1f1b", "--schedule seq1f1b cuts sequences into slices, which this model can't"),
         ("--schedule gis{group=x}", "group must be a whole number, found 'x'"),
         ("--schedule none.txt", "none.txt: cannot read: No such file or directory"),

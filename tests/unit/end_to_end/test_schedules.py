@@ -27,7 +27,7 @@ LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
     ("hanayo", 2, {}),
     ("hanayo", 1, {"chunks": 4}),
     ("chimera", 4, {}),
-    ("chimera", 2, {}),
+    ("chimera", 4, {"doubling": True}),
     ("bitpipe", 2, {}),
     ("zb-h1", 4, {}),
     ("zb-h2", 4, {}),
