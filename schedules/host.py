@@ -26,8 +26,9 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     Args:
         schedule: without copies of these stages so far.
         stages: whose activations go.
-        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back, at
-            least 1. Those that are needed within as many cells after their forward stay.
+        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back. Those
+            that are needed within as many cells after their forward stay. With 0 all leave but those that are needed in
+            the next cell, and a backward waits for what it reads: a mesh has one activation at a time.
         k: the time of both copies of an activation, as a share of that of its forward and backward.
 
     Raises:
@@ -36,7 +37,7 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     held = held_stages(schedule, stages)
     refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     if ahead is not None:
-        ahead = whole_number(ahead, "ahead", least=1)
+        ahead = whole_number(ahead, "ahead", least=0)
     if not 0 < k < float("inf"):
         raise ScheduleError(f"offload: k must be a positive number, found {k!r}")
     costs = Costs()
@@ -49,7 +50,9 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
             trips = _in_time(timeline, lives, seconds)
         else:
             trips = [
-                _Trip(life.unit, life.made + 1, life.read - ahead) for life in lives if life.made + ahead < life.read
+                _Trip(life.unit, life.made + 1, life.read - ahead)
+                for life in lives
+                if life.made + max(ahead, 1) < life.read
             ]
         before: dict[int, list[Task]] = {}
         for trip in trips:

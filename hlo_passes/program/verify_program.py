@@ -24,7 +24,8 @@ class VerifyProgram(Pass):
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
     It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
-    the arguments, without the temporaries of tasks), `jaxpp.peak_host_bytes`, likewise in the memory of the host, and
+    the arguments, without the temporaries of tasks; a result that takes the buffer of an argument takes no more),
+    `jaxpp.peak_host_bytes`, likewise in the memory of the host, and
     `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward. All of it is
     linear in the number of instructions.
 
