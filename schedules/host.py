@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxpp.schedules.check import check
+from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import whole_number
 from jaxpp.schedules.rewrites import held_stages, refuse
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
@@ -38,8 +39,7 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     if ahead is not None:
         ahead = whole_number(ahead, "ahead", least=0)
-    if not 0 < k < float("inf"):
-        raise ScheduleError(f"offload: k must be a positive number, found {k!r}")
+    k = positive(k, "offload: k")
     costs = Costs()
     both = zip(*(costs.at_home(kind, schedule) for kind in ("forward", "backward")), strict=True)
     seconds = [k / 2 * sum(times) / schedule.slices for times in both]

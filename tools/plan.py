@@ -74,6 +74,10 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
         complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
         print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=stderr)
         return BAD_INPUT
+    except jax.errors.JaxRuntimeError as error:
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"error: XLA compiles no such step: {first}", file=stderr)
+        return BAD_INPUT
     except BrokenPipeError:
         raise  # of stdout: `cli` ends in silence
     except OSError as error:

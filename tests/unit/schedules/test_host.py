@@ -81,6 +81,7 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
     ("build", "message"),
     [
         (lambda plain: S.offload(plain, k=0), "offload: k must be a positive number, found 0"),
+        (lambda plain: S.offload(plain, k=10**400), "offload: k must be a positive number, found 1000"),
         (lambda plain: S.offload(plain, ahead=-1), "ahead must be a whole number of at least 0, found -1"),
         (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
         (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another"),
