@@ -63,7 +63,7 @@ def test_offload_where_recompute_is_not_enough() -> None:
     found = step.lower(*arguments).program()
     assert found.kept_less["offload"] == "1"
     assert found.peak_bytes[1] <= 2000
-    with pytest.raises(ProgramError, match=r"mesh 1 needs 3,[0-9]+ bytes"):
+    with pytest.raises(ProgramError, match=r"mesh 1 needs 2,9[0-9]+ bytes"):
         jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).lower(
             *arguments
         ).program()
@@ -86,7 +86,7 @@ def test_another_order_where_that_is_fastest() -> None:
     assert order == " ".join(map(str, schedules.activations(schedules.parse(found.schedule))))
     assert max(map(int, order.split())) <= 6
     assert all(peak <= most for peak, most in zip(found.peak_bytes, limit, strict=True))
-    check(plan, arguments, make_mesh(3), memory_limit=limit)
+    check(partial(sgd_step, schedule=schedules.parse(found.schedule)), arguments, make_mesh(3))
 
 
 def test_the_memory_of_hosts_is_limited() -> None:
