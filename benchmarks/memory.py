@@ -48,7 +48,10 @@ WAYS: dict[str, Any] = {
     "budget 50 %": 0.5,
     "inputs": "inputs",
     "offload": None,
+    "offload, one at a time": None,
 }
+AHEAD = {"offload": 1, "offload, one at a time": 0}
+"""How many cells before its backward an activation starts to come back."""
 RATE = 0.01
 
 
@@ -87,8 +90,8 @@ def scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
 def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
     """The training step of `model`, lowered."""
     plan = schedules.make("1f1b", meshes=model.stages, microbatches=len(text))
-    if way == "offload":
-        plan = schedules.offload(plan, ahead=1)  # the least memory
+    if way in AHEAD:
+        plan = schedules.offload(plan, ahead=AHEAD[way])
 
     def train_step(parameters: Any, text: Any) -> Any:
         one = partial(jax.value_and_grad(partial(loss, model)), parameters)
@@ -175,6 +178,7 @@ def main() -> None:
     for name, default in (*sizes, ("batch", 4), ("microbatches", 8), ("repeat", 9)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="these rows only, besides 'all'")
     parser.add_argument("--scan", action="store_true", help="scan over the blocks of a stage")
     parser.add_argument("--analyse", action="store_true", help="compile nothing, and measure no times")
     options = parser.parse_args()
@@ -184,7 +188,7 @@ def main() -> None:
     init, loss = partial(gpt_model.init, model, 0), scanned_loss if options.scan else gpt_model.loss
     init = (lambda plain=init: stacked(model, plain())) if options.scan else init
     parameters = jax.eval_shape(init) if options.analyse else init()
-    lowered = {way: lower(model, way, text, parameters, loss) for way in WAYS}
+    lowered = {way: lower(model, way, text, parameters, loss) for way in WAYS if way in ("all", *options.ways)}
     plans = {way: analyse(each) for way, each in lowered.items()}
     steps = {} if options.analyse else {way: each.compile() for way, each in lowered.items()}
     times = measure(steps, parameters, text, options.repeat) if steps else {}

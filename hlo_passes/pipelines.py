@@ -47,6 +47,7 @@ def mpmd(
     recompute: str = "",
     offload: str = "",
     memory_limit: str = "",
+    host_memory_limit: str = "",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -57,7 +58,8 @@ def mpmd(
         scatter_gradients: see above.
         recompute: option `keep` of `split-forward`.
         offload: option `stages` of `move-residuals`.
-        memory_limit: option of `verify-program`.
+        memory_limit: option of `verify-program`, as is the next.
+        host_memory_limit: see above.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -86,7 +88,7 @@ def mpmd(
         CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(memory_limit),  # the proof, and the peaks of memory
+        VerifyProgram(memory_limit, host_memory_limit),  # the proof, and the peaks of memory
     )
 
 

@@ -34,12 +34,12 @@ def product_flops(bytecode: bytes, *, loops_once: bool = False) -> dict[str, int
         main = next(op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
         counted = {
             element: FlopCounter(module, products_only=True, element=element, loops_once=loops_once)
-            for element in _multiplied(module)
+            for element in multiplied_types(module)
         }
         return {element: counter.inside(main.operation) for element, counter in counted.items()}
 
 
-def _multiplied(module: ir.Module) -> list[str]:
+def multiplied_types(module: ir.Module) -> list[str]:
     """The element types that products of a module multiply."""
     found: set[str] = set()
 

@@ -111,7 +111,8 @@ class Relay:
     def lap(self) -> Generator[None]:
         """Let one pass run: it is handed what the one before it left, and may leave something itself.
 
-        Raises RuntimeError where operations came or went since that was left.
+        Raises RuntimeError where operations came or went since that was left. An observer that puts one operation in
+        the place of another is not noticed: observers only look, and those of the command line are ours.
         """
         if any(len(block.operations) != size for block, size in self._sizes):  # to compare them all would take long
             raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")

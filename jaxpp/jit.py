@@ -3,7 +3,7 @@
 import functools
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.core
@@ -22,6 +22,7 @@ from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
+from jaxpp.schedules import Costs
 from jaxpp.step import CompiledStep, LoweredStep
 
 
@@ -44,6 +45,8 @@ def mpmd_jit_with_loop(
     scatter_gradients: str = "microbatch",
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
+    host_memory_limit: int | Sequence[int] | None = None,
+    costs: Costs | None = None,
 ) -> "MpmdFunction":
     """Compile a training step with one microbatch loop for the meshes of `mpmd_mesh`.
 
@@ -80,11 +83,16 @@ def mpmd_jit_with_loop(
             about these; to one without them they are added. None: the schedule's recomputes keep the inputs.
         memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh: arguments, results
             and residuals, and once they are compiled the temporaries of tasks. Where `recompute` is not given, stages
-            compute again, offload or evict what takes the step the least time, if any mesh needs more.
+            compute again, offload or evict what takes the step the least time, if any mesh needs more, or the tasks of
+            a schedule of the library or the search get another order. `program().kept_less` says what was chosen.
+        host_memory_limit: likewise the bytes that the values of each device may take at once in the memory of its host:
+            offloaded residuals, arguments and results.
+        costs: what tasks, copies and sends take, as `compiled.costs(events)` measured it, for the choice of
+            `memory_limit`. None: their FLOPs, and the links of the chip of a `jaxpp.target`.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
-        ProgramError: a mesh needs more memory than its limit.
+        ProgramError: a mesh needs more memory than its limit, of its devices or its host.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     _check_mesh(mpmd_mesh)
@@ -100,8 +108,11 @@ def mpmd_jit_with_loop(
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
     passes["recompute"] = keep_text(recompute)
-    passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
-    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)
+    for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):
+        passes[name] = limit_text(limit, mpmd_mesh.mpmd_dim, name)
+    if costs is not None and not isinstance(cast("object", costs), Costs):
+        raise TypeError(f"costs: expected jaxpp.schedules.Costs, found {type(costs).__name__}; Costs.load reads a file")
+    return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes, costs)
 
 
 def mpmd_jit_by_yield(
@@ -182,10 +193,12 @@ class MpmdFunction:
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
         passes: Mapping[str, str],
+        costs: Costs | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)
         self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
-        self._options, self._compiler_options, self._passes = options, compiler_options, passes
+        self._options, self._compiler_options = options, compiler_options
+        self._passes, self._costs = passes, costs
         self._compiled: dict[Any, CompiledStep] = {}
         self._static: dict[int, StaticArguments] = {}
 
@@ -225,7 +238,7 @@ class MpmdFunction:
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
-        return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
+        return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""

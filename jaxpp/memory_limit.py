@@ -10,7 +10,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.hlo_passes.program.verify_program import check_limits
+from jaxpp.hlo_passes.program.verify_program import check_limits, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import SplitForward, choices
 from jaxpp.ir import attributes as at
@@ -20,30 +20,26 @@ from jaxpp.ir.functions import callee, functions
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
+from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
-from jaxpp.stagewise import Choice, Search
+from jaxpp.stagewise import Choice, Search, Way
+from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
 """Into so many steps the bytes between all residuals and the least are divided."""
 _MOST_COMPILES = 4
 """How often a program is compiled to find what leaves room for the temporaries of its tasks."""
-HOST_BYTE, PEER_BYTE = 1e4, 1e3
-"""The FLOPs that a device does while a byte goes to its host, or to a peer: 400 TFLOP/s, 40 GB/s and 400 GB/s."""
-
-_PER_BYTE = {"offload": HOST_BYTE, "reload": HOST_BYTE, "evict": PEER_BYTE, "load": PEER_BYTE}
 
 
-def limit_text(memory_limit: int | Sequence[int] | None, meshes: int) -> str:
+def limit_text(limit: int | Sequence[int] | None, meshes: int, name: str = "memory_limit") -> str:
     """Bytes as the option of `verify-program`. Raises TypeError or ValueError for what is no limit of these meshes."""
-    if memory_limit is None:
+    if limit is None:
         return ""
-    each: list[Any] = list(memory_limit) if isinstance(memory_limit, list | tuple) else [memory_limit]
-    if not all(isinstance(limit, int) and not isinstance(limit, bool) and limit > 0 for limit in each):
-        raise TypeError(
-            f"memory_limit is {memory_limit!r}, expected bytes per device: a positive whole number, or a list"
-        )
+    each: list[Any] = list(limit) if isinstance(limit, list | tuple) else [limit]
+    if not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in each):
+        raise TypeError(f"{name} is {limit!r}, expected bytes per device: a positive whole number, or a list")
     if len(each) not in (1, meshes):
-        raise ValueError(f"memory_limit has {len(each)} numbers for {meshes} meshes, expected one, or one for each")
+        raise ValueError(f"{name} has {len(each)} numbers for {meshes} meshes, expected one, or one for each")
     return " ".join(map(str, each))
 
 
@@ -52,10 +48,11 @@ class Fitted:
     """What was chosen.
 
     Attributes:
-        schedule: another one than that of the loop, where residuals wait on other meshes; else as it was given.
+        schedule: another one than that of the loop, where the order is another or residuals wait on other meshes; else
+            as it was given.
         options: of `mpmd`.
-        kept_less: what stages do, by name: "recompute", "offload", "evict".
-        time: of the step and of its tasks, in FLOPs.
+        kept_less: what is done to keep less, by name: "recompute", "offload", "evict", "order".
+        time: of the step and of its tasks.
     """
 
     schedule: str
@@ -64,47 +61,73 @@ class Fitted:
     time: tuple[float, float] = (0.0, 0.0)
 
 
-def fit(module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str]) -> Fitted:
-    """The fastest program of `module` that stays within `options["memory_limit"]`, by what stages do to keep less.
+NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
+"""What is done where nothing is done to keep less."""
 
-    The time of a step is that of `simulate`, with the FLOPs of the tasks. The schedule is taken as it is, and with
-    residuals that wait on other meshes (`schedules.evict`).
+
+def fit(
+    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], rates: Rates | None = None
+) -> Fitted:
+    """The fastest program of `module` that stays within the limits of `options`, by what is done to keep less.
+
+    The time of a step is that of `simulate`. The schedule is taken as it is, with residuals that wait on other meshes
+    (`schedules.evict`), and, if it is one of the library or of the search, in orders that keep fewer activations.
 
     Raises:
         ProgramError: nothing of all this is enough; it names the mesh, and the least that the mesh needs.
+        ScheduleError: costs are given, and for another schedule.
     """
-    limits = [int(word) for word in options["memory_limit"].split()]
-    free = {name: value for name, value in options.items() if name != "memory_limit"}
+    free = {name: value for name, value in options.items() if name not in ("memory_limit", "host_memory_limit")}
     before, after = _divided(mpmd(schedule, meshes, **free))
     base = own_copy(module)
     run_passes(base, before)
-    least = _peaks(base, after)
-    nothing = {"recompute": "", "offload": "", "evict": ""}
-    each = limits * len(least) if len(limits) == 1 else limits
-    if all(peak <= limit for peak, limit in zip(least, each, strict=False)):
-        return Fitted(schedule, dict(options), nothing)
+    peaks = _peaks(base, after)
+    count = len(peaks) // 2
+    limits = [float(limit) for limit in limits_of(options["memory_limit"], count)]
+    hosts = options.get("host_memory_limit", "")
+    limits += map(float, limits_of(hosts, count)) if hosts else [float("inf")] * count
+    over = [peak > limit for peak, limit in zip(peaks, limits, strict=True)]
+    if not any(over):
+        return Fitted(schedule, dict(options), dict(NOTHING))
     with base.context:
         loop, levels = MicrobatchLoop.of(base), choices(base, LEVELS)
-        plan, flops, entering = loop.plan, _flops(base, loop), _entering(base, loop)
-    found: list[Fitted] = []
-    for other in (plan, _evicted(plan)):
-        if other is None:
-            continue
+        plan = loop.plan
+        times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
+    least, found = peaks[:count], list[Fitted]()
+    for other in _schedules(plan, over[:count], times):
+        fitting = _Fitting(base, other, free, limits, levels, times, least)
+        if found and fitting.time(fitting.nothing) >= min(each.time for each in found):
+            continue  # whatever else is done takes longer still
         with base.context:
             loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
-        fitting = _Fitting(base, other, free, each, levels, flops, entering, least)
         choice = fitting.search()
         least = fitting.least
         if choice is not None:
             chosen = fitting.options_of(choice)
-            evicted = sorted({task.stage for task in other if task.kind == "evict"} if other is not plan else ())
-            kept_less = nothing | chosen | {"evict": " ".join(map(str, evicted))}
             text = schedule if other is plan else str(other)
+            kept_less = dict(NOTHING) | chosen | _said(plan, other)
             found.append(Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice)))
     if not found:
-        check_limits(least, limits, least=True)
-        return Fitted(schedule, dict(options), nothing)  # each mesh can be below its limit, but not all at once
+        check_limits(least, list(map(int, limits[:count])), least=True)
+        return Fitted(schedule, dict(options), dict(NOTHING))  # each mesh can be below its limit, but not all at once
     return min(found, key=lambda each: each.time)
+
+
+def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
+    """What another schedule does to keep less."""
+    if other is plan:
+        return {}
+    evicted = sorted({task.stage for task in other if task.kind == "evict"})
+    if evicted:
+        return {"evict": " ".join(map(str, evicted))}
+    return {"order": " ".join(map(str, schedules.activations(other)))}
+
+
+def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[Schedule]:
+    """The schedule, and what it can become: what evicts residuals of it, and other orders of its tasks."""
+    evicted = _evicted(plan)
+    costs = times.costs(plan, [(0, 0)] * plan.stages)
+    return [plan, *([] if evicted is None else [evicted]), *other_orders(plan, over, costs)]
 
 
 _Made = TypeVar("_Made")
@@ -194,21 +217,19 @@ class _Fitting:
     Attributes:
         base: the module before the first pass that depends on the choice.
         plan: its schedule.
-        options: of `mpmd`, without the limit.
-        limits: of the meshes.
+        options: of `mpmd`, without the limits.
+        limits: of the devices of each mesh, and then of the hosts.
         levels: what a recompute of each stage may keep: (bytes, FLOPs).
-        flops: of the function of each (kind, stage).
-        entering: the bytes that enter each stage, which may wait besides those of a level.
-        least: the least that each mesh needed in all that was tried.
+        times: of the tasks.
+        least: the least that the devices of each mesh needed in all that was tried and kept to the limit of its host.
     """
 
     base: ir.Module
     plan: Schedule
     options: dict[str, str]
-    limits: Sequence[int]
+    limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
-    flops: Mapping[tuple[str, int], int]
-    entering: Mapping[int, int]
+    times: TaskTimes
     least: list[int]
     _peaks: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
@@ -216,19 +237,29 @@ class _Fitting:
     def search(self) -> Choice | None:
         """The fastest choice that fits, or None."""
         again, moved = self._stages("recompute"), self._stages("offload", "evict")
-        return Search(_groups(self.plan), self.levels, again, moved, self.limits, self.peaks, self.time).run()
+        count = len(self.limits) // 2
+        groups = [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
+        return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
+
+    @property
+    def nothing(self) -> Choice:
+        """The choice of no stage."""
+        return {stage: Way() for stage in self.levels}
 
     def _stages(self, *kinds: str) -> set[int]:
         """The stages of which the schedule has such tasks."""
         return {task.stage for task in self.plan if task.kind in kinds}
 
     def peaks(self, choice: Choice) -> list[int]:
-        """The bytes that each mesh needs: by the program itself."""
+        """The bytes that the devices of each mesh need, and the hosts: by the program itself."""
         chosen = self.options_of(choice)
         key = str(chosen)
         if key not in self._peaks:
-            self._peaks[key] = _peaks(self.base, _divided(mpmd("", 0, **self.options | chosen))[1])
-            self.least = [min(pair) for pair in zip(self.least, self._peaks[key], strict=True)]
+            found = self._peaks[key] = _peaks(self.base, _divided(mpmd("", 0, **self.options | chosen))[1])
+            count = len(self.least)
+            for mesh in range(count):
+                if found[count + mesh] <= self.limits[count + mesh]:
+                    self.least[mesh] = min(self.least[mesh], found[mesh])
         return self._peaks[key]
 
     def options_of(self, choice: Choice) -> dict[str, str]:
@@ -245,26 +276,13 @@ class _Fitting:
         if key not in self._plans:
             plan = schedules.recompute(self.plan, *again) if again else self.plan
             self._plans[key] = schedules.offload(plan, *moved) if moved else plan
-        times = self._times(choice)
-        report = schedules.simulate(self._plans[key], schedules.Costs(kinds=times))
-        return report.makespan, report.busy + sum(times["offload"][stage] for stage in moved)
-
-    def _times(self, choice: Choice) -> dict[str, list[float]]:
-        """What the tasks of each kind and stage take, in FLOPs; where nothing says it, next to nothing."""
-        stages = range(self.plan.stages)
-        kinds = {task.kind: [self._flops(task.kind, stage) for stage in stages] for task in self.plan}
-        again = self._stages("recompute")  # of which only inputs are kept
-        levels = [self.levels[stage][choice[stage].level] for stage in stages]
-        kept = [(0, self._flops("forward", n)) if n in again else level for n, level in enumerate(levels)]
-        for kind, per_byte in _PER_BYTE.items():
-            sizes = [size + self.entering.get(stage, 0) for stage, (size, _) in enumerate(kept)]
-            kinds[kind] = [max(per_byte * size, 1.0) for size in sizes]
-        kinds["recompute"] = [max(float(flops), 1.0) for _, flops in kept]
-        return kinds
-
-    def _flops(self, kind: str, stage: int) -> float:
-        halves = ("input_grad", "weight_grad") if kind == "backward" else ()
-        return max(float(sum(self.flops.get((each, stage), 0) for each in (kind, *halves))), 1.0)
+        made = self._stages("recompute")  # of which only inputs are kept
+        kept = [self.levels[n][choice[n].level] for n in range(self.plan.stages)]
+        kept = [(0, self.times.flops.get(("forward", n), 0)) if n in made else each for n, each in enumerate(kept)]
+        plan = self._plans[key]
+        costs = self.times.costs(plan, kept)
+        report = schedules.simulate(plan, costs)
+        return report.makespan, report.busy + sum(costs.at_home("offload", plan)[stage] for stage in moved)
 
 
 def _divided(passes: Sequence[Pass]) -> tuple[Sequence[Pass], Sequence[Pass]]:
@@ -309,6 +327,8 @@ def _entering(base: ir.Module, loop: MicrobatchLoop) -> dict[int, int]:
 
 
 def _peaks(base: ir.Module, passes: Sequence[Pass]) -> list[int]:
+    """The bytes that the devices of each mesh need, and then the hosts."""
     module = own_copy(base)
     run_passes(module, passes)
-    return [at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(module)]
+    names = (at.PEAK_BYTES, at.PEAK_HOST_BYTES)
+    return [at.integer(function, name) or 0 for name in names for function in mesh_functions(module)]

@@ -23,9 +23,11 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
-from jaxpp.memory_limit import fit
+from jaxpp.memory_limit import NOTHING, fit
+from jaxpp.planning.target import target_of
 from jaxpp.runtime.execution.progress import Progress
 from jaxpp.schedules.given import as_text
+from jaxpp.task_times import Rates
 
 Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 """What `jaxpp.schedules.resolve` takes."""
@@ -35,9 +37,9 @@ Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 class ProgramModule:
     """A verified program module (docs/ir.md, section 6).
 
-    kept_less: what stages do to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under
-        "recompute", `stages` of `move-residuals` under "offload", and under "evict" the stages of which residuals wait
-        on another mesh.
+    kept_less: what is done to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under "recompute",
+        `stages` of `move-residuals` under "offload", under "evict" the stages of which residuals wait on another mesh,
+        and under "order", where that is another one than the schedule's, how many activations each mesh keeps in it.
     schedule: the schedule of its tasks, as a grid; empty of a module that was read.
     """
 
@@ -71,6 +73,11 @@ class ProgramModule:
         return tuple(at.integer(function, at.PEAK_BYTES) or 0 for function in mesh_functions(self.module))
 
     @property
+    def peak_host_bytes(self) -> tuple[int, ...]:
+        """The most bytes that are alive at once in the memory of the host, for each device of each mesh."""
+        return tuple(at.integer(function, at.PEAK_HOST_BYTES) or 0 for function in mesh_functions(self.module))
+
+    @property
     def rows_sent_bytes(self) -> int:
         """The bytes of stacked layers that every step sends to the meshes of their stages; their gradients come back.
 
@@ -80,16 +87,20 @@ class ProgramModule:
         return at.integer(self.module.operation, at.ROWS_SENT) or 0
 
 
-def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str]) -> ProgramModule:
+def rewrite(
+    lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str], costs: schedules.Costs | None = None
+) -> ProgramModule:
     """The program of a lowered step.
 
     Args:
         lowered: stays as it is.
         schedule: for a loop that names none.
         options: of the passes, by keyword.
+        costs: of the tasks, by which what keeps less is chosen; of a `jaxpp.target`, else, the facts of its chip.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
+        ScheduleError: the costs are for another schedule.
         ValueError: an argument is to be sharded over the mpmd axis, and is no stack of layers.
     """
     mesh, dump = lowered.mpmd_mesh, dump_of(lowered.module)
@@ -97,7 +108,10 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
     text = _schedule_text(module, schedule, mesh.mpmd_dim)
-    program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [])
+    rates = Rates(costs=costs)
+    if not mesh.is_present:
+        rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
+    program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [], rates)
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
         raise PassError(
@@ -112,7 +126,12 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
 
 
 def rewritten(
-    module: ir.Module, schedule: str, meshes: int, options: Mapping[str, str], observers: Sequence[Observer] = ()
+    module: ir.Module,
+    schedule: str,
+    meshes: int,
+    options: Mapping[str, str],
+    observers: Sequence[Observer] = (),
+    rates: Rates | None = None,
 ) -> ProgramModule:
     """The program of a lowered module, which is rewritten in place.
 
@@ -122,13 +141,14 @@ def rewritten(
         meshes: how many there are.
         options: of the passes, by keyword.
         observers: of the passes.
+        rates: what bytes take, where what keeps less is chosen.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
     """
-    kept_less = {"recompute": options.get("recompute", ""), "offload": "", "evict": ""}
+    kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
     if options.get("memory_limit") and not options.get("recompute"):
-        fitted = fit(module, schedule, meshes, options)
+        fitted = fit(module, schedule, meshes, options, rates)
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
     with contextlib.closing(Progress("rewriting the module", len(passes), bar=False)) as progress:

@@ -54,7 +54,7 @@ class Search:
     levels: Mapping[int, Sequence[tuple[int, int]]]
     recomputed: Collection[int]
     moved: Collection[int]
-    limits: Sequence[int]
+    limits: Sequence[float]
     peaks: Callable[[Choice], Sequence[int]]
     time: Callable[[Choice], tuple[float, float]]
 

@@ -33,9 +33,10 @@ class LoweredStep:
         schedule: Schedule | None,
         compiler_options: Mapping[str, Any] | None,
         passes: Mapping[str, str],
+        costs: schedules.Costs | None = None,
     ) -> None:
         self._lowered, self._schedule, self._compiler_options = lowered, schedule, compiler_options
-        self._passes = passes
+        self._passes, self._costs = passes, costs
         self._program: ProgramModule | None = None
 
     def __repr__(self) -> str:
@@ -54,7 +55,7 @@ class LoweredStep:
             PassError: the marks, the loop or the schedule don't fit together.
         """
         if self._program is None:
-            self._program = rewrite(self._lowered, self._schedule, self._passes)
+            self._program = rewrite(self._lowered, self._schedule, self._passes, self._costs)
         return self._program
 
     def compile(self) -> "CompiledStep":
@@ -71,7 +72,8 @@ class LoweredStep:
 
         def make(limits: str) -> tuple[ProgramModule, CompiledStep]:
             passes = {**self._passes, "memory_limit": limits}
-            program = self.program() if limits == own else rewrite(self._lowered, self._schedule, passes)
+            again = limits != own
+            program = rewrite(self._lowered, self._schedule, passes, self._costs) if again else self.program()
             backend = backend_of(self._lowered.mpmd_mesh)
             executable = backend.compile(self._lowered, program, self._compiler_options)
             return program, CompiledStep(self._lowered, executable, program.rows_sent_bytes)

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jaxpp.schedules.check import check
+from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import whole_number
 from jaxpp.schedules.rewrites import held_stages, refuse
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
@@ -26,8 +27,9 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     Args:
         schedule: without copies of these stages so far.
         stages: whose activations go.
-        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back, at
-            least 1. Those that are needed within as many cells after their forward stay.
+        ahead: instead, how many cells before its backward, or its recompute, an activation starts to come back. Those
+            that are needed within as many cells after their forward stay. With 0 all leave but those that are needed in
+            the next cell, and a backward waits for what it reads: a mesh has one activation at a time.
         k: the time of both copies of an activation, as a share of that of its forward and backward.
 
     Raises:
@@ -36,9 +38,8 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
     held = held_stages(schedule, stages)
     refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     if ahead is not None:
-        ahead = whole_number(ahead, "ahead", least=1)
-    if not 0 < k < float("inf"):
-        raise ScheduleError(f"offload: k must be a positive number, found {k!r}")
+        ahead = whole_number(ahead, "ahead", least=0)
+    k = positive(k, "offload: k")
     costs = Costs()
     both = zip(*(costs.at_home(kind, schedule) for kind in ("forward", "backward")), strict=True)
     seconds = [k / 2 * sum(times) / schedule.slices for times in both]
@@ -49,7 +50,9 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
             trips = _in_time(timeline, lives, seconds)
         else:
             trips = [
-                _Trip(life.unit, life.made + 1, life.read - ahead) for life in lives if life.made + ahead < life.read
+                _Trip(life.unit, life.made + 1, life.read - ahead)
+                for life in lives
+                if life.made + max(ahead, 1) < life.read
             ]
         before: dict[int, list[Task]] = {}
         for trip in trips:

@@ -130,11 +130,11 @@ class Kind:
         if len(amounts) < len(self.amounts):
             raise ScheduleError(f"the memory of {self.name} must be one number for each pool, found {self.amounts}")
         for pool, amount in amounts.items():
-            if pool not in POOLS or not math.isfinite(amount):
+            if pool not in POOLS or not _is_finite(amount):
                 raise ScheduleError(f"the memory of {self.name} must be a number for each pool, found {pool} {amount}")
         # One form for all that mean the same.
         object.__setattr__(self, "amounts", tuple((pool, amounts[pool]) for pool in POOLS if amounts.get(pool)))
-        is_wrong = isinstance(self.time, float | int) and not 0 < self.time < math.inf
+        is_wrong = isinstance(self.time, float | int) and not (self.time > 0 and _is_finite(self.time))
         if is_wrong or self.time == () or not _NO_NAMES.isdisjoint(times):
             raise ScheduleError(f"the time of {self.name} must be a positive number, found {self.time!r}")
         for value, known in ((self.holds or "input", _PARTS), (self.stands, _HOMES)):
@@ -250,6 +250,13 @@ _EXPECTED: Final = (
 
 def _is_tuple_of(value: object, kind: type | tuple[type, ...]) -> bool:
     return isinstance(value, tuple) and all(isinstance(each, kind) for each in cast("tuple[object, ...]", value))
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float is as large as
+        return False
 
 
 def _number(key: str, text: str) -> float:

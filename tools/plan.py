@@ -35,6 +35,7 @@ from jaxpp.planning import Plan, PlanError, Target
 from jaxpp.planning.backend import plan_program
 from jaxpp.program import ProgramModule, rewritten
 from jaxpp.step import LoweredStep
+from jaxpp.task_times import Rates
 from jaxpp.tools import source, streams
 
 OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
@@ -72,6 +73,10 @@ def main(argv: Sequence[str] | None = None, *, stdout: TextIO | None = None, std
         notes = "".join(f"\n{note}" for note in getattr(error, "__notes__", ()))
         complete = isinstance(error, streams.InputError) or re.match(r"(\S+: )?error: ", str(error))
         print(f"{error}{notes}" if complete else f"error: {error}{notes}", file=stderr)
+        return BAD_INPUT
+    except jax.errors.JaxRuntimeError as error:
+        first, *_ = str(error).strip().splitlines() or [type(error).__name__]
+        print(f"error: XLA compiles no such step: {first}", file=stderr)
         return BAD_INPUT
     except BrokenPipeError:
         raise  # of stdout: `cli` ends in silence
@@ -220,8 +225,11 @@ def _of_module(options: argparse.Namespace, target: Target) -> Plan:
     has_name = "sym_name" in lowered.operation.attributes
     name = ir.StringAttr(lowered.operation.attributes["sym_name"]).value if has_name else path
 
+    rates = Rates().on(target.chip, lowered)
+
     def make(limits: str) -> tuple[ProgramModule, Plan]:
-        program = rewritten(own_copy(lowered), options.schedule or "", count, {"memory_limit": limits})
+        passes = {"memory_limit": limits}
+        program = rewritten(own_copy(lowered), options.schedule or "", count, passes, rates=rates)
         return program, plan_program(program, target, name.removeprefix("jit_")).plan
 
     return compile_within(

@@ -1,7 +1,7 @@
 """How much is alive at once along one mesh's sequence."""
 
 import sys
-from collections.abc import Container, Sequence, Set
+from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -40,20 +40,32 @@ def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
     sizes = [known[id(spec)] for spec in specs]  # the reader has one object for all equal ones; to hash one takes long
     here, host = ([size[pool] for size in sizes] for pool in (0, 1))
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
+    in_place = {
+        name: [number for number, donor in enumerate(function.donors) if donor is not None]
+        for name, function in program.functions.items()
+        if function.donates
+    }
     return Peak(
-        _peak_bytes(sequence, here, given),
+        _peak_bytes(sequence, here, given, in_place),
         _Activations(sequence, specs, remade).peak(),
-        _peak_bytes(sequence, host, given) if any(host) else 0,
+        _peak_bytes(sequence, host, given, in_place) if any(host) else 0,
     )
 
 
-def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Sequence[int]) -> int:
+def _peak_bytes(
+    sequence: Sequence[Instruction],
+    sizes: Sequence[int],
+    given: Sequence[int],
+    in_place: Mapping[str, Sequence[int]],
+) -> int:
+    """The most bytes at once; `in_place`: of each function the results that take the buffers of arguments."""
     alive = peak = sum(sizes[register] for register in given)
     for each in sequence:
         if isinstance(each, Call):
-            alive += sum([sizes[register] for register in each.results])
+            again = sum([sizes[each.results[number]] for number in in_place.get(each.function, ())])
+            alive += sum([sizes[register] for register in each.results]) - again
             peak = max(peak, alive)
-            alive -= sum([sizes[register] for register in each.frees])
+            alive -= sum([sizes[register] for register in each.frees]) - again
         elif isinstance(each, Send):
             alive -= sum([sizes[register] for register in each.frees])
         else:

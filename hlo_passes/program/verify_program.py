@@ -24,8 +24,10 @@ class VerifyProgram(Pass):
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
     It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
-    the arguments, without the temporaries of tasks), and `jaxpp.peak_activations`, the largest number of microbatches
-    whose residuals wait for a backward. All of it is linear in the number of instructions.
+    the arguments, without the temporaries of tasks; a result that takes the buffer of an argument takes no more),
+    `jaxpp.peak_host_bytes`, likewise in the memory of the host, and
+    `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward. All of it is
+    linear in the number of instructions.
 
     Right behind a pass that leaves what it knows of the mesh functions, it takes their operations from there: to read
     them again takes almost as long as the rest of the proof. What is loaded is read, and proved, anew.
@@ -33,6 +35,7 @@ class VerifyProgram(Pass):
     Options:
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
             separated by blanks. A program that needs more is refused. If empty, there is no limit.
+        host_memory_limit: likewise the most bytes that the values of a device may take in the memory of its host.
 
     Preconditions: `plan-buffers` ran.
 
@@ -45,10 +48,12 @@ class VerifyProgram(Pass):
 
     name: ClassVar[str] = "verify-program"
     memory_limit: str = ""
+    host_memory_limit: str = ""
 
     def __post_init__(self) -> None:
-        if not all(word.isdecimal() for word in self.memory_limit.split()):
-            raise ValueError(f"memory_limit is '{self.memory_limit}', expected bytes: a number, or one for each mesh")
+        for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
+            if not all(word.isdecimal() for word in text.split()):
+                raise ValueError(f"{name} is '{text}', expected bytes: a number, or one for each mesh")
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises ProgramError with the guilty instruction."""
@@ -68,21 +73,42 @@ class VerifyProgram(Pass):
             if peak.host_bytes:
                 function.attributes[at.PEAK_HOST_BYTES] = at.i64(peak.host_bytes)
         if self.memory_limit:
-            check_limits([peak.bytes for peak in peaks], [int(word) for word in self.memory_limit.split()])
+            check_limits([peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
+        if self.host_memory_limit:
+            _check_hosts([peak.host_bytes for peak in peaks], limits_of(self.host_memory_limit, len(peaks)))
 
 
-def check_limits(peaks: Sequence[int], limits: Sequence[int], *, least: bool = False) -> None:
+def limits_of(text: str, meshes: int) -> list[int]:
+    """The limit of each mesh. Raises ProgramError where there are fewer, and not one for all."""
+    limits = [int(word) for word in text.split()]
+    if 1 < len(limits) < meshes:
+        raise ProgramError(f"{len(limits)} memory limits for {meshes} meshes, expected one, or one for each")
+    return limits * meshes if len(limits) == 1 else limits[:meshes]  # the last meshes may be idle
+
+
+def check_limits(peaks: Sequence[int], each: Sequence[int], *, least: bool = False) -> None:
     """Raise ProgramError where a mesh needs more than its limit; `least`: where nothing that was tried needs less."""
-    if 1 < len(limits) < len(peaks):
-        raise ProgramError(f"{len(limits)} memory limits for {len(peaks)} meshes, expected one, or one for each")
-    each = [*limits] * len(peaks) if len(limits) == 1 else limits[: len(peaks)]  # the last meshes may be idle
-    over, mesh = max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
+    over, mesh = _worst(peaks, each)
     if over > 0:
         how = "needs at least" if least else "needs"
         raise ProgramError(
             f"mesh {mesh} {how} {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
             hint=_HINT if least else f"compute more again (recompute='inputs'), offload residuals, or: {_HINT}",
         )
+
+
+def _check_hosts(peaks: Sequence[int], each: Sequence[int]) -> None:
+    over, mesh = _worst(peaks, each)
+    if over > 0:
+        raise ProgramError(
+            f"mesh {mesh} needs {peaks[mesh]:,} bytes of the memory of its host for each device, its host memory limit "
+            f"is {each[mesh]:,}",
+            hint="offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded",
+        )
+
+
+def _worst(peaks: Sequence[int], each: Sequence[int]) -> tuple[int, int]:
+    return max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
 
 
 _HINT = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"

@@ -10,7 +10,7 @@
 // CHECK-NEXT:    %[[T_2:.*]] = "stablehlo.send"(%[[F0]], %[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    return
 // CHECK-LABEL: func.func public @mesh_1(
-// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 0 : i64, jaxpp.peak_bytes = 8 : i64}
+// CHECK-SAME:      ) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 1 : i64, jaxpp.peak_activations = 0 : i64, jaxpp.peak_bytes = 4 : i64}
 // CHECK-NEXT:    %[[T:.*]] = stablehlo.create_token
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 0, type = 1>, source_target_pairs = dense<{{\[\[}}0, 1]]>
 // CHECK-NEXT:    %[[F1:.*]] = call @forward_1(%[[R]]#0) {jaxpp.last_use = array<i64: 0>, jaxpp.mesh = 1 : i64}

@@ -1,13 +1,13 @@
 // RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7}" 2>&1 | filecheck %s
-// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"8 7\"}" 2>&1 | filecheck %s
+// RUN: not jaxpp-opt %s -p "verify-program{memory-limit=\"7 8\"}" 2>&1 | filecheck %s
 // RUN: not jaxpp-opt %s -p "verify-program{memory-limit=7GB}" 2>&1 | filecheck %s --check-prefix=NUMBER
 // RUN: jaxpp-opt %s -p "verify-program{memory-limit=8}" | filecheck %s --check-prefix=ENOUGH
 // RUN: jaxpp-opt %s -p "verify-program{memory-limit=\"8 8 1\"}" | filecheck %s --check-prefix=ENOUGH
 
-// Both meshes need 8 bytes at their peak: an argument and what is made of it. The third of three limits is one of a mesh
-// that the schedule leaves idle.
+// The first mesh needs 8 bytes at its peak: an argument and what is made of it. On the second what is made takes the buffer
+// of what arrived. The third of three limits is one of a mesh that the schedule leaves idle.
 
-// CHECK: error: mesh 1 needs 8 bytes on each device, its memory limit is 7
+// CHECK: error: mesh 0 needs 8 bytes on each device, its memory limit is 7
 // CHECK-NEXT: compute more again (recompute='inputs'), offload residuals, or: give the step smaller microbatches
 
 // NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number, or one for each mesh

@@ -15,6 +15,7 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
+from jaxpp.runtime.measuring.analysis import FunctionStats, calls, memory_of
 from jaxpp.schedules.memory import activations
 
 NAMES = {"1f1b": 4, "gpipe": 4, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
@@ -40,6 +41,23 @@ def lower(step: Any, arguments: Any, meshes: int) -> Any:
 
 def peaks(lowered: Any) -> list[int]:
     return [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", lowered.program().as_text())]
+
+
+@pytest.mark.parametrize("change", [None, *CHANGES])
+@pytest.mark.parametrize("name", ["1f1b", "zb-v"])
+def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: str | None) -> None:
+    """To the byte, but for the temporaries of tasks: sums grow in the buffers that they had."""
+    schedule = CHANGES[change](schedule_of(name)) if change else schedule_of(name)
+    step = partial(transformer.train_step, schedule=schedule)
+    arguments = (transformer.state(schedule.stages), transformer.batch(8))
+    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(schedule.meshes), donate_argnums=0).lower(*arguments)
+    program = load(lowered.program().module)
+    nothing = FunctionStats(0, 0, {})
+    walked = [
+        memory_of(program, mesh, dict.fromkeys(calls(program, mesh), nothing)).peak_memory_in_bytes
+        for mesh in range(program.meshes)
+    ]
+    assert list(lowered.program().peak_bytes) == walked
 
 
 @pytest.mark.parametrize("name", [name for name in schedules.names() if name != "seq1f1b"])  # no slices in programs

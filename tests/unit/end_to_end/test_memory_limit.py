@@ -1,6 +1,7 @@
 """A limit of memory: the program is below it, or the error says which mesh needs how much."""
 
 import re
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -11,9 +12,10 @@ from unit.end_to_end import transformer
 from unit.end_to_end.compare import assert_same, batch, check, loss, loss_with_callback, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
-from jaxpp import memory_limit, schedules
-from jaxpp.hlo_passes.program.verify_program import check_limits
+from jaxpp import schedules
+from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
+from jaxpp.memory_limit import NOTHING
 
 ARGUMENTS = (transformer.state(3), transformer.batch(6))
 
@@ -36,7 +38,7 @@ def test_the_cheapest_that_is_below() -> None:
     """A limit just below the peak of one mesh changes the stage of that mesh, and as little as is enough."""
     free = unlimited().program()
     most = max(free.peak_bytes)
-    assert lowered(memory_limit=most).program().kept_less == {"recompute": "", "offload": "", "evict": ""}
+    assert lowered(memory_limit=most).program().kept_less == NOTHING
     less = lowered(memory_limit=most - 1).program()
     (only,) = less.kept_less["recompute"].split()
     assert re.fullmatch(rf"{free.peak_bytes.index(most)}:[0-9]+B", only)
@@ -52,20 +54,93 @@ def test_limits_mesh_by_mesh() -> None:
     assert "0:" in found.kept_less["recompute"]
 
 
+def own(name: str, meshes: int, microbatches: int) -> schedules.Schedule:
+    """A schedule of one's own, whose order is not changed."""
+    plan = schedules.make(name, meshes=meshes, microbatches=microbatches)
+    return schedules.Schedule.of("mine", plan.placement, plan.cells)
+
+
 def test_offload_where_recompute_is_not_enough() -> None:
     """On the mesh in the middle even the inputs of all microbatches are more than the limit."""
-    plan = partial(sgd_step, schedule=schedules.make("gpipe", meshes=3, microbatches=16))
+    plan = partial(sgd_step, schedule=own("gpipe", 3, 16))
     arguments = (weights(3), batch(16))
     limit = [10**6, 2000, 10**6]
     step = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit)
     found = step.lower(*arguments).program()
     assert found.kept_less["offload"] == "1"
     assert found.peak_bytes[1] <= 2000
-    with pytest.raises(ProgramError, match=r"mesh 1 needs 3,[0-9]+ bytes"):
+    with pytest.raises(ProgramError, match=r"mesh 1 needs 2,9[0-9]+ bytes"):
         jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).lower(
             *arguments
         ).program()
     check(plan, arguments, make_mesh(3), memory_limit=limit)
+    host = found.peak_host_bytes[1] - 1
+    with pytest.raises(ProgramError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit is "):
+        jaxpp.mpmd_jit_with_loop(plan, make_mesh(3), memory_limit=limit, host_memory_limit=host).lower(
+            *arguments
+        ).program()
+
+
+def test_another_order_where_that_is_fastest() -> None:
+    """All forwards first, with room for half of the activations: nothing is done again, in a library's schedule."""
+    plan, arguments = partial(sgd_step, schedule=jaxpp.GPipe(3)), (weights(3), batch(8))
+    free = jaxpp.mpmd_jit_with_loop(plan, make_mesh(3)).lower(*arguments).program()
+    limit = [peak * 4 // 5 for peak in free.peak_bytes]
+    found = jaxpp.mpmd_jit_with_loop(plan, make_mesh(3), memory_limit=limit).lower(*arguments).program()
+    order = found.kept_less["order"]
+    assert found.kept_less == {**NOTHING, "order": order}
+    assert order == " ".join(map(str, schedules.activations(schedules.parse(found.schedule))))
+    assert max(map(int, order.split())) <= 6
+    assert all(peak <= most for peak, most in zip(found.peak_bytes, limit, strict=True))
+    check(partial(sgd_step, schedule=schedules.parse(found.schedule)), arguments, make_mesh(3))
+
+
+def test_the_memory_of_hosts_is_limited() -> None:
+    """Also where nothing is chosen: a schedule that offloads more is refused."""
+    plan = schedules.offload(schedules.make("gpipe", meshes=2, microbatches=8))
+    step, arguments = partial(sgd_step, schedule=plan), (weights(2), batch(8))
+
+    def lowered(limit: Any = None) -> Any:
+        return jaxpp.mpmd_jit_with_loop(step, make_mesh(2), host_memory_limit=limit).lower(*arguments)
+
+    peaks = lowered().program().peak_host_bytes
+    assert lowered(list(peaks)).program().peak_host_bytes == peaks
+    with pytest.raises(ProgramError) as found:
+        lowered([peaks[0] - 1, 10**9]).program()
+    assert str(found.value) == (
+        f"mesh 0 needs {peaks[0]:,} bytes of the memory of its host for each device, its host memory limit is "
+        f"{peaks[0] - 1:,}\n  offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
+    )
+    with pytest.raises(TypeError, match="host_memory_limit is '1 GB', expected bytes per device"):
+        lowered("1 GB")
+
+
+def chosen(costs: schedules.Costs, name: str = "gpipe", **limits: int) -> Any:
+    """What is done on mesh 0, if the others have room."""
+    plan = own(name, 4, 8)
+    step, arguments = partial(sgd_step, schedule=plan), (weights(4), batch(8))
+    most = jaxpp.mpmd_jit_with_loop(step, make_mesh(4)).lower(*arguments).program().peak_bytes[0]
+    options: Any = {"memory_limit": [most - 1, *[10**6] * 3], "costs": costs, **limits}
+    return jaxpp.mpmd_jit_with_loop(step, make_mesh(4), **options).lower(*arguments).program().kept_less
+
+
+def test_costs_decide() -> None:
+    """What is measured of copies and links says what is cheapest."""
+    slow = schedules.Costs(copy_bandwidth=1e-3, bandwidth=1e-3)
+    to_host, to_peers = replace(slow, copy_bandwidth=1e9), replace(slow, bandwidth=1e9)
+    assert chosen(slow)["recompute"].startswith("0:")
+    assert chosen(to_host) == {**NOTHING, "offload": "0"}
+    assert chosen(to_host, host_memory_limit=1)["recompute"].startswith("0:")
+    assert chosen(to_peers, "1f1b") == {**NOTHING, "evict": "0"}
+    measured = schedules.Costs(activation_bytes=100.0, kinds={"offload": 1e-6, "reload": 1e-6}, bandwidth=1e-3)
+    assert chosen(measured) == {**NOTHING, "offload": "0"}
+    with pytest.raises(schedules.ScheduleError, match="expected"):
+        chosen(schedules.Costs(forward=[1.0, 1.0]))
+
+
+def test_what_are_no_costs() -> None:
+    with pytest.raises(TypeError, match=r"costs: expected jaxpp.schedules.Costs, found str; Costs.load reads a file"):
+        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs="costs.toml")  # pyright: ignore[reportArgumentType]
 
 
 def needed(compiled: Any) -> list[int]:
@@ -97,19 +172,6 @@ def test_temporaries_that_are_too_much() -> None:
         lowered(memory_limit=limit).compile()
 
 
-def test_residuals_wait_on_another_mesh_where_that_is_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links that cost nothing: the schedule becomes that of BPipe."""
-    monkeypatch.setitem(memory_limit._PER_BYTE, "evict", 0)
-    monkeypatch.setitem(memory_limit._PER_BYTE, "load", 0)
-    plan = partial(sgd_step, schedule=schedules.make("1f1b", meshes=4, microbatches=8))
-    arguments = (weights(4), batch(8))
-    free = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(4)).lower(*arguments).program()
-    limits = [free.peak_bytes[0] - 1, *[10**6] * 3]
-    step = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(4), memory_limit=limits).lower(*arguments)
-    assert step.program().kept_less == {"recompute": "", "offload": "", "evict": "0"}
-    assert step.program().peak_bytes[0] < limits[0]
-
-
 def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
     """Stage 0 keeps the result of its callback, or offloads it: no error says that its inputs are not enough."""
 
@@ -117,7 +179,7 @@ def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
         return np.asarray(x) * 2
 
     loss = partial(loss_with_callback, look_up)
-    plan = partial(sgd_step, schedule=schedules.make("gpipe", meshes=2, microbatches=8), loss=loss)
+    plan = partial(sgd_step, schedule=own("gpipe", 2, 8), loss=loss)
     arguments = (weights(2), batch(8))
     free = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(2)).lower(*arguments).program()
     for share in (0.8, 0.6):
@@ -182,4 +244,4 @@ def test_what_is_no_limit(limit: Any, error: type[Exception], message: str) -> N
 
 def test_too_few_limits() -> None:
     with pytest.raises(ProgramError, match=r"^2 memory limits for 3 meshes, expected one, or one for each$"):
-        check_limits([8, 8, 8], [8, 8])
+        limits_of("8 8", 3)

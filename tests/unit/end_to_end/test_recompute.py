@@ -105,7 +105,9 @@ def test_more_flops_fewer_bytes() -> None:
     arguments = (transformer.state(3), transformer.batch(6))
     peaks = [program(step, arguments, 3, recompute=keep)[1][0] for keep in (0, 0.02, 0.1, 0.4, 1)]
     assert peaks == sorted(peaks, reverse=True)
-    assert peaks[0] == program(step, arguments, 3)[1][0]
+    # What takes no FLOP is made again even with 0, and is there beside what it is made of.
+    plain = program(step, arguments, 3)[1][0]
+    assert plain <= peaks[0] < 1.005 * plain
     assert peaks[-1] <= program(step, arguments, 3, recompute="inputs")[1][0] < peaks[1] < peaks[0]
 
 

@@ -207,9 +207,9 @@ def test_a_step_that_failed_has_the_program_that_it_had(monkeypatch: pytest.Monk
     asked: list[str] = []
     rewrite = step_module.rewrite
 
-    def spied(lowered: Any, schedule: Any, passes: Any) -> Any:
+    def spied(lowered: Any, schedule: Any, passes: Any, costs: Any) -> Any:
         asked.append(passes["memory_limit"])
-        return rewrite(lowered, schedule, passes)
+        return rewrite(lowered, schedule, passes, costs)
 
     monkeypatch.setattr(step_module, "rewrite", spied)
     monkeypatch.setattr(Plan, "peak_bytes", (1 << 40, 0, 0))

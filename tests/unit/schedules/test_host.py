@@ -58,6 +58,16 @@ def test_so_many_cells_ahead() -> None:
     )
 
 
+def test_one_activation_at_a_time() -> None:
+    """Right before its backward; what is needed in the next cell stays."""
+    moved = S.offload(S.make("1f1b", meshes=3, microbatches=4), ahead=0)
+    assert " ".join(map(str, moved.orders[1])) == (
+        "1F0 1offload0 1F1 1offload1 1reload0 1B0 1F2 1offload2 1reload1 1B1 1F3 1offload3 1reload2 1B2 1reload3 1B3"
+    )
+    assert moved.orders[2] == S.make("1f1b", meshes=3, microbatches=4).orders[2]
+    assert S.activations(moved) == [1, 1, 1]
+
+
 def test_what_waits_in_the_memory_of_the_host() -> None:
     moved = S.offload(S.make("gpipe", meshes=2, microbatches=6))
     report = S.simulate(moved, S.Costs(activation_bytes=10, copy_bandwidth=20))
@@ -71,7 +81,8 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
     ("build", "message"),
     [
         (lambda plain: S.offload(plain, k=0), "offload: k must be a positive number, found 0"),
-        (lambda plain: S.offload(plain, ahead=0), "ahead must be a whole number of at least 1, found 0"),
+        (lambda plain: S.offload(plain, k=10**400), "offload: k must be a positive number, found 1000"),
+        (lambda plain: S.offload(plain, ahead=-1), "ahead must be a whole number of at least 0, found -1"),
         (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
         (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another"),
         (lambda plain: S.offload(S.offload(plain, 0), 0), "mesh 0 position 2: offload(stage 0, mb 0) is there twice"),

@@ -46,6 +46,8 @@ def test_a_kind_is_read_as_it_was_written(
     ("fields", "message"),
     [
         ({"time": "forward"}, "kind 'x': time is of a wrong type, found 'forward'"),
+        ({"time": 10**400}, "the time of x must be a positive number, found 1000"),
+        ({"amounts": (("here", 10**400),)}, "the memory of x must be a number for each pool, found here 1000"),
         ({"time": ()}, "the time of x must be a positive number, found ()"),
         ({"time": ("inf",)}, "the time of x must be a positive number, found ('inf',)"),
         ({"amounts": (("here", "1"),)}, "kind 'x': amounts is of a wrong type, found (('here', '1'),)"),

@@ -12,6 +12,7 @@ from unit.planning import steps
 
 import jaxpp
 from jaxpp.planning import Plan
+from jaxpp.step import LoweredStep
 from jaxpp.tools import plan
 
 CPUS = ("--target", "cpu", "--devices", "2")
@@ -104,6 +105,18 @@ def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_types_of_shapes(element: str, dtype: str) -> None:
     assert plan._shape(f"{element}[2, 3]") == jax.ShapeDtypeStruct((2, 3), dtype)
+
+
+def test_what_xla_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line of what may be pages."""
+
+    def refused(*_: object) -> None:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: too large\n\n  Program hbm requirement: ...")
+
+    monkeypatch.setattr(LoweredStep, "compile", refused)
+    assert failure("unit.planning.steps:made", *CPUS) == (
+        "error: XLA compiles no such step: RESOURCE_EXHAUSTED: too large"
+    )
 
 
 def test_a_message_says_error_once(tmp_path: Path) -> None:

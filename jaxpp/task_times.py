@@ -1,0 +1,108 @@
+"""How long tasks take for the choice of `memory_limit`: by their FLOPs, or by costs that were measured."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir.flops import FlopCounter, multiplied_types
+from jaxpp.ir.functions import main_of
+from jaxpp.planning.chips import Chip
+from jaxpp.schedules import Costs, Schedule
+from jaxpp.schedules.cost_values import PerPair
+
+_COPIES, _SENDS = ("offload", "reload"), ("evict", "load")
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What bytes take, compared with FLOPs.
+
+    Attributes:
+        host_byte: the FLOPs that a device does while a byte goes to its host: 400 TFLOP/s and 40 GB/s if not given.
+        peer_byte: likewise to a peer: 400 GB/s.
+        costs: of the tasks, copies and sends of the step, in place of FLOPs. What they don't say follows from the
+            above, and from the time of a FLOP in a forward.
+    """
+
+    host_byte: float = 1e4
+    peer_byte: float = 1e3
+    costs: Costs | None = None
+
+    def on(self, chip: Chip, module: ir.Module) -> "Rates":
+        """Those of a chip, which multiplies numbers of the type that most FLOPs of a module have."""
+        main = main_of(module)
+
+        def products(element: str) -> int:
+            return FlopCounter(module, products_only=True, element=element).inside(main)
+
+        flops = chip.peak(max(multiplied_types(module), key=products, default="f32")) * chip.efficiency.products
+        peer = chip.inside.bandwidth * chip.efficiency.links
+        return replace(self, host_byte=flops / chip.host.bandwidth, peer_byte=flops / peer)
+
+
+@dataclass(frozen=True)
+class TaskTimes:
+    """The times of the tasks of a step.
+
+    Attributes:
+        flops: of the function of each (kind, stage).
+        entering: the bytes that enter each stage, which may wait besides those that it keeps of its own.
+        rates: what bytes take.
+    """
+
+    flops: Mapping[tuple[str, int], int]
+    entering: Mapping[int, int]
+    rates: Rates
+
+    def costs(self, plan: Schedule, kept: Sequence[tuple[int, int]]) -> Costs:
+        """The costs of a schedule; in FLOPs, unless others are given, and next to nothing where nothing says it.
+
+        Args:
+            plan: the schedule.
+            kept: of each stage the bytes that it keeps, and the FLOPs that it does again.
+        """
+        stages, given = range(plan.stages), self.rates.costs
+        forward = [1.0] * plan.stages
+        if given is not None:
+            forward = [time / self._flops("forward", n) for n, time in enumerate(given.at_home("forward", plan))]
+        least = 1e-9 * min(time * self._flops("forward", n) for n, time in enumerate(forward))
+        sizes = [size + self.entering.get(stage, 0) for stage, (size, _) in enumerate(kept)]
+        times = {"recompute": [flops * forward[stage] for stage, (_, flops) in enumerate(kept)]}
+        times |= {kind: [self._copy(kind, plan, n, sizes[n], forward[n]) for n in stages] for kind in _COPIES}
+        times |= {kind: [self._send(plan, n, sizes[n], forward[n]) for n in stages] for kind in _SENDS}
+        kinds = {kind: [max(time, least) for time in each] for kind, each in times.items()}
+        if given is not None:
+            return replace(given, kinds={**given.kinds, **kinds})
+        return Costs(kinds={task.kind: [self._flops(task.kind, n) for n in stages] for task in plan} | kinds)
+
+    def _flops(self, kind: str, stage: int) -> float:
+        halves = ("input_grad", "weight_grad") if kind == "backward" else ()
+        return max(float(sum(self.flops.get((each, stage), 0) for each in (kind, *halves))), 1.0)
+
+    def _copy(self, kind: str, plan: Schedule, stage: int, size: int, flop: float) -> float:
+        """The time in which so many bytes go to the host, or come back."""
+        if (costs := self.rates.costs) is not None:
+            bandwidth = costs.per_mesh("copy_bandwidth", plan)[plan.placement[stage]]
+            moved = costs.bytes("activation_bytes", plan)[stage]
+            if math.isfinite(bandwidth):
+                return size / bandwidth
+            if kind in costs.kinds and moved:
+                return costs.at_home(kind, plan)[stage] * size / moved
+        return self.rates.host_byte * size * flop
+
+    def _send(self, plan: Schedule, stage: int, size: int, flop: float) -> float:
+        """The time in which so many bytes go to another mesh."""
+        if (costs := self.rates.costs) is not None:
+            hop, bandwidth = max(_numbers(costs.hop)), min(_numbers(costs.bandwidth))
+            message = max(costs.bytes("message_bytes", plan), default=0.0)
+            if math.isfinite(bandwidth):
+                return hop + size / bandwidth
+            if hop and message:  # the time of a message, as it was measured
+                return hop * size / message
+        return self.rates.peer_byte * size * flop
+
+
+def _numbers(pairs: PerPair) -> list[float]:
+    return [pairs] if isinstance(pairs, float | int) else [number for row in pairs for number in row]
