@@ -21,7 +21,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.schedules import Schedule, ScheduleError
-from jaxpp.stagewise import Choice, Search
+from jaxpp.schedules.search.stagewise import Choice, Search
 
 LEVELS = 16
 """Into so many steps the bytes between all residuals and the least are divided."""
