@@ -18,10 +18,12 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
+from jaxpp.partitioning import cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
+from jaxpp.schedules import Partition
 from jaxpp.step import CompiledStep, LoweredStep
 
 
@@ -42,6 +44,7 @@ def mpmd_jit_with_loop(
     compiler_options: Mapping[str, Any] | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
 ) -> "MpmdFunction":
@@ -73,6 +76,8 @@ def mpmd_jit_with_loop(
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
+            `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
             "inputs"; "selective": all but products with weights is done again; a share of the forward's FLOPs, from
             0 to 1, that may be done again; or as "4096B" the most bytes, of one microbatch on all devices of the mesh
@@ -99,6 +104,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     passes["memory_limit"] = limit_text(memory_limit, mpmd_mesh.mpmd_dim)
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes)

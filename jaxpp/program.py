@@ -86,7 +86,7 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     Args:
         lowered: stays as it is.
         schedule: for a loop that names none.
-        options: of the passes, by keyword.
+        options: of the passes, by keyword; a "schedule" takes the place of that of the loop.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
@@ -96,7 +96,8 @@ def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, s
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    text = _schedule_text(module, schedule, mesh.mpmd_dim)
+    options = dict(options)
+    text = options.pop("schedule", "") or _schedule_text(module, schedule, mesh.mpmd_dim)
     program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [])
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
