@@ -48,6 +48,7 @@ from jaxpp.schedules import (
     ZeroBubbleH2,
     ZeroBubbleV,
     rows_of_layers,
+    stored_rows,
 )
 
 __all__ = [
@@ -100,6 +101,7 @@ __all__ = [
     "place_with",
     "rows_of_layers",
     "spmd_to_mpmd_reshard",
+    "stored_rows",
     "target",
     "treduce",
     "treduce_i",

@@ -79,6 +79,14 @@ class ProgramModule:
         """
         return at.integer(self.module.operation, at.ROWS_SENT) or 0
 
+    @property
+    def rows_padded_bytes(self) -> int:
+        """The bytes of stacked layers that are padding, on all meshes together.
+
+        0 where every mesh has as many layers; see `jaxpp.rows_of_layers` with `cuts`.
+        """
+        return at.integer(self.module.operation, at.ROWS_PADDED) or 0
+
 
 def rewrite(lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str]) -> ProgramModule:
     """The program of a lowered step.

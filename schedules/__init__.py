@@ -49,7 +49,7 @@ from jaxpp.schedules.given import resolve
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
-from jaxpp.schedules.layers import rows_of_layers
+from jaxpp.schedules.layers import rows_of_layers, stored_rows
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
@@ -172,6 +172,7 @@ __all__ = [
     "simulate",
     "split_backward",
     "start_times",
+    "stored_rows",
     "tune",
     "unit_cost",
 ]
