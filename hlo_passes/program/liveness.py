@@ -1,7 +1,7 @@
 """How much is alive at once along one mesh's sequence."""
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate, chain
 
@@ -25,8 +25,15 @@ class Peak:
     host_bytes: int
 
 
-def peak_of(program: Program, mesh: int) -> Peak:
-    """The peak of one mesh, arguments and constants included."""
+def peaks_of(program: Program) -> list[Peak]:
+    """The peak of each mesh, arguments and constants included."""
+    calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
+    making = (each for each in calls if each.fused or each.kind == "recompute")
+    remade = {task[1:] for each in making for task in each.tasks if task[0] == "recompute"}
+    return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
+
+
+def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     known = {id(spec): program.shard_bytes(mesh, spec) for spec in {id(spec): spec for spec in specs}.values()}
@@ -35,7 +42,7 @@ def peak_of(program: Program, mesh: int) -> Peak:
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     return Peak(
         _peak_bytes(sequence, here, given),
-        _Activations(sequence, specs).peak(),
+        _Activations(sequence, specs, remade).peak(),
         _peak_bytes(sequence, host, given) if any(host) else 0,
     )
 
@@ -63,12 +70,14 @@ class _Activations:
     are alive from the call that makes or first reads one of them until the last that reads one; from its recompute on,
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
+
+    remade: the (stage, microbatch) that are recomputed, on any mesh.
     """
 
-    def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> None:
-        calls = (each for each in sequence if isinstance(each, Call))
-        self._remade = {task[1:] for each in calls for task in each.tasks if task[0] == "recompute"}
-        self._end, self._specs = len(sequence), specs
+    def __init__(
+        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[tuple[int, int]]
+    ) -> None:
+        self._end, self._specs, self._remade = len(sequence), specs, remade
         self._microbatches: list[Container[int]] = [()] * len(specs)
         self._death: dict[int, int] = {}
         self._known: dict[tuple[int, int], dict[int, int]] = {}
@@ -109,9 +118,9 @@ class _Activations:
         again = [(since[r], r) for r in own if r in since and not self._specs[r].memory and not moved]
         if kind == "forward":
             self._forwards[unit] = index
-        elif kind == "evict":
+        elif kind == "evict" and not moved:
             again = [(index, register) for register in results]
-        elif kind == "load" and unit in self._forwards:
+        elif kind == "load" and not moved and unit in self._forwards:
             self._evicted.append((self._forwards[unit], self._forwards[unit]))
         if again:
             self._kept.setdefault(unit, []).extend(again)
