@@ -264,7 +264,7 @@ class Cutting:
     def _attempt(self, cuts: Cuts, seconds: float) -> bool:
         """Search for the order on these cuts; whether that is the best now."""
         spent, known = self.tried.get(cuts, (0.0, None))
-        if spent >= seconds or (spent and self.effort.left <= 0):
+        if spent >= seconds or (self.best is not None and self.effort.left <= 0):
             return False
         found = known
         costs = self.row.costs.cut(cuts)

@@ -53,7 +53,7 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Sche
     made: dict[tuple[tuple[int, ...], tuple[int, ...]], Schedule] = {}
 
     def changed(choice: Choice) -> Schedule:
-        key = tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload and can_move)
+        key = tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
         if key not in made:
             plan = recompute(schedule, *key[0]) if key[0] else schedule
             made[key] = offload(plan, *key[1]) if key[1] else plan
@@ -68,7 +68,7 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Sche
 
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
     try:
-        chosen = Search(groups, levels, (), whole, peaks, time).run()
+        chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
     except ScheduleError:  # its tasks can't be moved
         return None
     return None if chosen is None else changed(chosen)

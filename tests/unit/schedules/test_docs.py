@@ -19,4 +19,4 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_examples_of_partition() -> None:
     failed, tried = doctest.testfile(str(ROOT / "docs" / "partition.md"), module_relative=False)
-    assert (failed, tried) == (0, 5)
+    assert (failed, tried) == (0, 9)

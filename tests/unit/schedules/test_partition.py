@@ -73,9 +73,9 @@ def test_equal_arguments_give_equal_results():
 
 def test_several_stages_per_mesh():
     costs = alike([1.0] * 15 + [4.0])
-    found = S.partition(costs, 4, 16, chunks=2, seconds=0.2)
+    found = S.partition(costs, 4, 16, chunks=2, seconds=0.5)
     assert (len(found.cuts), sum(found.cuts), found.schedule.meshes) == (8, 16, 4)
-    assert found.value < 250 < interleaved(costs, 16)
+    assert found.value < 0.75 * interleaved(costs, 16)
 
 
 def test_a_faster_mesh_gets_more_layers():
