@@ -18,7 +18,7 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
-from jaxpp.partitioning import cuts_options
+from jaxpp.partitioning import Layers, cuts_options, schedule_of_layers
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
@@ -232,6 +232,21 @@ class MpmdFunction:
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
+
+    def measure_layers(self, *args: Any) -> "Layers":
+        """What each marked layer costs as a stage of its own, for `jaxpp.partition`; nothing is donated.
+
+        One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
+        """
+        described = jax.tree.map(_described, plain(args))
+        options = self._options | {"donate_argnums": None, "donate_argnames": None}
+        lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        passes = {
+            name: value for name, value in self._passes.items() if name in ("gather_weights", "scatter_gradients")
+        }
+        schedule = schedule_of_layers(lowered.module, self._mesh.mpmd_dim)
+        step = LoweredStep(lowered, None, self._compiler_options, passes | {"schedule": str(schedule)})
+        return Layers.of(schedule, step, self._split(args, {})[1])
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""

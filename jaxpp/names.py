@@ -17,6 +17,7 @@ from jaxpp.lowering import (
     treduce,
     treduce_i,
 )
+from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
 from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
@@ -97,6 +98,7 @@ __all__ = [
     "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",
     "mpmd_to_spmd_reshard",
+    "partition",
     "pipeline_enter_stage",
     "place_with",
     "rows_of_layers",

@@ -7,14 +7,15 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.loop.canonicalize import split_barriers
+from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop
-from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, stages_of
+from jaxpp.hlo_passes.loop.marks import Marks, check_marks, find_marks, marked_stages, number_marks, stages_of
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.boundary import Boundary
 from jaxpp.ir.build import replace
+from jaxpp.ir.counted import trip_count
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.loop import entries
@@ -64,12 +65,8 @@ class MergeStages(Pass):
         sizes = [int(word) for word in self._words]
         if not sizes:
             return
-        main, layers = main_of(module), sum(sizes)
-        loop = find_loop(main)
-        check_marks(main, list(nested(main)), loop)
-        split_barriers(loop)
-        reuse_recomputed_marks(loop)
-        marks = find_marks(loop)
+        layers = sum(sizes)
+        loop, marks = _layers(module)
         numbers = stages_of(marks, loop, layers)
         if numbers is None:
             found = len(marked_stages(marks))
@@ -87,3 +84,23 @@ class MergeStages(Pass):
             else:
                 replace(op, op.operands)
         loop.attributes[at.LOOP] = ir.DictAttr.get({**entries(loop), "stages": at.i64(len(sizes))})
+
+
+def layers_and_microbatches(module: ir.Module) -> tuple[int, int]:
+    """How many layers are marked in the loop over microbatches, and how often it runs.
+
+    The preconditions and errors are those of `merge-stages`.
+    """
+    drop_scalar_constraints(nested(main_of(module)))
+    loop, marks = _layers(module)
+    return len(marked_stages(marks)), trip_count(loop)
+
+
+def _layers(module: ir.Module) -> tuple[ir.Operation, Marks]:
+    """The loop over microbatches, and its marks, each once."""
+    main = main_of(module)
+    loop = find_loop(main)
+    check_marks(main, list(nested(main)), loop)
+    split_barriers(loop)
+    reuse_recomputed_marks(loop)
+    return loop, find_marks(loop)
