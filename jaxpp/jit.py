@@ -233,7 +233,7 @@ class MpmdFunction:
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes)
 
-    def measure_layers(self, *args: Any) -> "Layers":
+    def measure_layers(self, *args: Any) -> Layers:
         """What each marked layer costs as a stage of its own, for `jaxpp.partition`; nothing is donated.
 
         One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.

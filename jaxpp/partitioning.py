@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,6 @@ from jaxpp.planning.backend import PlannedProgram
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.search.cuts import even_cuts
 from jaxpp.step import LoweredStep
-
-if TYPE_CHECKING:
-    from jaxpp.jit import MpmdFunction
 
 
 def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:
@@ -48,8 +45,16 @@ def _text(cuts: Sequence[int]) -> str:
     return MergeStages(",".join(map(str, cuts))).cuts
 
 
+class _Step(Protocol):
+    """What `mpmd_jit_with_loop` makes."""
+
+    def measure_layers(self, *args: Any) -> "Layers":
+        """What each marked layer costs."""
+        ...
+
+
 def partition(
-    step: "MpmdFunction",
+    step: _Step,
     *args: Any,
     memory_limit: int | Sequence[int] | None = None,
     chunks: int | None = 1,
