@@ -1,5 +1,7 @@
 """`jaxpp.partition`: what the layers of a step cost, where it is cut, and that the cuts are right."""
 
+# pyright: reportUnknownLambdaType=false
+
 from functools import partial
 from typing import Any
 
