@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.loop.merge_stages import MergeStages
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
@@ -42,6 +43,7 @@ def mpmd(
     schedule: str = "",
     meshes: int = 0,
     *,
+    cuts: str = "",
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
     recompute: str = "",
@@ -54,6 +56,7 @@ def mpmd(
     Args:
         schedule: a schedule's name, file or text, instead of the one that the loop carries.
         meshes: the number of meshes of a schedule given by name.
+        cuts: option of `merge-stages`.
         gather_weights: option of `delay-reductions`, as is the next.
         scatter_gradients: see above.
         recompute: option `keep` of `split-forward`.
@@ -65,6 +68,7 @@ def mpmd(
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
         HoistLoopInvariants(),  # before propagation, which gives what leaves the loop its shardings

@@ -18,11 +18,12 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
+from jaxpp.partitioning import Layers, cuts_options, schedule_of_layers
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
-from jaxpp.schedules import Costs
+from jaxpp.schedules import Costs, Partition
 from jaxpp.step import CompiledStep, LoweredStep
 
 
@@ -43,6 +44,7 @@ def mpmd_jit_with_loop(
     compiler_options: Mapping[str, Any] | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
     host_memory_limit: int | Sequence[int] | None = None,
@@ -76,6 +78,8 @@ def mpmd_jit_with_loop(
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "step" once per step. What that costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
+            `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
             "inputs"; "selective": all but products with weights is done again; a share of the forward's FLOPs, from
             0 to 1, that may be done again; or as "4096B" the most bytes, of one microbatch on all devices of the mesh
@@ -107,6 +111,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):
         passes[name] = limit_text(limit, mpmd_mesh.mpmd_dim, name)
@@ -239,6 +244,21 @@ class MpmdFunction:
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
+
+    def measure_layers(self, *args: Any) -> Layers:
+        """What each marked layer costs as a stage of its own, for `jaxpp.partition`; nothing is donated.
+
+        One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
+        """
+        described = jax.tree.map(_described, plain(args))
+        options = {**self._options, "donate_argnums": None, "donate_argnames": None}
+        lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        passes = {
+            name: value for name, value in self._passes.items() if name in ("gather_weights", "scatter_gradients")
+        }
+        schedule = schedule_of_layers(lowered.module, self._mesh.mpmd_dim)
+        step = LoweredStep(lowered, None, self._compiler_options, passes | {"schedule": str(schedule)})
+        return Layers.of(schedule, step, self._split(args, {})[1])
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""

@@ -22,7 +22,7 @@ from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
-from jaxpp.stagewise import Choice, Search, Way
+from jaxpp.schedules.search.stagewise import Choice, Search, Way
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16

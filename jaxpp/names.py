@@ -17,6 +17,7 @@ from jaxpp.lowering import (
     treduce,
     treduce_i,
 )
+from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
 from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
@@ -48,6 +49,7 @@ from jaxpp.schedules import (
     ZeroBubbleH2,
     ZeroBubbleV,
     rows_of_layers,
+    stored_rows,
 )
 
 __all__ = [
@@ -96,10 +98,12 @@ __all__ = [
     "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",
     "mpmd_to_spmd_reshard",
+    "partition",
     "pipeline_enter_stage",
     "place_with",
     "rows_of_layers",
     "spmd_to_mpmd_reshard",
+    "stored_rows",
     "target",
     "treduce",
     "treduce_i",

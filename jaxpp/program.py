@@ -86,6 +86,14 @@ class ProgramModule:
         """
         return at.integer(self.module.operation, at.ROWS_SENT) or 0
 
+    @property
+    def rows_padded_bytes(self) -> int:
+        """The bytes of stacked layers that are padding, on all meshes together.
+
+        0 where every mesh has as many layers; see `jaxpp.rows_of_layers` with `cuts`.
+        """
+        return at.integer(self.module.operation, at.ROWS_PADDED) or 0
+
 
 def rewrite(
     lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str], costs: schedules.Costs | None = None
@@ -95,7 +103,7 @@ def rewrite(
     Args:
         lowered: stays as it is.
         schedule: for a loop that names none.
-        options: of the passes, by keyword.
+        options: of the passes, by keyword; a "schedule" takes the place of that of the loop.
         costs: of the tasks, by which what keeps less is chosen; of a `jaxpp.target`, else, the facts of its chip.
 
     Raises:
@@ -107,7 +115,8 @@ def rewrite(
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    text = _schedule_text(module, schedule, mesh.mpmd_dim)
+    options = dict(options)
+    text = options.pop("schedule", "") or _schedule_text(module, schedule, mesh.mpmd_dim)
     rates = Rates(costs=costs)
     if not mesh.is_present:
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)

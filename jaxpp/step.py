@@ -76,7 +76,7 @@ class LoweredStep:
             program = rewrite(self._lowered, self._schedule, passes, self._costs) if again else self.program()
             backend = backend_of(self._lowered.mpmd_mesh)
             executable = backend.compile(self._lowered, program, self._compiler_options)
-            return program, CompiledStep(self._lowered, executable, program.rows_sent_bytes)
+            return program, CompiledStep(self._lowered, executable, program)
 
         self._program, made = compile_within(own, make, _memory, may_choose=not self._passes.get("recompute"))
         return made
@@ -85,9 +85,10 @@ class LoweredStep:
 class CompiledStep:
     """An executable step for arguments of one kind."""
 
-    def __init__(self, lowered: Lowered, executable: CompiledProgram, rows_sent: int) -> None:
+    def __init__(self, lowered: Lowered, executable: CompiledProgram, program: ProgramModule) -> None:
         self.executable = executable
-        self._lowered, self._rows_sent = lowered, rows_sent
+        self._lowered = lowered
+        self._rows_sent, self._rows_padded = program.rows_sent_bytes, program.rows_padded_bytes
         submeshes = lowered.mpmd_mesh.unstack[: executable.program.meshes]
         self._places = SubmeshShardings(executable.program, submeshes, lowered.mpmd_mesh.mpmd_axis_name)
 
@@ -122,6 +123,7 @@ class CompiledStep:
             device=self._lowered.mpmd_mesh.device_kind,
             state=set(self._lowered.feeds.values()),
             rows_sent=self._rows_sent,
+            rows_padded=self._rows_padded,
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -21,6 +21,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    partition(...)     the layers of each stage, and the best schedule for these
     fill(s, operation) side work in the bubbles
     freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
     draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
@@ -48,7 +49,7 @@ from jaxpp.schedules.given import resolve
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
-from jaxpp.schedules.layers import rows_of_layers
+from jaxpp.schedules.layers import rows_of_layers, stored_rows
 from jaxpp.schedules.library import make, names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
@@ -85,7 +86,7 @@ from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search import Found, Tuned, search, tune
+from jaxpp.schedules.search import Found, Partition, Tuned, partition, search, tune
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
@@ -123,6 +124,7 @@ __all__ = [
     "MeshOrder",
     "Need",
     "Operation",
+    "Partition",
     "Pattern",
     "Placement",
     "Plan",
@@ -162,6 +164,7 @@ __all__ = [
     "offload",
     "one_f_one_b",
     "parse",
+    "partition",
     "recompute",
     "resolve",
     "rows_of_layers",
@@ -169,6 +172,7 @@ __all__ = [
     "simulate",
     "split_backward",
     "start_times",
+    "stored_rows",
     "tune",
     "unit_cost",
 ]

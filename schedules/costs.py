@@ -7,7 +7,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import combinations
+from itertools import accumulate, combinations
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -26,7 +26,7 @@ from jaxpp.schedules.cost_values import (
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Task
+from jaxpp.schedules.task import Placement, Task
 
 UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
 """Units of time, in seconds; a trace shows a unit that is none in particular as a millisecond."""
@@ -277,16 +277,44 @@ class Costs:
             raise ScheduleError(
                 f"the costs are for {self.stages} stages, the schedule has {stages}: measure as many, or a multiple"
             )
-        size = self.stages // stages
+        return self.cut([self.stages // stages] * stages)
+
+    def cut(self, cuts: Sequence[int]) -> Costs:
+        """The costs where so many neighbouring stages each are put together; scalars stay as they are.
+
+        Args:
+            cuts: their numbers, from the first stage on.
+
+        Raises:
+            ScheduleError: the numbers are not positive, or don't add up to the stages of these costs.
+        """
+        sizes = [whole_number(size, "the layers of a stage", least=1) for size in cuts]
+        if self.stages is not None and sum(sizes) != self.stages:
+            raise ScheduleError(f"cuts of {sum(sizes)} layers, the costs are for {self.stages}")
+        ends = list(accumulate(sizes))
 
         def together(value: PerStage | None, last: bool = False) -> PerStage | None:
             if not isinstance(value, tuple):
                 return value
-            groups = [value[first : first + size] for first in range(0, len(value), size)]
+            groups = [value[end - size : end] for size, end in zip(sizes, ends, strict=True)]
             return tuple(group[-1] if last else math.fsum(group) for group in groups)
 
         values = {each: together(getattr(self, each), each == "message_bytes") for each in (*_KINDS, *_BYTES)}
         return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
+
+    def listed(self, stages: int, meshes: int) -> Costs:
+        """The costs with a list of so many stages for each scalar of which a stage has a share.
+
+        Raises:
+            ScheduleError: there are lists already, for another number of stages.
+        """
+        empty = Schedule("costs", Placement.of(*(stage * meshes // stages for stage in range(stages))), ((),) * meshes)
+
+        def each(value: PerStage | None, what: str) -> PerStage | None:
+            return None if value is None else tuple(_for_each_stage(value, what, empty))
+
+        values = {what: each(getattr(self, what), what) for what in (*_KINDS, "activation_bytes", "weight_grad_bytes")}
+        return replace(self, **values, kinds={kind: each(time, kind) for kind, time in self.kinds.items()})
 
     def pair(self, what: str, schedule: Schedule) -> list[list[float]]:
         """The `hop` or `bandwidth` of each pair of meshes, as [from mesh][to mesh].

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,7 +13,9 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
 
-def rows_of_layers(schedule: BaseSchedule | Schedule | Placement, layers: int) -> NDArray[np.int64]:
+def rows_of_layers(
+    schedule: BaseSchedule | Schedule | Placement, layers: int, cuts: Sequence[int] | None = None
+) -> NDArray[np.int64]:
     """The row of each layer in arrays that stack the layers mesh by mesh, first those of mesh 0, then of mesh 1...
 
     An array can only be sharded in equal parts of contiguous rows. Where a mesh holds stages that don't follow one
@@ -21,31 +25,77 @@ def rows_of_layers(schedule: BaseSchedule | Schedule | Placement, layers: int) -
         stacked[rows]                   the layers in the order of the model: what a loss scans over
         stacked = model[np.argsort(rows)]    stacked so, from parameters in the order of the model
 
-    Where the stages of each mesh follow one another, as in 1F1B, this is `arange(layers)`.
+    Where the stages of each mesh follow one another and have equally many layers, as in 1F1B, this is `arange(layers)`.
+
+    With `cuts` the meshes may have different numbers of layers. The block of each mesh is then as large as the largest,
+    `stored_rows` in all, and the rows behind the layers of the others are padding, which nothing reads:
+
+        stacked = jnp.zeros((stored_rows(schedule, cuts), ...)).at[rows].set(model)
 
     Args:
         schedule: which mesh is the home of which stage.
-        layers: their number; each stage has as many, in order.
+        layers: their number.
+        cuts: how many of them each stage has, from the first one on; None: each has as many.
 
     Returns:
-        The numbers 0 to layers - 1 in some order, as indices of the model's layers.
+        For each layer of the model its row: the numbers 0 to layers - 1 in some order, where there is no padding.
 
     Raises:
-        ScheduleError: the stages don't have equally many layers, or the meshes don't have equally many stages.
+        ScheduleError: the cuts are not of so many layers, or not of the schedule's stages; without cuts, the stages
+            don't have equally many layers, or the meshes don't have equally many stages.
 
     >>> rows_of_layers(Placement.of(0, 1, 1, 0), 4)  # mesh 0 has the layers 0 and 3, in the rows 0 and 1
     array([0, 2, 3, 1])
+    >>> rows_of_layers(Placement.of(0, 1), 4, cuts=[1, 3])  # the rows 1 and 2 are padding
+    array([0, 3, 4, 5])
     """
     homes = _homes(schedule)
     layers, stages = whole_number(layers, "the number of layers", least=1), len(homes)
-    if layers % stages:
-        raise ScheduleError(f"{layers} layers can't be cut into {stages} stages of equally many")
-    counts = {mesh: homes.count(mesh) for mesh in sorted(set(homes))}
-    if len(set(counts.values())) > 1:
-        found = ", ".join(f"{count} on mesh {mesh}" for mesh, count in counts.items())
-        raise ScheduleError(f"the meshes must be the homes of equally many stages, found {found}")
-    order = np.arange(layers).reshape(stages, -1)[np.argsort(homes, kind="stable")]
-    return np.argsort(order.reshape(-1))
+    if cuts is None:
+        if layers % stages:
+            raise ScheduleError(f"{layers} layers can't be cut into {stages} stages of equally many")
+        counts = {mesh: homes.count(mesh) for mesh in sorted(set(homes))}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{count} on mesh {mesh}" for mesh, count in counts.items())
+            raise ScheduleError(f"the meshes must be the homes of equally many stages, found {found}")
+        cuts = [layers // stages] * stages
+    sizes = _sizes(homes, cuts)
+    if sum(cuts) != layers:
+        raise ScheduleError(f"the cuts {tuple(cuts)} are of {sum(cuts)} layers, found {layers}")
+    block, free = max(sizes.values()), dict.fromkeys(sizes, 0)
+    rows: list[int] = []
+    for mesh, size in zip(homes, cuts, strict=True):
+        first = list(sizes).index(mesh) * block + free[mesh]
+        rows += range(first, first + size)
+        free[mesh] += size
+    return np.array(rows)
+
+
+def stored_rows(schedule: BaseSchedule | Schedule | Placement, cuts: Sequence[int]) -> int:
+    """How many rows stacked layers take, where every mesh has as many as that with the most layers.
+
+    Args:
+        schedule: which mesh is the home of which stage.
+        cuts: how many layers each stage has, from the first one on.
+
+    Raises:
+        ScheduleError: the cuts are not of the schedule's stages.
+
+    >>> stored_rows(Placement.of(0, 1), [1, 3])
+    6
+    """
+    sizes = _sizes(_homes(schedule), cuts)
+    return len(sizes) * max(sizes.values())
+
+
+def _sizes(homes: Sequence[int], cuts: Sequence[int]) -> dict[int, int]:
+    """How many layers each mesh has that is the home of a stage, in the order of the meshes."""
+    if len(cuts) != len(homes):
+        raise ScheduleError(f"expected the layers of each of {len(homes)} stages, found {tuple(cuts)}")
+    sizes = dict.fromkeys(sorted(homes), 0)
+    for mesh, size in zip(homes, cuts, strict=True):
+        sizes[mesh] += whole_number(size, "the layers of a stage", least=1)
+    return sizes
 
 
 def _homes(schedule: BaseSchedule | Schedule | Placement) -> list[int]:

@@ -10,6 +10,7 @@ from jaxpp.validation import MOST_TRIPS
 
 Passes = Mapping[str, type[Pass]]
 Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
+_OF_PIPELINES = ("schedule", "meshes", "cuts")
 
 
 def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
@@ -55,6 +56,7 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
         "--schedule", metavar="NAME|FILE", help="for --pipeline: a schedule such as 1f1b, gis{chunks=4} or mine.txt"
     )
     group.add_argument("--meshes", type=int, metavar="N", help="for --pipeline: the number of meshes")
+    group.add_argument("--cuts", metavar="N,N...", help="for --pipeline: the layers of each stage, such as 5,5,4,2")
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
 
@@ -102,8 +104,8 @@ def pipeline_of(
         parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
     if options.pipeline is not None and options.passes is not None:
         parser.error("-p and --pipeline exclude each other")
-    if options.pipeline is None and (options.schedule is not None or options.meshes is not None):
-        parser.error("--schedule and --meshes are for --pipeline; a pass takes options as name{option=value}")
+    if options.pipeline is None and any(getattr(options, key) is not None for key in _OF_PIPELINES):
+        parser.error("--schedule, --meshes and --cuts are for --pipeline; a pass takes options as name{option=value}")
     try:
         if options.pipeline is not None:
             return _named_pipeline(options, pipelines)
@@ -116,7 +118,7 @@ def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[
     name = options.pipeline
     if name not in pipelines:
         raise PipelineTextError(unknown("pipeline", name, pipelines))
-    given = {key: getattr(options, key) for key in ("schedule", "meshes") if getattr(options, key) is not None}
+    given = {key: getattr(options, key) for key in _OF_PIPELINES if getattr(options, key) is not None}
     for key in given.keys() - inspect.signature(pipelines[name]).parameters.keys():
         raise PipelineTextError(f"pipeline '{name}' takes no --{key}")
     try:

@@ -72,7 +72,7 @@ class FindMicrobatchLoop(Pass):
         """Canonicalize the loop of `module`. Raises PassError for each way in which there is no such loop."""
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
-        loop = _find(main)
+        loop = find_loop(main)
         ops = list(nested(main))
         check_marks(main, ops, loop)
         loops = [op for op in ops if op.name == "stablehlo.while" and op != loop]
@@ -86,6 +86,7 @@ class FindMicrobatchLoop(Pass):
         length = _length(loop)
         schedule, text = self._schedule(loop, length, operations)
         marks = find_marks(loop)
+        _check_cuts(loop, schedule)
         numbers = stages_of(marks, loop, schedule.stages)
         if numbers is None:
             raise wrong_number(marks, schedule, loop)
@@ -96,7 +97,7 @@ class FindMicrobatchLoop(Pass):
 
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
-        loop = _find(main_of(module))
+        loop = find_loop(main_of(module))
         drop_scalar_constraints(nested(loop))
         return self._schedule(loop, _length(loop), self._operations(module))[1]
 
@@ -151,6 +152,17 @@ def loop_schedule(loop: ir.Operation) -> str:
     return schedule.value if isinstance(schedule, ir.StringAttr) else ""
 
 
+def _check_cuts(loop: ir.Operation, schedule: schedules.Schedule) -> None:
+    """Raise PassError where `merge-stages` left another number of stages than the schedule has."""
+    said = entries(loop).get("stages")
+    if isinstance(said, ir.IntegerAttr) and said.value != schedule.stages:
+        raise PassError(
+            f"the cuts are of {said.value} stages, the schedule {schedule.name} has {schedule.stages}",
+            location=loop.location,
+            hint=f"give the layers of each of {schedule.stages} stages, or a schedule of {said.value}",
+        )
+
+
 def _length(loop: ir.Operation) -> int:
     """How often `loop` runs, which is what it says of itself."""
     length, said = trip_count(loop), entries(loop).get("length")
@@ -164,7 +176,7 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
 
     Raises PassError as the pass does. `inline-calls` must have run.
     """
-    loop = _find(main_of(module))
+    loop = find_loop(main_of(module))
     drop_scalar_constraints(nested(loop))
     return None if loop_schedule(loop) else _length(loop)
 
@@ -177,7 +189,7 @@ def _is_backward(loop: ir.Operation) -> bool:
 
 def location_of_the_loop(module: ir.Module) -> ir.Location:
     """Where the user wrote the loop; for errors. Raises PassError when there is none."""
-    return _find(main_of(module)).location
+    return find_loop(main_of(module)).location
 
 
 def _has_marks(op: ir.Operation) -> bool:
@@ -192,7 +204,8 @@ def _inside_another(loop: ir.Operation) -> PassError:
     )
 
 
-def _find(main: ir.Operation) -> ir.Operation:
+def find_loop(main: ir.Operation) -> ir.Operation:
+    """The loop over microbatches, named or marked. Raises PassError for each way in which there is no such loop."""
     named: list[ir.Operation] = []
     marked: list[ir.Operation] = []
     for op in operations(body_of(main)):

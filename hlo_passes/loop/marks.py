@@ -135,7 +135,8 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation)
             f"found {count} stage marks, one for each layer of a scan; the schedule {name} has {stages} stages",
             location=marks[0][0].location,
             hint=f"scan over the {stages} stages, and over the layers of each inside: "
-            f"reshape the stacked parameters to ({stages}, layers per stage, ...)",
+            f"reshape the stacked parameters to ({stages}, layers per stage, ...); "
+            f"or say how many of the {count} layers each stage has: cuts=[...]",
         )
     fewer = f"mark the end of every stage (mark_stage_end): {stages} marks, or {stages - 1} without the last one"
     return PassError(

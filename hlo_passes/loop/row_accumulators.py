@@ -36,7 +36,8 @@ class _Sum:
 def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
     """Rebuild `loop` with a sum for each piece of the stacks that it sums, and concatenate these after it.
 
-    Returns the new loop, or `loop` if it sums no stack. The additions of whole stacks stay in it, without uses.
+    Rows to which only zeros are added, as to those that no layer reads, stay outside of it. Returns the new loop, or
+    `loop` if it sums no stack. The additions of whole stacks stay in it, without uses.
     """
     evaluator, body = Evaluator(), loop_body(loop)
     sums = {n: found for n in range(len(loop.operands)) if (found := _sum(loop, n, evaluator)) is not None}
@@ -44,10 +45,14 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
         return loop
     kept = [position for position in range(len(loop.operands)) if position not in sums]
     end, ip = terminator(body), ir.InsertionPoint(loop)
+    starts: dict[int, list[tuple[ir.Value, bool]]] = {}
     operands, yielded = ([op.operands[position] for position in kept] for op in (loop, end))
     for position, found in sums.items():
         body.arguments[position].replace_all_uses_with(loop.operands[position])  # the addition is dead then
-        for start, row in zip(found.initial(loop.operands[position], ip), found.rows, strict=True):
+        begun = found.initial(loop.operands[position], ip)
+        stays = [is_zero(start) and is_zero(row) for start, row in zip(begun, found.rows, strict=True)]
+        starts[position] = list(zip(begun, stays, strict=True))
+        for start, row in ((start, row) for start, row, stay in zip(begun, found.rows, stays, strict=True) if not stay):
             totals = [region.blocks[0].add_argument(start.type, loop.location) for region in loop.regions]
             operands.append(start)
             yielded.append(remake(found.add, [totals[1], row], [row.type], ip=ir.InsertionPoint(end)).results[0])
@@ -61,10 +66,10 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
             block.erase_argument(position)
     results = list(new.results)
     values: dict[int, ir.Value] = dict(zip(kept, results, strict=False))
-    rows = results[len(kept) :]
+    sums_of_rows = iter(results[len(kept) :])
     for position, found in sums.items():
-        values[position] = concatenation(rows[: len(found.rows)], found.dimension, ip)
-        rows = rows[len(found.rows) :]
+        rows = [start if stays else next(sums_of_rows) for start, stays in starts[position]]
+        values[position] = concatenation(rows, found.dimension, ip)
     replace(loop, [values[position] for position in range(len(values))])
     return new
 

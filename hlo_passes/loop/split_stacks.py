@@ -1,6 +1,7 @@
 """`split-stacks`: stacked parameters, their gradients and their optimizer's state are cut into one block per mesh."""
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -15,7 +16,7 @@ from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import is_elementwise
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of, shape_of
-from jaxpp.ir.values import defining_op, is_zero
+from jaxpp.ir.values import byte_size, defining_op, is_zero
 
 _IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
 
@@ -36,6 +37,9 @@ class SplitStacks(Pass):
       schedules, V-shaped ones), rows of other meshes' blocks are sent to it once per step, their gradients back:
       `jaxpp.rows_sent` on the module are the bytes of these rows. None is sent where the layers are stored in the order
       of the meshes: `jaxpp.rows_of_layers`.
+
+    - The last rows of a block may be padding, which no stage reads, where the meshes have different numbers of layers
+      (`jaxpp.rows_of_layers` with `cuts`): `jaxpp.rows_padded` on the module are the bytes of these rows.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
     meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
@@ -67,7 +71,10 @@ class SplitStacks(Pass):
             if sent:
                 module.operation.attributes[at.ROWS_SENT] = at.i64(sent)
             if reads.stacks:
-                _Split(main, loop, reads).run()
+                split = _Split(main, loop, reads)
+                split.run()
+                if padded := split.padded_bytes:
+                    module.operation.attributes[at.ROWS_PADDED] = at.i64(padded)
 
 
 class _Split:
@@ -145,9 +152,11 @@ class _Split:
         """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made."""
         found = self._homes_of_shape.get(tuple(shape_of(op.results[0])), set())
         made = [self._home_of(piece) for piece in op.operands]
+        sizes = [shape_of(piece)[0] for piece in op.operands]
+        firsts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
         def fitting(homes: Homes) -> int:
-            where = [homes[k * len(homes) // len(made)] for k in range(len(made))]
+            where = [homes[first * len(homes) // sum(sizes)] for first in firsts]
             return sum(mesh in (None, home) for mesh, home in zip(made, where, strict=True))
 
         best = max(sorted(found), key=fitting, default=None)
@@ -217,6 +226,14 @@ class _Split:
                         blocks = self._blocks(value, self._homes[value], op)
                         self._whole[value] = concatenation(blocks, 0, ir.InsertionPoint(op))
                     part.operands[number] = self._whole[value]
+
+    @property
+    def padded_bytes(self) -> int:
+        """The bytes of the rows of all stacks in blocks that no stage reads."""
+        shares = {(shape_of(each)[0], s.homes): s.padding for each, s in self._reads.stacks.items()}
+        cut = [(value, self._homes[value]) for value in self._block.arguments if value in self._homes]
+        found = ((value, shares.get((shape_of(value)[0], homes), 0.0)) for value, homes in cut)
+        return sum(round(share * byte_size(value.type)) for value, share in found)
 
     def _return(self) -> None:
         """Return in blocks each result that is known in blocks, or that feeds an argument in blocks."""

@@ -53,6 +53,13 @@ class Stack:
     reads: Sequence[Read]
     homes: Homes
 
+    @property
+    def padding(self) -> float:
+        """The share of the rows that are padding."""
+        used = [(total, len(rows)) for (total, _), rows in _rows_used(self.reads, len(self.homes)).items()]
+        total = min(total for total, _ in used)
+        return 1 - sum(rows for each, rows in used if each == total) / total
+
     def whole_blocks(self) -> list[bool]:
         """For each read whether the stage may take the block of the rows as it is.
 
@@ -97,7 +104,7 @@ class StackReads:
         for argument in self._main.arguments:
             if _may_hold_layers(argument.type):
                 reads = self._reads(argument)
-                if reads and _all_rows(reads):
+                if reads:
                     found[argument] = reads
         if found:
             self._find_homes(found)
@@ -181,7 +188,8 @@ class StackReads:
         if len(meshes) < 2 or shape_of(argument)[0] % len(meshes):
             return False
         alike = not self._sizes or all(self._sizes[mesh] == self._sizes[meshes[0]] for mesh in meshes)
-        return alike and all(read.is_in_a_block(len(meshes)) for read in reads)
+        in_blocks = alike and all(read.is_in_a_block(len(meshes)) for read in reads)
+        return in_blocks and all(_is_padded(used) for used in _rows_used(reads, len(meshes)).values())
 
 
 def _slice(op: ir.Operation, value: ir.Value) -> Read | None:
@@ -198,12 +206,18 @@ def _may_hold_layers(type_: ir.Type) -> bool:
     return type_.rank > 1 or isinstance(type_.element_type, ir.FloatType)
 
 
-def _all_rows(reads: Sequence[Read]) -> bool:
-    """Whether all reads together read every row of each value that they read."""
-    seen: dict[int, set[int]] = {}
+def _rows_used(reads: Sequence[Read], count: int) -> dict[tuple[int, int], set[int]]:
+    """For each (rows in all, number of a block), of so many blocks, the rows of the block that are read."""
+    used = {(read.total, number): set[int]() for read in reads for number in range(count)}
     for read in reads:
-        seen.setdefault(read.total, set()).update(range(read.first, read.first + read.rows))
-    return all(len(rows) == total for total, rows in seen.items())
+        number, first = read.block(count)
+        used[read.total, number].update(range(first, first + read.rows))
+    return used
+
+
+def _is_padded(used: set[int]) -> bool:
+    """Whether the rows of a block that are read are its first ones: those behind them are padding."""
+    return bool(used) and max(used) + 1 == len(used)
 
 
 def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:

@@ -39,7 +39,14 @@ def title(program: Program, name: str) -> str:
 
 
 def summary(
-    program: Program, stats: Stats, *, name: str, device: str, state: Collection[int], rows_sent: int = 0
+    program: Program,
+    stats: Stats,
+    *,
+    name: str,
+    device: str,
+    state: Collection[int],
+    rows_sent: int = 0,
+    rows_padded: int = 0,
 ) -> str:
     """Return what a step needs of each mesh, as a table in plain text.
 
@@ -47,6 +54,7 @@ def summary(
     device: what the devices are called.
     state: the arguments that the step returns updated.
     rows_sent: the bytes of stacked layers that a step sends to the meshes of their stages.
+    rows_padded: the bytes of stacked layers that no stage reads.
     """
 
     @cache
@@ -88,6 +96,8 @@ def summary(
             "their gradients back.",
             "With the layers stored in the order of `jaxpp.rows_of_layers` none would be sent.",
         ]
+    if rows_padded:
+        notes.append(f"Of the memory: {bytes_text(rows_padded)} are padding of stacked layers (`rows_of_layers`).")
     own = Counter(
         each.kind
         for sequence in program.sequences

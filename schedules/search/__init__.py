@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from jaxpp.schedules.search.partition import Partition, partition
 from jaxpp.schedules.search.search import Found, search
 from jaxpp.schedules.search.tune import Row, Tuned, tune
 
-__all__ = ["Found", "Row", "Tuned", "search", "tune"]
+__all__ = ["Found", "Partition", "Row", "Tuned", "partition", "search", "tune"]

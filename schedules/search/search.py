@@ -141,14 +141,14 @@ def search(
     if objective not in OBJECTIVES:
         raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
     costs, seconds = costs or Costs(), positive(seconds, "seconds")
-    memory = _memory(meshes, memory_limit, memory_bytes, released_at)
-    tries: list[_Try] = []
+    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
+    tries: list[Try] = []
     for shape in placements(meshes, placement, chunks, costs):
         merged = costs.merged(shape.stages)
         problem = make_problem(shape, microbatches, merged, memory, objective, split_backward)
         _check_memory(problem, memory)
-        tries.append(_Try(problem, merged))
-    best = _Search(tries, Effort(seconds), rng, progress).run()
+        tries.append(Try(problem, merged))
+    best = Running(tries, Effort(seconds), rng, progress).run()
     placed, rows = best.problem.placement, best.problem.tasks(best.orders)
     bound = min(each.bound for each in tries)
     found = Found("search", placed, tuple(map(tuple, rows)), value=best.value, lower_bound=min(bound, best.value))
@@ -156,7 +156,7 @@ def search(
     return found
 
 
-def _memory(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
+def memory_limits(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
     """The limits, one per mesh.
 
     Raises:
@@ -188,7 +188,7 @@ def _check_memory(problem: Problem, memory: MemoryLimits) -> None:
             raise ScheduleError(f"no schedule fits the memory: {least_is}; its limit is {limit:g}")
 
 
-class _Try:
+class Try:
     """A placement, and the best schedule on it so far."""
 
     def __init__(self, problem: Problem, costs: Costs) -> None:
@@ -215,16 +215,16 @@ class _Try:
         return self.bound < min(value, self.value) * (1 - TOLERANCE)
 
 
-class _Search:
+class Running:
     """One search: what is tried, and what may still be spent on it."""
 
-    def __init__(self, tries: list[_Try], effort: Effort, rng: np.random.Generator, progress: Progress | None) -> None:
+    def __init__(self, tries: list[Try], effort: Effort, rng: np.random.Generator, progress: Progress | None) -> None:
         self.tries, self.effort, self.rng = tries, effort, rng
         if progress:
             effort.watch = lambda: progress(1 - effort.left / effort.seconds, self.best.value, self.bound)
 
     @property
-    def best(self) -> _Try:
+    def best(self) -> Try:
         """The try with the best value."""
         return min(self.tries, key=lambda each: each.value)
 
@@ -233,7 +233,7 @@ class _Search:
         """No schedule of any try is better."""
         return min(min(each.bound for each in self.tries), self.best.value)
 
-    def run(self) -> _Try:
+    def run(self) -> Try:
         """Search until nothing can be better, or all is spent."""
         with collector_paused():
             for each in self.tries:
@@ -263,7 +263,7 @@ class _Search:
             width = math.exp(rng.uniform(math.log(_TASTES[0].width), math.log(widest)))
             yield Taste(int(width), float(memory), float(depth), int(rng.choice([0, 1, 3])))
 
-    def begin(self, each: _Try) -> None:
+    def begin(self, each: Try) -> None:
         """Take what is simple, what the automatic scheduler of Zero Bubble finds, and the library."""
         problem = each.problem
         each.climb = Climb(problem, self.effort, self.rng)
@@ -279,7 +279,7 @@ class _Search:
             if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:
                 return
 
-    def prove(self, each: _Try) -> None:
+    def prove(self, each: Try) -> None:
         """Raise the bound of a try by what each of its meshes can do alone."""
         problem = each.problem
         left = self.effort.seconds * _PROOF / len(self.tries)
@@ -290,7 +290,7 @@ class _Search:
                 left -= part.spent
                 self.effort.spent += part.spent
 
-    def grow(self, each: _Try, taste: Taste, number: int) -> bool:
+    def grow(self, each: Try, taste: Taste, number: int) -> bool:
         """Search with one beam, and climb for as long; whether anything is left.
 
         Where there are many microbatches, every other time only a few are scheduled, and their steady state repeated.

@@ -317,3 +317,51 @@ def test_the_program_says_what_the_order_of_the_model_costs() -> None:
     assert found.program().rows_sent_bytes == cost
     assert f"\nOf what is sent: {cost} B of stacked layers" in found.compile().summary()
     assert lowered(ordered(rows)).program().rows_sent_bytes == 0
+
+
+def padded(rows: np.ndarray, count: int, params: Any) -> Any:
+    """Layers in the order of the model, in stacks of so many rows; the other rows are zeros."""
+    return jax.tree.map(lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype).at[rows].set(leaf), params)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "cuts"),
+    [
+        (jaxpp.Std1F1B(2), [3, 1]),
+        (jaxpp.ZeroBubble(3), [1, 3, 2]),
+        (jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2), [1, 2, 1, 1]),
+    ],
+)
+def test_meshes_with_different_numbers_of_layers(schedule: Any, cuts: list[int]) -> None:
+    """Padding is not read, not sent, and its gradient is zero."""
+    rows, count = jaxpp.rows_of_layers(schedule, sum(cuts), cuts), jaxpp.stored_rows(schedule, cuts)
+    meshes = 1 + max(map(schedule.get_mpmd_idx, range(len(cuts))))
+    params = padded(rows, count, stacked(sum(cuts)))
+    args = ((params, (optax.EmptyState(), optax.adamw(1e-2).init(params))), batch(MICROBATCHES))
+    step = partial(adamw_step, schedule=schedule, loss=ordered(rows))
+    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(meshes), cuts=cuts, donate_argnums=0).lower(*args)
+    program = lowered.program()
+    assert program.rows_sent_bytes == 0
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params)) // count
+    assert program.rows_padded_bytes == 3 * size * (count - sum(cuts))  # the parameters and their two moments
+    assert set(carried(program)) <= {"activation", "gradient", "scalar"}
+    assert "are padding of stacked layers" in lowered.compile().summary()
+    options: dict[str, Any] = {"cuts": cuts, "donate_argnums": 0, "tolerance": 1e-4}
+    state, _ = check(step, args, make_mesh(meshes), steps=3, feed=feed_state, **options)
+    for leaf in jax.tree.leaves(state):
+        if leaf.ndim:
+            assert leaf.sharding.spec == P("mpmd")
+            assert {shard.data.shape[0] for shard in leaf.addressable_shards} == {count // meshes}
+            np.testing.assert_array_equal(np.delete(np.asarray(leaf), rows, axis=0), 0)
+
+
+def test_the_numbers_with_padding_are_those_without() -> None:
+    schedule, cuts = jaxpp.Std1F1B(2), [3, 1]
+    rows, count = jaxpp.rows_of_layers(schedule, 4, cuts), jaxpp.stored_rows(schedule, cuts)
+    step = partial(gradient_step, schedule=schedule)
+    args = (padded(rows, count, stacked(4)), batch(MICROBATCHES))
+    params, losses, gradients = check(partial(step, loss=ordered(rows)), args, make_mesh(2), cuts=cuts)
+    model = jax.jit(partial(gradient_step, schedule=None, loss=in_model_order))(stacked(4), batch(MICROBATCHES))
+    np.testing.assert_array_equal(losses, model[1])
+    for found, expected in ((params, model[0]), (gradients, model[2])):
+        jax.tree.map(lambda leaf, plain: np.testing.assert_allclose(leaf[rows], plain, atol=1e-6), found, expected)

@@ -402,7 +402,8 @@ def test_a_mark_for_each_layer_where_the_schedule_has_fewer_stages() -> None:
     assert str(info.value).endswith(
         "found 4 stage marks, one for each layer of a scan; the schedule 1f1b has 2 stages\n"
         "  scan over the 2 stages, and over the layers of each inside: "
-        "reshape the stacked parameters to (2, layers per stage, ...)"
+        "reshape the stacked parameters to (2, layers per stage, ...); "
+        "or say how many of the 4 layers each stage has: cuts=[...]"
     )
 
 

@@ -1,4 +1,4 @@
-"""What docs/schedules.md shows is what happens."""
+"""What docs/schedules.md and docs/partition.md show is what happens."""
 
 import doctest
 import json
@@ -15,3 +15,8 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
     assert tried > 8
     assert failed == 0
     assert json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
+
+
+def test_the_examples_of_partition() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "partition.md"), module_relative=False)
+    assert (failed, tried) == (0, 9)

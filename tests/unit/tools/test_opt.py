@@ -260,7 +260,7 @@ def test_usage_errors(file: Path) -> None:
     assert usage_error("--pipeline", "fixed", "--meshes", 2) == "pipeline 'fixed' takes no --meshes"
     assert usage_error("--pipeline", "one", "--schedule", "bad") == "pipeline 'one': no schedule 'bad'"
     assert usage_error("--pipeline", "one", "-p", "rename") == "-p and --pipeline exclude each other"
-    assert usage_error("--meshes", 2).startswith("--schedule and --meshes are for --pipeline")
+    assert usage_error("--meshes", 2).startswith("--schedule, --meshes and --cuts are for --pipeline")
     assert usage_error("--pipeline", "one", "--meshes", "x") == "argument --meshes: invalid int value: 'x'"
     assert usage_error("--emit-bytecode", "--split-input-file").startswith("--emit-bytecode writes one module")
     assert usage_error("--nonsense") == "unrecognized arguments: --nonsense"

@@ -37,6 +37,12 @@ def test_rows_of_stacked_layers_that_are_sent() -> None:
     )
 
 
+def test_rows_of_stacked_layers_that_are_padding() -> None:
+    program = Pipeline(1, 1).executable().program
+    found = summary(program, {}, name="step", device="cpu", state=(), rows_padded=4096)
+    assert found.endswith("\nOf the memory: 4.00 KiB are padding of stacked layers (`rows_of_layers`).")
+
+
 def test_what_is_not_known() -> None:
     """Of a mesh of another process, and of a step that returns none of its arguments."""
     program = Pipeline(1, 1).executable().program

@@ -20,7 +20,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 import jaxpp.api as jaxpp
-from jaxpp import _compat, schedules
+from jaxpp import _compat, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.transfer import Transport, Waiting, key
@@ -225,6 +225,19 @@ def traced_steps() -> list[dict[str, int]]:
         assert all(each.seconds >= 0 and each.end - each.start == pytest.approx(each.seconds) for each in events)
         found.append(Counter(f"{each.kind} on mesh {each.mesh}" for each in events))
     return found
+
+
+def partitioned() -> tuple[list[int], str]:
+    """The cuts of four layers on two meshes, by what all processes measure, and the schedule."""
+    weights, batch = arguments(4)
+    found = partition(compiled(2), weights, batch, seconds=0.01)
+    mesh = jaxpp.MpmdMesh.of([Mesh(row, ("data",)) for row in np.split(np.array(jax.devices()), 2)])
+    step = jaxpp.mpmd_jit_with_loop(train_step, mesh, cuts=found)
+    expected = jax.jit(train_step)(weights, batch)[0]
+    for array, right in zip(step(weights, batch)[0], expected, strict=True):
+        for shard in shards_of(array):
+            np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
+    return list(found.cuts), str(found.schedule)
 
 
 def stacks_keys_and_whole_meshes() -> list[int]:

@@ -17,6 +17,7 @@ JOBS = [
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
+    jobs.partitioned,
     jobs.stacks_keys_and_whole_meshes,
     jobs.stacks_of_some_meshes,
     jobs.arrays_of_jaxpp,
@@ -92,6 +93,12 @@ def test_traces_of_processes(results: dict[str, list[Any]]) -> None:
     kinds = {"before": 1, "forward": 4, "backward": 4, "send": 4, "after": 1}
     expected = {f"{kind} on mesh {mesh}": count for kind, count in kinds.items() for mesh in range(2)}
     assert results["traced_steps"] == [[expected] * 4] * 2
+
+
+def test_layers_are_cut_alike_in_all_processes(results: dict[str, list[Any]]) -> None:
+    one, other = results["partitioned"]
+    assert one == other
+    assert sum(one[0]) == 4
 
 
 def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from jaxpp import schedules, stagewise
-from jaxpp.stagewise import Choice, Search, Way
+from jaxpp import schedules
+from jaxpp.schedules.search import stagewise
+from jaxpp.schedules.search.stagewise import Choice, Search, Way
 
 
 def problem(seed: int, schedule: str, meshes: int, levels: int) -> Search:

@@ -1,0 +1,202 @@
+"""`cuts` and `jaxpp.partition`: which layers of a step that marks all of them each stage has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp._compat import own_copy
+from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.loop.merge_stages import MergeStages, layers_and_microbatches
+from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
+from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.ir.program import Call, Program
+from jaxpp.memory_limit import limit_text
+from jaxpp.planning.backend import PlannedProgram
+from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
+from jaxpp.schedules.search.cuts import even_cuts
+from jaxpp.step import LoweredStep
+
+
+def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:
+    """The options of passes that say it: "cuts", and with a partition "schedule".
+
+    Raises:
+        TypeError: it is neither a partition nor a list of numbers.
+        ValueError: a stage has no layer.
+    """
+    if cuts is None:
+        return {}
+    if isinstance(cuts, Partition):
+        return {"cuts": _text(cuts.cuts), "schedule": str(cuts.schedule)}
+    if not isinstance(cuts, list | tuple) or not all(type(size) is int for size in cuts):
+        raise TypeError(f"cuts: expected the layers of each stage, such as [5, 5, 4, 2], found {cuts!r}")
+    if not cuts or min(cuts) < 1:
+        raise ValueError(f"cuts: each stage has at least one layer, found {cuts!r}")
+    return {"cuts": _text(cuts)}
+
+
+def _text(cuts: Sequence[int]) -> str:
+    return MergeStages(",".join(map(str, cuts))).cuts
+
+
+class _Step(Protocol):
+    """What `mpmd_jit_with_loop` makes."""
+
+    def measure_layers(self, *args: Any) -> "Layers":
+        """What each marked layer costs."""
+        ...
+
+
+def partition(
+    step: _Step,
+    *args: Any,
+    memory_limit: int | Sequence[int] | None = None,
+    chunks: int | None = 1,
+    placement: str | Placement = "any",
+    split_backward: bool = True,
+    seconds: float = 10.0,
+    seed: int = 0,
+) -> Partition:
+    """How many layers each stage should have, and their schedule, for a step that marks every layer.
+
+    Each layer is a stage of its own once, one microbatch after the other, to find what it costs: a step is traced, or
+    planned on the devices of a `jaxpp.target`. Equal layers are compiled once. From these costs `schedules.partition`
+    finds the rest; give what it returns to the step:
+
+        step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh, cuts=jaxpp.partition(step, *args))
+
+    Args:
+        step: of `mpmd_jit_with_loop`, with any schedule: it is not used.
+        args: its arguments, which are not donated; or `jax.ShapeDtypeStruct`s, for which zeros are made.
+        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh. What a layer takes at
+            all times, its parameters, gradients and state, is reckoned from the program.
+        chunks: as for `schedules.partition`, as is all that follows.
+        placement: see there.
+        split_backward: see there.
+        seconds: see there.
+        seed: see there.
+
+    Returns:
+        The cuts, the schedule, the costs of the stages in milliseconds, the predicted makespan and a lower bound.
+
+    Raises:
+        PassError: the marks don't fit, as when it is compiled.
+        ScheduleError: there are fewer layers than meshes, or nothing fits the memory.
+        TypeError, ValueError: the limit is none.
+    """
+    layers = step.measure_layers(*args)
+    limits = [float(word) for word in limit_text(memory_limit, len(layers.devices)).split()]
+    each = limits * len(layers.devices) if len(limits) == 1 else limits
+    by_mesh = [limit * devices for limit, devices in zip(each, layers.devices, strict=False)]
+    return schedules.partition(
+        layers.costs,
+        len(layers.devices),
+        layers.microbatches,
+        memory_bytes=by_mesh or float("inf"),
+        resident_bytes=layers.resident,
+        chunks=chunks,
+        placement=placement,
+        split_backward=split_backward,
+        seconds=seconds,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What the layers of a step cost.
+
+    Attributes:
+        costs: with a stage for each layer, in milliseconds; the speed of each mesh is its number of devices.
+        resident: the bytes that each layer takes at all times, on all devices of a mesh together.
+        devices: of each mesh.
+        microbatches: how many there are.
+    """
+
+    costs: Costs
+    resident: list[float]
+    devices: list[int]
+    microbatches: int
+
+    @classmethod
+    def of(cls, schedule: Schedule, lowered: LoweredStep, leaves: Sequence[Any]) -> "Layers":
+        """Compile the step in which each layer is a stage, and trace it once if it can run."""
+        compiled = lowered.compile()
+        executable = compiled.executable
+        if isinstance(executable, PlannedProgram):
+            costs = executable.plan.costs("ms")
+        else:
+            costs = compiled.costs(executable.trace([_array(leaf) for leaf in leaves])[1])
+        devices = list(executable.program.partitions)
+        resident = _resident(executable.program, schedule, costs, lowered.program().peak_bytes)
+        return cls(_by_speed(costs, schedule, devices), resident, devices, schedule.microbatches)
+
+
+def schedule_of_layers(module: ir.Module, meshes: int) -> Schedule:
+    """Each marked layer of a lowered step as a stage, equally many on each mesh, microbatch after microbatch.
+
+    Raises:
+        PassError: the marks are not in one loop over microbatches.
+        ScheduleError: there are fewer layers than meshes.
+    """
+    copy = own_copy(module)
+    run_passes(copy, (InlineCalls(), SplitConditionals(), UnrollLayers()))
+    with copy.context, ir.Location.unknown():
+        layers, microbatches = layers_and_microbatches(copy)
+    if layers < meshes:
+        raise ScheduleError(f"partition: {layers} marked layers are fewer than {meshes} meshes: mark every layer")
+    homes = [mesh for mesh, size in enumerate(even_cuts(layers, meshes)) for _ in range(size)]
+    rows: list[list[Task]] = [[] for _ in range(meshes)]
+    for microbatch in range(microbatches):
+        for layer in range(layers):
+            rows[homes[layer]].append(Task("forward", layer, microbatch))
+        for layer in reversed(range(layers)):
+            rows[homes[layer]] += [Task(kind, layer, microbatch) for kind in ("input_grad", "weight_grad")]
+    return Schedule("layers", Placement.of(*homes), tuple(map(tuple, rows)))
+
+
+def _array(leaf: Any) -> Any:
+    return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+
+
+def _by_speed(costs: Costs, schedule: Schedule, devices: Sequence[int]) -> Costs:
+    """The costs of layers that were measured on meshes of different size, as on one of the smallest."""
+    if len(set(devices)) == 1:
+        return costs
+    speed = [count / min(devices) for count in devices]
+    kinds = ("forward", "input_grad", "weight_grad")
+    times = {
+        kind: [
+            time * speed[schedule.placement[layer]]
+            for layer, time in enumerate(cast("Sequence[float]", getattr(costs, kind)))
+        ]
+        for kind in kinds
+    }
+    return replace(costs, **times, speed=speed)
+
+
+def _resident(program: Program, schedule: Schedule, costs: Costs, peaks: Sequence[int]) -> list[float]:
+    """What each layer takes at all times: the most that its mesh needs, less the activations of one microbatch.
+
+    The layers of a mesh have it in proportion to the bytes of the arguments that they read.
+    """
+    read = [1.0] * schedule.stages
+    for argument in program.arguments.values():
+        for mesh, register in argument.registers:
+            calls = (each for each in program.sequences[mesh] if isinstance(each, Call) and register in each.operands)
+            readers = {call.stage for call in calls if call.stage is not None}
+            for stage in readers:
+                read[stage] += argument.spec.device_bytes / len(readers)
+    kept, homes = costs.bytes("activation_bytes", schedule), [schedule.placement[s] for s in range(schedule.stages)]
+    there = [0.0] * schedule.meshes
+    always = [float(peak * count) for peak, count in zip(peaks, program.partitions, strict=True)]
+    for stage, mesh in enumerate(homes):
+        there[mesh] += read[stage]
+        always[mesh] -= kept[stage]
+    return [max(0.0, always[mesh]) * read[stage] / there[mesh] for stage, mesh in enumerate(homes)]

@@ -1,0 +1,386 @@
+"""The search for cuts on one placement: dynamic programming and moves, each judged by a search for the order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from typing import Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.pools import byte_sizes
+from jaxpp.schedules.problem import MemoryLimits, Orders, Problem, make_problem
+from jaxpp.schedules.rewrites import recompute
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.bounds import lower_bound
+from jaxpp.schedules.search.candidates import published
+from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_cuts, spans
+from jaxpp.schedules.search.effort import Effort, seconds_of
+from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
+from jaxpp.schedules.search.search import Running, Try
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Placement
+
+SHARES: Final = (0.005, 0.05)
+"""What a search for the order on one choice of cuts may cost, as shares of all there is to spend: of first looks at
+many, then of second looks at those that may still be better."""
+
+_STEPS: Final = 20
+"""But each may follow the tasks of so many orders."""
+
+_UNITS: Final = 50
+"""What it costs to follow a task of given orders on other cuts."""
+
+_FINISHED: Final = 3
+"""On so many cuts, so many finished schedules each are brought into a limit in bytes."""
+
+_FEW: Final = 500
+"""Of so many cuts each is asked for its bound."""
+
+_NEIGHBOURS: Final = 6
+"""As many neighbours for each stage are looked at: those with the most even loads."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The layers, and what holds for all cuts of them.
+
+    Attributes:
+        costs: a list for each kind of task, with a number for each layer.
+        microbatches: how many there are.
+        memory: the limits.
+        resident: the bytes of each layer that are there at all times.
+        split_backward: whether backwards are cut in two.
+    """
+
+    costs: Costs
+    microbatches: int
+    memory: MemoryLimits
+    resident: tuple[float, ...]
+    split_backward: bool
+
+    @property
+    def in_bytes(self) -> bool:
+        """Whether bytes are limited."""
+        return self.memory.released_at is None and min(self.memory.limits) < math.inf
+
+    def of(self, kind: str) -> tuple[float, ...]:
+        """The times of one kind of task, of each layer."""
+        return cast("tuple[float, ...]", getattr(self.costs, kind))
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Of each layer the time of all that a microbatch does there."""
+        return [sum(each) for each in zip(*map(self.of, ("forward", "input_grad", "weight_grad")), strict=True)]
+
+    @cached_property
+    def chain(self) -> list[float]:
+        """Of each layer the time of a microbatch on its way up and down again."""
+        if not self.split_backward:
+            return self.times
+        return [sum(each) for each in zip(self.of("forward"), self.of("input_grad"), strict=True)]
+
+    def left(self, shape: Placement, cuts: Cuts) -> list[float]:
+        """The limit of each mesh, less what is always there."""
+        limits, first = list(self.memory.limits), 0
+        for stage, size in enumerate(cuts):
+            limits[shape[stage]] -= math.fsum(self.resident[first : first + size])
+            first += size
+        return limits
+
+
+@dataclass(frozen=True)
+class Stages:
+    """One choice of cuts, and the best order on it so far.
+
+    Attributes:
+        cuts: the layers of each stage.
+        costs: of the stages.
+        again: the stages that recompute.
+        problem: with the time and the memory that they have then.
+        orders: of the types of the problem.
+        value: of these orders.
+    """
+
+    cuts: Cuts
+    costs: Costs
+    again: tuple[int, ...]
+    problem: Problem
+    orders: Orders
+    value: float
+
+    @cached_property
+    def bound(self) -> float:
+        """No order is better."""
+        return lower_bound(self.problem)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The orders as a schedule."""
+        rows = self.problem.tasks(self.orders)
+        made = Schedule("search", self.problem.placement, tuple(map(tuple, rows)))
+        return recompute(made, *self.again) if self.again else made
+
+
+@dataclass
+class Cutting:
+    """The search on one placement.
+
+    Attributes:
+        row: the layers.
+        shape: the placement.
+        effort: what may still be spent.
+        rng: of the searches for orders.
+        best: the best of all that was tried.
+        finished: the cuts on which finished schedules were brought into the limit.
+        tried: all that was tried, with what was spent on it.
+    """
+
+    row: Row
+    shape: Placement
+    effort: Effort
+    rng: np.random.Generator
+    best: Stages | None = None
+    finished: set[Cuts] = field(default_factory=set[Cuts])
+    tried: dict[Cuts, tuple[float, Stages | None]] = field(default_factory=dict[Cuts, "tuple[float, Stages | None]"])
+
+    @property
+    def value(self) -> float:
+        """The best so far; infinite where nothing fits."""
+        return math.inf if self.best is None else self.best.value
+
+    def improve(self, seconds: float) -> None:
+        """Cut, search for the order, cut again, until neither gains; each search costs so much at most."""
+        for cuts in self._starts():
+            self._attempt(cuts, seconds)
+        while self.best is not None and self.effort.left > 0:
+            if not any(self._attempt(cuts, seconds) for cuts in self._next(self.best)):
+                return
+
+    @cached_property
+    def bound(self) -> float:
+        """No cuts and no order on this placement are better."""
+        row, fastest = self.row, max(self._speeds)
+        hop = self._least_hop
+        changes = sum(self.shape[s] != self.shape[s + 1] for s in range(self.shape.stages - 1))
+        bounds = [sum(row.chain) / fastest + 2 * hop * changes, row.microbatches * sum(row.times) / sum(self._speeds)]
+        if self.shape == Placement.linear(self.shape.meshes):
+            found = best_cuts(self._loads() + self._ways(fastest, both=not row.split_backward))
+            bounds.append(found[0] if found else math.inf)
+        if math.comb(len(row.times) - 1, self.shape.stages - 1) <= _FEW:
+            bounds.append(min(self._bound_of(cuts) for cuts in all_cuts(len(row.times), self.shape.stages)))
+        return max(bounds)
+
+    def _bound_of(self, cuts: Cuts) -> float:
+        """No order on these cuts is better; what a stage may do to keep less is not known to it."""
+        memory = self.row.memory if not self.row.in_bytes else MemoryLimits((math.inf,) * self.shape.meshes, "W")
+        costs = self.row.costs.cut(cuts)
+        problem = make_problem(self.shape, self.row.microbatches, costs, memory, "makespan", self.row.split_backward)
+        self.effort.spend(0)
+        return lower_bound(problem)
+
+    @cached_property
+    def _speeds(self) -> list[float]:
+        return self.row.costs.per_mesh("speed", _empty(self.shape))
+
+    @property
+    def _least_hop(self) -> float:
+        rows = self.row.costs.pair("hop", _empty(self.shape))
+        return min((hop for a, row in enumerate(rows) for b, hop in enumerate(row) if a != b), default=0.0)
+
+    def _loads(self) -> NDArray[np.float64]:
+        """[stage, first layer, first behind]: the time of its tasks of all microbatches."""
+        table = spans(self.row.times) * self.row.microbatches
+        return np.stack([table / self._speeds[self.shape[stage]] for stage in range(self.shape.stages)])
+
+    def _ways(self, speed: float, *, both: bool) -> NDArray[np.float64]:
+        """[stage, first layer, first behind]: the least time before its first task, and (both) behind its last."""
+        times = self.row.chain if both else self.row.of("forward")
+        before = np.concatenate([[0.0], np.cumsum(times)]) / speed
+        hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
+        return hops[:, None, None] + before[None, :, None]
+
+    def _balanced(self, cuts: Cuts) -> Cuts:
+        """The cuts after moves of single layers that even out the loads of the meshes."""
+        while True:
+            better = min(beside(cuts), key=self._unevenness, default=cuts)
+            if self._unevenness(better) >= self._unevenness(cuts):
+                return cuts
+            cuts = better
+
+    def _starts(self) -> Iterator[Cuts]:
+        """The cuts to begin with: equal ones, and the best by loads, without and with the ways there and back."""
+        yield even_cuts(len(self.row.times), self.shape.stages)
+        loads, speed = self._loads(), float(np.mean(self._speeds))
+        tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
+        if self.row.in_bytes:
+            bytes_ = cast("tuple[float, ...]", self.row.costs.activation_bytes)
+            kept = spans([sum(each) for each in zip(bytes_, self.row.resident, strict=True)])
+            tables.append(np.stack([kept / self.row.memory.limits[self.shape[s]] for s in range(self.shape.stages)]))
+        for weights in tables:
+            found = best_cuts(weights)
+            if found is not None:
+                yield found[1]
+                yield self._balanced(found[1])
+
+    def _next(self, best: Stages) -> Iterator[Cuts]:
+        """What may be better: cuts by the idle times of the best, and its neighbours, the best on its orders first."""
+        ends = best.problem.run(best.orders)
+        assert ends is not None
+        loads = self._loads()
+        idle = [best.value - load for load in best.problem.loads]
+        outside = [
+            row[0] - best.problem.times[order[0]] + best.value - row[-1]
+            for row, order in zip(ends, best.orders, strict=True)
+        ]
+        for each in (idle, outside):
+            weights = np.array([each[self.shape[stage]] for stage in range(self.shape.stages)])
+            if (found := best_cuts(loads + weights[:, None, None])) is not None:
+                yield found[1]
+        near = sorted(beside(best.cuts), key=self._unevenness)[: _NEIGHBOURS * self.shape.stages]
+        ranked: list[tuple[float, Cuts]] = []
+        for cuts in near:
+            self.effort.spend(best.problem.types * self.row.microbatches * _UNITS)
+            problem = self._problem(cuts, best.again)
+            if problem is not None and lower_bound(problem) < best.value * (1 - TOLERANCE):
+                ranked.append((problem.value(best.orders), cuts))
+        yield from (cuts for _, cuts in sorted(ranked))
+
+    def _unevenness(self, cuts: Cuts) -> list[float]:
+        loads, first = [0.0] * self.shape.meshes, 0
+        for stage, size in enumerate(cuts):
+            mesh = self.shape[stage]
+            loads[mesh] += math.fsum(self.row.times[first : first + size]) / self._speeds[mesh]
+            first += size
+        return sorted(loads, reverse=True)
+
+    def _attempt(self, cuts: Cuts, seconds: float) -> bool:
+        """Search for the order on these cuts; whether that is the best now."""
+        spent, known = self.tried.get(cuts, (0.0, None))
+        if spent >= seconds or (self.best is not None and self.effort.left <= 0):
+            return False
+        found = known
+        costs = self.row.costs.cut(cuts)
+        for again, careful in product(self._again(cuts), (False, True)):
+            problem = self._problem(cuts, again, careful=careful) if again or not careful else None
+            if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
+                continue
+            effort = Effort(max(seconds, seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)))
+            made = Running([Try(problem, costs)], effort, self.rng, None).run()
+            self.effort.spent += effort.spent
+            self.effort.spend(0)
+            stages = Stages(cuts, costs, again, problem, made.orders, made.value)
+            fits = not again or fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts))
+            if fits and (found is None or stages.value < found.value):
+                found = stages
+        self.tried[cuts] = seconds, found
+        if found is None or found.value >= self.value * (1 - TOLERANCE):
+            return False
+        self.best = found
+        return True
+
+    def _again(self, cuts: Cuts) -> list[tuple[int, ...]]:
+        """The choices of stages that recompute: none; where bytes are limited, those that 1F1B has no room for; all."""
+        if not self.row.in_bytes:
+            return [()]
+        sizes = self.row.costs.cut(cuts).bytes("activation_bytes", _empty(self.shape))
+        left, stages = self.row.left(self.shape, cuts), range(self.shape.stages)
+        flying = [min(self.row.microbatches, self.shape.stages - stage) for stage in stages]
+        kept = [0.0] * self.shape.meshes
+        for stage in stages:
+            kept[self.shape[stage]] += flying[stage] * sizes[stage]
+        tight = tuple(stage for stage in stages if kept[self.shape[stage]] > left[self.shape[stage]])
+        return list(dict.fromkeys([(), tight, tuple(stages)]))
+
+    def _problem(self, cuts: Cuts, again: Sequence[int], *, careful: bool = True) -> Problem | None:
+        """The problem of the order on these cuts; None if it has no room.
+
+        What a stage that recomputes has only while its forward runs counts where one is careful.
+        """
+        row, costs = self.row, self.row.costs.cut(cuts)
+        left = row.left(self.shape, cuts)
+        if min(left) <= 0:
+            return None
+        memory = replace(row.memory, limits=tuple(left))
+        problem = make_problem(self.shape, row.microbatches, costs, memory, "makespan", row.split_backward)
+        if again:
+            problem = _recomputing(problem, costs, again, careful)
+        if min(problem.limits) <= 0 or not problem.fits(problem.one_by_one):
+            return None
+        return problem
+
+    def finish(self) -> tuple[Cuts, Schedule, float]:
+        """The best cuts, their schedule and its makespan, with all that is left spent on its order.
+
+        Where bytes are limited, finished schedules that need more are brought into the limit too: on the best cuts so
+        far and on those that even out the loads, then on the neighbours of what is best.
+
+        Raises:
+            ScheduleError: nothing fits the memory.
+        """
+        best = self.best
+        if best is not None and self.effort.left > 0 and best.bound < self.value * (1 - TOLERANCE):
+            self._attempt(best.cuts, self.effort.left)
+        found = [] if self.best is None else [(self.best.cuts, self.best.schedule, self.best.value)]
+        if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
+            tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
+            found += self._kept_less(list(dict.fromkeys([*(each.cuts for each in tried[:_FINISHED]), *self._starts()])))
+            while found:
+                least = min(value for _, _, value in found)
+                found = [each for each in found if each[2] == least][:1]
+                near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
+                found += self._kept_less([cuts for cuts in near if cuts not in self.finished])
+                if all(value >= least * (1 - TOLERANCE) for _, _, value in found[1:]):
+                    return found[0]
+        if not found:
+            why = ", even if every stage recomputes" if self.row.in_bytes else ": a mesh keeps at least 1 microbatch"
+            raise ScheduleError(f"partition: no cuts fit the memory{why}")
+        return found[0]
+
+    def _kept_less(self, choices: Iterable[Cuts]) -> Iterator[tuple[Cuts, Schedule, float]]:
+        """Fast schedules on these cuts that need more memory, with what each stage does to keep less."""
+        for cuts in choices:
+            self.finished.add(cuts)
+            costs, limits = self.row.costs.cut(cuts), self.row.left(self.shape, cuts)
+            free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
+            problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
+            tried = Try(problem, costs)
+            Running([tried], Effort(SHARES[0] * self.effort.seconds), self.rng, None).run()
+            made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
+            plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
+            left = _FINISHED
+            for plan in sorted(plans, key=lambda plan: simulate(plan, costs).makespan):
+                kept = keep_less(plan, costs, limits) if min(limits) > 0 and left else None
+                if kept is not None and fits_bytes(kept, costs, limits):
+                    left -= 1
+                    yield cuts, kept, simulate(kept, replace(costs, contention=False)).makespan
+
+
+def _empty(shape: Placement) -> Schedule:
+    return Schedule("partition", shape, ((),) * shape.meshes)
+
+
+def _recomputing(problem: Problem, costs: Costs, again: Sequence[int], careful: bool) -> Problem:
+    """The problem where some stages run their forward again, right before their backward, and keep their input alone.
+
+    What there is only while they do, or (careful) while their forward runs, is taken from the limit of the mesh.
+    """
+    empty = _empty(problem.placement)
+    sizes, times = byte_sizes(empty, costs), costs.at_home("recompute", empty)
+    problem = replace(problem, times=list(problem.times), memory=list(problem.memory), limits=list(problem.limits))
+    beside = [0.0] * problem.meshes
+    for stage in again:
+        mesh, whole, kept = problem.mesh_of[stage], sizes.activation[stage], sizes.input[stage]
+        rest = -problem.memory[2 * problem.stages + stage] if len(problem.kinds) > 2 else 0.0
+        problem.times[problem.stages + stage] += times[stage]
+        problem.memory[stage] -= whole - kept
+        problem.memory[problem.stages + stage] += whole - kept
+        beside[mesh] = max(beside[mesh], whole - (kept if careful else max(kept, rest)))
+    return replace(problem, limits=[limit - more for limit, more in zip(problem.limits, beside, strict=True)])

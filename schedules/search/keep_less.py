@@ -1,0 +1,74 @@
+"""A finished schedule within a limit in bytes: which stages recompute, which wait in the memory of the host."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.host import offload
+from jaxpp.schedules.pools import byte_sizes
+from jaxpp.schedules.rewrites import recompute
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.stagewise import Choice, Search
+from jaxpp.schedules.simulate import simulate
+
+_WHOLE: Final = 1 << 30
+
+
+def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> bool:
+    """Whether no mesh ever keeps more bytes of activations than its limit."""
+    peaks = simulate(schedule, costs).peak_bytes()
+    return all(peak <= limit * (1 + TOLERANCE) for peak, limit in zip(peaks, limits, strict=True))
+
+
+def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Schedule | None:
+    """The schedule with recomputes and offloads, such that each mesh is within its limit and it takes least time.
+
+    A stage recomputes all or nothing of its forward, and what it keeps may wait in the memory of the host, where the
+    costs say how long the way takes (`copy_bandwidth`, or `kinds`).
+
+    Args:
+        schedule: each stage on one mesh, without recomputes or offloads.
+        costs: of its stages, with bytes.
+        limits: bytes of activations, one per mesh.
+
+    Returns:
+        The schedule; None if no such choice fits.
+    """
+    stages = range(schedule.stages)
+    groups = [([mesh], [s for s in stages if schedule.placement[s] == mesh]) for mesh in range(schedule.meshes)]
+    sizes = byte_sizes(schedule, costs)
+    again = costs.at_home("recompute", schedule)
+    # It reckons in whole numbers: of these shares of the largest.
+    bytes_, times = _WHOLE / max(*sizes.activation, 1e-300), _WHOLE / max(again)
+    levels = {
+        s: [(int(sizes.activation[s] * bytes_), 0), (int(sizes.input[s] * bytes_), max(1, int(again[s] * times)))]
+        for s in stages
+    }
+    can_move = costs.copy_bandwidth != math.inf or {"offload", "reload"} <= costs.kinds.keys()
+    made: dict[tuple[tuple[int, ...], tuple[int, ...]], Schedule] = {}
+
+    def changed(choice: Choice) -> Schedule:
+        key = tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
+        if key not in made:
+            plan = recompute(schedule, *key[0]) if key[0] else schedule
+            made[key] = offload(plan, *key[1]) if key[1] else plan
+        return made[key]
+
+    def peaks(choice: Choice) -> list[int]:
+        return [int(peak * bytes_) for peak in simulate(changed(choice), costs).peak_bytes()]
+
+    def time(choice: Choice) -> tuple[float, float]:
+        report = simulate(changed(choice), costs)
+        return report.makespan, report.busy
+
+    whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
+    try:
+        chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
+    except ScheduleError:  # its tasks can't be moved
+        return None
+    return None if chosen is None else changed(chosen)

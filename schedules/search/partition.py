@@ -1,0 +1,124 @@
+"""Where to cut a row of layers into stages, and the order of the tasks of these: in turns, until neither gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from jaxpp.schedules.cost_values import positive
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.problem import Limits
+from jaxpp.schedules.report import Release
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.candidates import placements
+from jaxpp.schedules.search.cuts import Cuts
+from jaxpp.schedules.search.cutting import SHARES, Cutting, Row
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.search import Progress, memory_limits
+from jaxpp.schedules.task import Placement
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The layers of each stage, and what runs them.
+
+    Attributes:
+        cuts: how many layers each stage has, from the first one on.
+        schedule: the order of the tasks, with the recomputes and offloads that a memory limit asks for.
+        costs: of the stages.
+        value: the makespan of the schedule on these costs, in their unit; contention of links is left out.
+        lower_bound: no cuts and no order on the placements that were tried take less.
+    """
+
+    cuts: Cuts
+    schedule: Schedule
+    costs: Costs
+    value: float
+    lower_bound: float
+
+    @property
+    def gap(self) -> float:
+        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
+        return max(0.0, self.value / self.lower_bound - 1)
+
+    def __str__(self) -> str:
+        """One line: `5, 5, 4, 2 layers: 254 (at least 247)`."""
+        return f"{', '.join(map(str, self.cuts))} layers: {self.value:.6g} (at least {self.lower_bound:.6g})"
+
+
+def partition(
+    costs: Costs,
+    meshes: int,
+    microbatches: int,
+    memory_limit: Limits | None = None,
+    *,
+    chunks: int | None = 1,
+    placement: str | Placement = "any",
+    released_at: Release = "W",
+    memory_bytes: Limits = math.inf,
+    resident_bytes: float | Sequence[float] = 0.0,
+    split_backward: bool = True,
+    seconds: float = 10.0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Partition:
+    """Cut a row of layers into stages, and find the schedule for these, so that a step takes the least time.
+
+    Cuts that even out the loads come from dynamic programming (DAPPLE, arXiv 2007.01045; DawnPiper), for each mesh with
+    the time before and after its work. On them an order is searched for, whose own idle times are the weights of the
+    next cuts, until neither gains (AdaPtis, arXiv 2509.23722). Then single layers move, one border or several further,
+    for as long as that gains.
+
+    Where bytes are limited, stages that do not fit recompute their forwards; and finished schedules are brought into
+    the limit by recomputes and offloads, stage by stage (`keep_less`). What is fastest is taken.
+
+    Args:
+        costs: with one stage per layer: lists of as many numbers as there are layers. `speed` and `hop` may differ from
+            mesh to mesh.
+        meshes: number of meshes, at least 1.
+        microbatches: at least 1.
+        memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh. No limit: None.
+        chunks: stages per mesh; None: the search chooses among what the placements leave.
+        placement: as for `search`; "any" with one chunk is "linear".
+        released_at: as for `search`.
+        memory_bytes: the limit in bytes instead; a number, or one per mesh.
+        resident_bytes: what a layer takes of these at all times (parameters, gradients, the optimizer's state); a
+            number, or one per layer.
+        split_backward: whether input and weight gradients are tasks of their own.
+        seconds: what to spend, counted as in `search`: equal arguments give equal results.
+        seed: of the random choices.
+        progress: called now and then with the share of the time that is spent, the best value and the lower bound.
+
+    Raises:
+        ScheduleError: an argument is wrong, there are fewer layers than stages, or nothing fits the memory.
+    """
+    meshes = whole_number(meshes, "meshes", least=1)
+    microbatches = whole_number(microbatches, "microbatches", least=1)
+    seed = whole_number(seed, "seed", least=0)
+    layers = costs.stages
+    if layers is None:
+        raise ScheduleError("partition: the costs are scalars: give a list with a number for each layer")
+    shapes = [each for each in placements(meshes, placement, chunks, Costs()) if each.stages <= layers]
+    if not shapes:
+        raise ScheduleError(f"partition: {layers} layers are fewer than the stages of {meshes} meshes")
+    memory = memory_limits(meshes, math.inf if memory_limit is None else memory_limit, memory_bytes, released_at)
+    resident = list(resident_bytes) if isinstance(resident_bytes, Sequence) else [resident_bytes] * layers
+    if len(resident) != layers:
+        raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(resident)}")
+    row = Row(costs.listed(layers, meshes), microbatches, memory, tuple(map(float, resident)), split_backward)
+    effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
+    searches = [Cutting(row, shape, effort, rng) for shape in shapes]
+    bound = min(each.bound for each in searches)
+    if progress:
+        effort.watch = lambda: progress(
+            min(1.0, effort.spent / effort.seconds), min(each.value for each in searches), bound
+        )
+    for share in SHARES:
+        for each in searches:
+            each.improve(share * effort.seconds)
+    cuts, schedule, value = min(searches, key=lambda each: each.value).finish()
+    return Partition(cuts, schedule, row.costs.cut(cuts), value, min(bound, value))

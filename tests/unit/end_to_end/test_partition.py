@@ -1,0 +1,111 @@
+"""`jaxpp.partition`: what the layers of a step cost, where it is cut, and that the cuts are right."""
+
+# pyright: reportUnknownLambdaType=false
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from unit.end_to_end.compare import batch, check, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import partition, target
+from jaxpp import schedules as S
+from jaxpp.jit import MpmdFunction
+from jaxpp.planning import compiling
+
+MESHES = 2
+
+
+def loss(params: Any, microbatch: Any) -> jax.Array:
+    x = microbatch["x"]
+    for up, down in params:
+        x = jaxpp.mark_stage_end(jnp.tanh(x @ up) @ down)
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+def layer(width: int, key: int) -> tuple[jax.Array, jax.Array]:
+    up, down = jax.random.split(jax.random.key(key))
+    return jax.random.normal(up, (8, width)) / 3, jax.random.normal(down, (width, 8)) / width**0.5
+
+
+def heavy_last(layers: int = 5) -> Any:
+    """The last layer has eight times as many FLOPs as each of the others."""
+    return [layer(512, key) for key in range(layers)] + [layer(4096, 9)]
+
+
+STEP = partial(sgd_step, schedule=jaxpp.Interleaved1F1B(num_stages=6, mpmd_dim=2), loss=loss)
+
+
+def planned() -> tuple[MpmdFunction, Any]:
+    """The step for devices that are not here, and the shapes of its arguments."""
+    devices = np.array(target("cpu", devices=MESHES).devices).reshape(MESHES, 1)
+    step = jaxpp.mpmd_jit_with_loop(STEP, jaxpp.MpmdMesh(Mesh(devices, ("mpmd", "data")), "mpmd"), donate_argnums=0)
+    return step, jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), (heavy_last(), batch(4, 64)))
+
+
+def test_a_heavy_layer_by_what_is_measured() -> None:
+    params, inputs = heavy_last(), batch(4, 64)
+    step = jaxpp.mpmd_jit_with_loop(STEP, make_mesh(MESHES), donate_argnums=0)
+    found = partition(step, params, inputs, seconds=0.05)
+    assert sum(found.cuts) == 6
+    assert found.cuts[0] > found.cuts[1]
+    assert found.costs.unit == "ms"
+    assert not params[0][0].is_deleted()
+    check(STEP, (params, inputs), make_mesh(MESHES), cuts=found)
+
+
+def test_a_heavy_layer_by_what_is_planned() -> None:
+    step, shapes = planned()
+    one, other = (partition(step, *shapes, seconds=0.05) for _ in range(2))
+    assert one.cuts == other.cuts == (5, 1)
+    assert one.value == other.value == pytest.approx(one.lower_bound)
+
+
+def test_equal_layers_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[int] = []
+    original = compiling.compile_all
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        found = original(*args, **kwargs)
+        compiled.append(len(found))
+        return found
+
+    monkeypatch.setattr("jaxpp.planning.backend.compile_all", counting)
+    step, (params, inputs) = planned()
+    partition(step, params, inputs, seconds=0.02)
+    partition(step, [*params[:1] * 11, params[-1]], inputs, seconds=0.02)
+    assert compiled[1] - compiled[0] <= 2, "six layers more, but sums of other sizes around the loop"
+
+
+def test_a_limit_of_memory_counts_parameters() -> None:
+    step, shapes = planned()
+    free = partition(step, *shapes, seconds=0.05)
+    tight = partition(step, *shapes, seconds=0.05, memory_limit=4 * 10**6)
+    assert tight.value > free.value
+    with pytest.raises(S.ScheduleError, match="partition: no cuts fit the memory, even if every stage recomputes"):
+        partition(step, *shapes, seconds=0.05, memory_limit=[10**6, 10**6])
+
+
+def test_meshes_of_different_size() -> None:
+    """The larger mesh is taken to be faster in proportion; layers are measured as on the smallest."""
+    devices = np.array(jax.devices())
+    meshes = [Mesh(devices[:1].reshape(1, 1), ("mpmd", "data")), Mesh(devices[1:3].reshape(1, 2), ("mpmd", "data"))]
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), jaxpp.MpmdMesh.of(meshes))
+    found = partition(step, weights(4), batch(4), seconds=0.02)
+    assert found.costs.speed == (1, 2)
+    assert sum(found.cuts) == 4
+
+
+def test_what_is_refused() -> None:
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), make_mesh(4))
+    with pytest.raises(
+        S.ScheduleError, match=r"^partition: 2 marked layers are fewer than 4 meshes: mark every layer$"
+    ):
+        partition(step, weights(2), batch(4))
+    with pytest.raises(ValueError, match="memory_limit has 2 numbers for 4 meshes"):
+        partition(step, weights(4), batch(4), memory_limit=[1, 2])

@@ -1,0 +1,172 @@
+"""Where to cut: published cases, all cuts of small rows of layers, limits, what is refused."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from jaxpp import schedules as S
+from jaxpp.schedules import Costs, ScheduleError
+from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, spans
+
+
+def alike(layers: Sequence[float], **others: Any) -> Costs:
+    """F = I = W for each layer."""
+    return Costs(forward=layers, input_grad=layers, weight_grad=layers, **others)
+
+
+def interleaved(costs: Costs, layers: int) -> float:
+    """The makespan of interleaved 1F1B on equal cuts for 4 meshes, 16 microbatches, 4 chunks."""
+    plan = S.make("interleaved-1f1b", meshes=4, microbatches=16, chunks=4)
+    return S.simulate(plan, costs.cut(even_cuts(layers, plan.stages))).makespan
+
+
+def test_a_heavy_last_layer_gets_a_stage_with_fewer_layers():
+    found = S.partition(alike([1.0] * 15 + [4.0]), meshes=4, microbatches=16)
+    assert (found.cuts, found.value, found.lower_bound, found.gap) == ((5, 5, 5, 1), 250, 250, 0)
+    assert S.simulate(found.schedule, found.costs).makespan == 250
+    assert interleaved(alike([1.0] * 15 + [4.0]), 16) == 345
+    assert str(found) == "5, 5, 5, 1 layers: 250 (at least 250)"
+
+
+def test_an_embedding_and_a_head_with_hops_in_the_memory_of_six():
+    costs = alike([0.3] + [0.25] * 14 + [1.0], hop=0.02)
+    found = S.partition(costs, meshes=4, microbatches=16, memory_limit=6, seconds=0.5)
+    assert found.value <= 63.38 + 1e-9
+    assert max(S.simulate(found.schedule, found.costs).peak_activations()) <= 6
+    assert S.search(4, 16, costs.cut(even_cuts(16, 4)), 6, seconds=0.1).value > 1.3 * found.value
+
+
+def _drawn(seed: int) -> tuple[Costs, int, int, float]:
+    random = Random(seed)
+    meshes = random.choice([2, 3, 4])
+    forward = [random.choice([0.5, 1, 1, 2, 3, 5]) for _ in range(random.randint(meshes + 1, 7))]
+    weight = [time * random.choice([0.1, 0.5, 1]) for time in forward]
+    speed = random.choice([1.0, [random.choice([1, 2]) for _ in range(meshes)]])
+    hop = random.choice([0, 0.1, 0.5])
+    costs = Costs(forward=forward, input_grad=forward, weight_grad=weight, speed=speed, hop=hop)
+    return costs, meshes, random.choice([4, 6]), random.choice([math.inf, meshes, meshes + 1])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_cuts_of_a_small_row_are_better(seed: int):
+    costs, meshes, microbatches, limit = _drawn(seed)
+    layers = costs.stages or 0
+    every = {
+        cuts: S.search(meshes, microbatches, costs.cut(cuts), limit, placement="linear", seconds=0.05)
+        for cuts in all_cuts(layers, meshes)
+    }
+    found = S.partition(costs, meshes, microbatches, limit, seconds=0.5)
+    assert found.value <= min(each.value for each in every.values()) * 1.002
+    assert found.lower_bound <= min(each.value for each in every.values()) * (1 + 1e-9)
+    assert found.value == pytest.approx(S.simulate(found.schedule, costs.cut(found.cuts)).makespan)
+
+
+def test_equal_arguments_give_equal_results():
+    costs = alike([0.3] + [0.25] * 14 + [1.0], hop=0.02)
+    one, other = (S.partition(costs, 4, 16, 6, chunks=2, seconds=0.2) for _ in range(2))
+    assert (one.cuts, one.schedule, one.value) == (other.cuts, other.schedule, other.value)
+
+
+def test_several_stages_per_mesh():
+    costs = alike([1.0] * 15 + [4.0])
+    found = S.partition(costs, 4, 16, chunks=2, seconds=0.5)
+    assert (len(found.cuts), sum(found.cuts), found.schedule.meshes) == (8, 16, 4)
+    assert found.value < 0.75 * interleaved(costs, 16)
+
+
+def test_a_faster_mesh_gets_more_layers():
+    found = S.partition(alike([1.0] * 12, speed=[1, 2, 2, 1]), 4, 16, seconds=0.2)
+    assert (found.cuts, found.value, found.gap) == ((2, 4, 4, 2), 102, 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "bandwidth", "split", "kinds", "value"),
+    [
+        (27, math.inf, True, set[str](), 153),
+        (14, math.inf, True, {"recompute"}, 206),
+        (21, 20.0, False, {"offload", "reload"}, 171),
+    ],
+)
+def test_bytes_are_kept_to_by_what_costs_least(
+    limit: float, bandwidth: float, split: bool, kinds: set[str], value: float
+):
+    costs = alike([1.0] * 12, activation_bytes=[2.0] * 12, message_bytes=0.5, copy_bandwidth=bandwidth)
+    costs = costs if split else replace(costs, kinds={"recompute": [9.0] * 12})
+    found = S.partition(costs, 4, 16, memory_bytes=limit, resident_bytes=1, split_backward=split, seconds=0.5)
+    report = S.simulate(found.schedule, found.costs)
+    assert all(peak + size <= limit for peak, size in zip(report.peak_bytes(), found.cuts, strict=True))
+    assert {task.kind for task in found.schedule} & {"recompute", "offload", "reload"} == kinds
+    assert found.lower_bound <= found.value == report.makespan <= value
+
+
+def test_a_mesh_with_less_memory_gets_fewer_layers():
+    costs = alike([1.0] * 8, activation_bytes=[1.0] * 8)
+    found = S.partition(costs, 2, 4, memory_bytes=[4, 100], resident_bytes=[1.0] * 8, seconds=0.2)
+    assert found.cuts[0] < 4
+
+
+def test_what_a_cut_adds_up():
+    costs = Costs(forward=[1, 2, 3], message_bytes=[5, 6, 7], kinds={"tick": [1, 1, 1]}, hop=0.5)
+    cut = costs.cut((2, 1))
+    assert (cut.forward, cut.message_bytes, cut.kinds, cut.hop) == ((3, 3), (6, 7), {"tick": (2, 1)}, 0.5)
+    assert costs.listed(3, 1).input_grad == (1 / 3,) * 3
+    with pytest.raises(ScheduleError, match=r"^cuts of 4 layers, the costs are for 3$"):
+        costs.cut((2, 2))
+    with pytest.raises(ScheduleError, match="the layers of a stage must be"):
+        costs.cut((3, 0))
+
+
+def test_the_best_cuts_of_given_costs_are_those_of_all():
+    random = Random(0)
+    for _ in range(20):
+        times = [random.random() for _ in range(7)]
+        speeds = [random.choice([1, 2]) for _ in range(3)]
+        found = best_cuts(spans(times)[None] / [[[speed]] for speed in speeds])
+        assert found is not None
+
+        def worst(cuts: Sequence[int], times: list[float] = times, speeds: list[int] = speeds) -> float:
+            starts = [sum(cuts[:stage]) for stage in range(3)]
+            loads = (sum(times[s : s + n]) / speed for s, n, speed in zip(starts, cuts, speeds, strict=True))
+            return max(loads)
+
+        assert found[0] == pytest.approx(min(map(worst, all_cuts(7, 3)))) == pytest.approx(worst(found[1]))
+
+
+def test_neighbours_and_even_cuts():
+    assert even_cuts(7, 3) == (3, 2, 2)
+    assert list(beside((2, 1))) == [(1, 2)]
+    assert len(list(all_cuts(6, 3))) == 10
+
+
+@pytest.mark.parametrize(
+    ("costs", "options", "message"),
+    [
+        (Costs(), {}, "partition: the costs are scalars: give a list with a number for each layer"),
+        (alike([1.0] * 3), {}, "partition: 3 layers are fewer than the stages of 4 meshes"),
+        (alike([1.0] * 8), {"chunks": 3}, "partition: 8 layers are fewer than the stages of 4 meshes"),
+        (
+            alike([1.0] * 8),
+            {"resident_bytes": [1.0]},
+            "resident_bytes: expected a number for each of 8 layers, found 1",
+        ),
+        (
+            alike([1.0] * 8, activation_bytes=[4.0] * 8),
+            {"memory_bytes": 5.0},
+            "partition: no cuts fit the memory, even if every stage recomputes",
+        ),
+        (
+            alike([1.0] * 8),
+            {"memory_limit": 0.5},
+            "partition: no cuts fit the memory: a mesh keeps at least 1 microbatch",
+        ),
+        (alike([1.0] * 8), {"seconds": 0}, "seconds must be a positive number, found 0"),
+    ],
+)
+def test_what_is_refused(costs: Costs, options: dict[str, object], message: str):
+    with pytest.raises(ScheduleError) as caught:
+        S.partition(costs, 4, 8, **options)  # pyright: ignore[reportArgumentType]  # wrong on purpose
+    assert str(caught.value) == message
