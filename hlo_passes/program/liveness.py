@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
 from jaxpp.ir.kinds import form_of
@@ -29,30 +29,47 @@ def peak_of(program: Program, mesh: int) -> Peak:
     """The peak of one mesh, arguments and constants included."""
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
-    known = {id(spec): program.shard_bytes(mesh, spec) for spec in {id(spec): spec for spec in specs}.values()}
-    sizes = [known[id(spec)] for spec in specs]  # the reader has one object for all equal ones; to hash one takes long
-    here, host = ([size[pool] for size in sizes] for pool in (0, 1))
+    known = {id(spec): spec for spec in specs}  # the reader has one object for all equal ones; to hash one takes long
+    sizes = {key: program.shard_bytes(mesh, spec) for key, spec in known.items()}
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
-    return Peak(
-        _peak_bytes(sequence, here, given),
-        _Activations(sequence, specs).peak(),
-        _peak_bytes(sequence, host, given) if any(host) else 0,
+    here, host = (
+        _peak_bytes(sequence, [sizes[id(spec)][pool] for spec in specs], given)
+        if any(size[pool] for size in sizes.values())
+        else 0
+        for pool in (0, 1)
     )
+    return Peak(here, _Activations(sequence, specs).peak(), host)
 
 
 def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Sequence[int]) -> int:
-    alive = peak = sum(sizes[register] for register in given)
+    size = sizes.__getitem__
+    alive = peak = sum(map(size, given))
     for each in sequence:
         if isinstance(each, Call):
-            alive += sum([sizes[register] for register in each.results])
+            alive += sum(map(size, each.results))
             peak = max(peak, alive)
-            alive -= sum([sizes[register] for register in each.frees])
+            alive -= sum(map(size, each.frees))
         elif isinstance(each, Send):
-            alive -= sum([sizes[register] for register in each.frees])
+            alive -= sum(map(size, each.frees))
         else:
-            alive += sizes[each.result]
+            alive += size(each.result)
             peak = max(peak, alive)
     return peak
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What the calls of one stage and microbatch read and made.
+
+    Attributes:
+        since: by register, the index of the call that read or made it first.
+        last: by register, the last call of theirs that read it: another stage may later.
+        residuals: (index, register), from which call on each is alive.
+    """
+
+    since: dict[int, int] = field(default_factory=dict[int, int])
+    last: dict[int, int] = field(default_factory=dict[int, int])
+    residuals: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
 class _Activations:
@@ -66,17 +83,12 @@ class _Activations:
     """
 
     def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> None:
-        calls = (each for each in sequence if isinstance(each, Call))
-        self._remade = {task[1:] for each in calls for task in each.tasks if task[0] == "recompute"}
+        remaking = (each for each in sequence if isinstance(each, Call) and "recompute" in each.kind)
+        self._remade = {task[1:] for each in remaking for task in each.tasks if task.kind == "recompute"}
         self._end, self._specs = len(sequence), specs
         self._microbatches: list[Container[int]] = [()] * len(specs)
         self._death: dict[int, int] = {}
-        self._known: dict[tuple[int, int], dict[int, int]] = {}
-        """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did first."""
-        self._kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
-        self._last: dict[tuple[tuple[int, int], int], int] = {}
-        """Of each (stage, microbatch) and register the last call of theirs that read it: another stage may later."""
+        self._units: dict[tuple[int, int], _Unit] = {}
         self._forwards: dict[tuple[int, int], int] = {}
         self._evicted: list[tuple[int, int]] = []
         """(index, index) of each forward whose residuals leave right after it."""
@@ -84,38 +96,37 @@ class _Activations:
             if isinstance(each, Receive):
                 self._microbatches[each.result] = _ANY
             elif not isinstance(each, Constant):
-                for register in each.frees:
-                    self._death[register] = index
+                self._death.update(dict.fromkeys(each.frees, index))
                 if isinstance(each, Call):
                     self._run(index, each)
 
     def _run(self, index: int, call: Call) -> None:
-        here = [microbatch for _, _, microbatch in call.tasks]
+        tasks = call.tasks
+        here = [microbatch for _, _, microbatch in tasks]
         for register in call.results:
             self._microbatches[register] = here
-        for kind, stage, microbatch in call.tasks:
+        for kind, stage, microbatch in tasks:
             # A sum that earlier microbatches added to is none of this one's.
             own = [register for register in call.operands if microbatch in self._microbatches[register]]
             self._task(index, kind, (stage, microbatch), own, call.results)
 
-    def _task(self, index: int, kind: str, unit: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
-        since = self._known.get(unit)
-        if since is None:
-            since = self._known[unit] = dict[int, int]()
-        elif kind == "recompute":  # what it reads is none of the residuals that it makes
+    def _task(self, index: int, kind: str, key: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
+        unit = self._units.get(key)
+        if unit is None:
+            unit = self._units[key] = _Unit()
+        since = unit.since
+        if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
                 since.pop(register, None)
-        moved = unit in self._remade and form_of(kind).is_copy
-        again = [(since[r], r) for r in own if r in since and not self._specs[r].memory and not moved]
+        if kind == "evict":
+            unit.residuals += [(index, register) for register in results]
+        elif not (key in self._remade and form_of(kind).is_copy):
+            unit.residuals += [(since[each], each) for each in own if each in since and not self._specs[each].memory]
         if kind == "forward":
-            self._forwards[unit] = index
-        elif kind == "evict":
-            again = [(index, register) for register in results]
-        elif kind == "load" and unit in self._forwards:
-            self._evicted.append((self._forwards[unit], self._forwards[unit]))
-        if again:
-            self._kept.setdefault(unit, []).extend(again)
-        self._last.update(((unit, register), index) for register in own)
+            self._forwards[key] = index
+        elif kind == "load" and key in self._forwards:
+            self._evicted.append((self._forwards[key], self._forwards[key]))
+        unit.last.update(dict.fromkeys(own, index))
         since.update(dict.fromkeys(results, index))
         for register in own:
             since.setdefault(register, index)
@@ -124,8 +135,8 @@ class _Activations:
         """The most that are alive at once."""
         change = [0] * (self._end + 2)
         spans = (
-            [(start, self._last.get((unit, each), self._death.get(each, self._end))) for start, each in kept]
-            for unit, kept in self._kept.items()
+            {(start, unit.last.get(each, self._death.get(each, self._end))) for start, each in unit.residuals}
+            for unit in self._units.values()
         )
         for start, stop in chain(self._evicted, *map(_merged, spans)):
             change[start] += 1
@@ -133,7 +144,7 @@ class _Activations:
         return max(accumulate(change))
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged(spans: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans in order, those that overlap or meet in one."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):
