@@ -1,13 +1,15 @@
 """What keeping less between forward and backward gains and costs: a training step of a GPT under 1F1B, each way.
 
     python benchmarks/memory.py [--stages 4] [--layers 8] [--width 256] [--sequence 128] [--batch 4] [--repeat 9]
+    python benchmarks/memory.py --scan
     python benchmarks/memory.py --analyse --layers 4 --width 2048 --heads 16 --sequence 1024 --batch 1 --dtype bfloat16
 
 A row per way: what stage 1 keeps of one microbatch on its device, the peak of the verified program on the mesh that
 needs most, the peak that XLA's analysis of the compiled tasks adds up to, FLOPs over those of the step that keeps all,
 bytes copied to the host and back, and the time of the step: all ways by turns in one process, one device per stage,
 medians with their quartiles, and the median of the ratios turn by turn. The losses of all ways are compared.
-`--analyse` stops before anything is compiled: for models larger than this machine.
+`--scan`: the blocks of each stage are stacked, and scanned over. `--analyse` stops before anything is compiled: for
+models larger than this machine.
 """
 
 import argparse
@@ -24,6 +26,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxlib.mlir import ir
 
@@ -65,14 +68,30 @@ class Plan(NamedTuple):
     copied: int
 
 
-def lower(model: Any, batch: int, way: str, text: Any, parameters: Any) -> Any:
+def stacked(model: Any, parameters: Any) -> Any:
+    """The parameters with the blocks of each stage in one."""
+    blocks, each = parameters["blocks"], model.layers // model.stages
+    stages = [blocks[first : first + each] for first in range(0, model.layers, each)]
+    return {**parameters, "blocks": [jax.tree.map(lambda *leaves: jnp.stack(leaves), *stage) for stage in stages]}
+
+
+def scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
+    """`gpt_model.loss` of stacked blocks."""
+    x = gpt_model.embed(model, parameters, text[:, :-1])
+    for stage, weights in enumerate(parameters["blocks"]):
+        x = jaxpp.mark_stage_end(x) if stage else x
+        x, _ = jax.lax.scan(lambda x, layer: (gpt_model.block(layer, x), None), x, weights)
+    return jaxpp.mark_stage_end(gpt_model.cross_entropy(parameters, x, text[:, 1:]))
+
+
+def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
     """The training step of `model`, lowered."""
     plan = schedules.make("1f1b", meshes=model.stages, microbatches=len(text))
     if way == "offload":
         plan = schedules.offload(plan, ahead=1)  # the least memory
 
     def train_step(parameters: Any, text: Any) -> Any:
-        one = partial(jax.value_and_grad(partial(gpt_model.loss, model)), parameters)
+        one = partial(jax.value_and_grad(partial(loss, model)), parameters)
         losses, gradients = jaxpp.treduce(one, text, schedule=plan, operation=(jaxpp.Concat(), jaxpp.Add))
         return jax.tree.map(partial(_updated, RATE / len(text)), parameters, gradients), losses.mean()
 
@@ -156,13 +175,16 @@ def main() -> None:
     for name, default in (*sizes, ("batch", 4), ("microbatches", 8), ("repeat", 9)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--scan", action="store_true", help="scan over the blocks of a stage")
     parser.add_argument("--analyse", action="store_true", help="compile nothing, and measure no times")
     options = parser.parse_args()
     model = gpt_model.Config(*(getattr(options, name) for name, _ in sizes), options.dtype)
     random = np.random.default_rng(0)
     text = random.integers(0, 256, (options.microbatches, options.batch, options.sequence + 1)).astype(np.int32)
-    parameters = jax.eval_shape(partial(gpt_model.init, model, 0)) if options.analyse else gpt_model.init(model, 0)
-    lowered = {way: lower(model, options.batch, way, text, parameters) for way in WAYS}
+    init, loss = partial(gpt_model.init, model, 0), scanned_loss if options.scan else gpt_model.loss
+    init = (lambda plain=init: stacked(model, plain())) if options.scan else init
+    parameters = jax.eval_shape(init) if options.analyse else init()
+    lowered = {way: lower(model, way, text, parameters, loss) for way in WAYS}
     plans = {way: analyse(each) for way, each in lowered.items()}
     steps = {} if options.analyse else {way: each.compile() for way, each in lowered.items()}
     times = measure(steps, parameters, text, options.repeat) if steps else {}

@@ -31,7 +31,6 @@ HOST_BYTE, PEER_BYTE = 1e4, 1e3
 """The FLOPs that a device does while a byte goes to its host, or to a peer: 400 TFLOP/s, 40 GB/s and 400 GB/s."""
 
 _PER_BYTE = {"offload": HOST_BYTE, "reload": HOST_BYTE, "evict": PEER_BYTE, "load": PEER_BYTE}
-_MOVES = ("recompute", "offload", "evict")
 
 
 def limit_text(memory_limit: int | Sequence[int] | None, meshes: int) -> str:
@@ -216,8 +215,12 @@ class _Fitting:
 
     def search(self) -> Choice | None:
         """The fastest choice that fits, or None."""
-        fixed = {task.stage for task in self.plan if task.kind in _MOVES}
-        return Search(_groups(self.plan), self.levels, fixed, self.limits, self.peaks, self.time).run()
+        again, moved = self._stages("recompute"), self._stages("offload", "evict")
+        return Search(_groups(self.plan), self.levels, again, moved, self.limits, self.peaks, self.time).run()
+
+    def _stages(self, *kinds: str) -> set[int]:
+        """The stages of which the schedule has such tasks."""
+        return {task.stage for task in self.plan if task.kind in kinds}
 
     def peaks(self, choice: Choice) -> list[int]:
         """The bytes that each mesh needs: by the program itself."""
@@ -250,7 +253,9 @@ class _Fitting:
         """What the tasks of each kind and stage take, in FLOPs; where nothing says it, next to nothing."""
         stages = range(self.plan.stages)
         kinds = {task.kind: [self._flops(task.kind, stage) for stage in stages] for task in self.plan}
-        kept = [self.levels[stage][choice[stage].level] for stage in stages]
+        again = self._stages("recompute")  # of which only inputs are kept
+        levels = [self.levels[stage][choice[stage].level] for stage in stages]
+        kept = [(0, self._flops("forward", n)) if n in again else level for n, level in enumerate(levels)]
         for kind, per_byte in _PER_BYTE.items():
             sizes = [size + self.entering.get(stage, 0) for stage, (size, _) in enumerate(kept)]
             kinds[kind] = [max(per_byte * size, 1.0) for size in sizes]

@@ -43,7 +43,8 @@ class Search:
     Attributes:
         groups: of each group its meshes and its stages.
         levels: for each stage what a recompute may keep: (bytes, FLOPs), the bytes falling, the FLOPs rising.
-        fixed: the stages that the schedule moves or recomputes already: they do nothing else.
+        recomputed: the stages that the schedule recomputes already.
+        moved: the stages whose residuals the schedule moves already: they are not offloaded.
         limits: of each mesh, in bytes.
         peaks: the bytes that each mesh needs. It takes long.
         time: of the step, and where that is the same, of its tasks.
@@ -51,7 +52,8 @@ class Search:
 
     groups: Sequence[tuple[Sequence[int], Sequence[int]]]
     levels: Mapping[int, Sequence[tuple[int, int]]]
-    fixed: Collection[int]
+    recomputed: Collection[int]
+    moved: Collection[int]
     limits: Sequence[int]
     peaks: Callable[[Choice], Sequence[int]]
     time: Callable[[Choice], tuple[float, float]]
@@ -96,11 +98,15 @@ class Search:
         at = dict.fromkeys(stages, 0)
         found: list[Choice] = []
         while True:
-            found.append({stage: Way(level, offload and stage not in self.fixed) for stage, level in at.items()})
-            ahead = [stage for stage in stages if at[stage] + 1 < len(self.levels[stage]) and stage not in self.fixed]
+            found.append({stage: Way(level, offload and stage not in self.moved) for stage, level in at.items()})
+            ahead = [stage for stage in stages if at[stage] < self.last(stage)]
             if not ahead:
                 return found
             at[min(ahead, key=lambda stage: self._price(stage, at[stage]))] += 1
+
+    def last(self, stage: int) -> int:
+        """The level of a stage that does most again."""
+        return 0 if stage in self.recomputed else len(self.levels[stage]) - 1
 
     def _price(self, stage: int, level: int) -> float:
         """The FLOPs for each byte less, from one level to the next."""
@@ -168,11 +174,11 @@ class _Reckoning:
         groups = [search.groups[number][1] for number in numbers]
         for position in range(max(map(len, groups), default=0)):
             stages = [each[position] for each in groups if position < len(each)]
-            stages = [stage for stage in stages if stage not in search.fixed]
-            last = {stage: len(search.levels[stage]) - 1 for stage in stages}
-            again = search.peaks(nothing | {stage: Way(last[stage]) for stage in stages})
-            kept = search.peaks(nothing | {stage: Way(0, True) for stage in stages})
-            both = search.peaks(nothing | {stage: Way(last[stage], True) for stage in stages})
+            again = search.peaks(nothing | {stage: Way(search.last(stage)) for stage in stages})
+            kept = search.peaks(nothing | {stage: Way(0, stage not in search.moved) for stage in stages})
+            both = search.peaks(
+                nothing | {stage: Way(search.last(stage), stage not in search.moved) for stage in stages}
+            )
             for stage in stages:
                 span = max(search.levels[stage][0][0] - search.levels[stage][-1][0], 1)
                 for offload, most, less in ((False, made.nothing, again), (True, kept, both)):
@@ -196,14 +202,12 @@ class _Reckoning:
         return [choice for each in found.values() for choice in _undominated(each)]
 
     def _ways(self, stage: int, most: int) -> Iterator[Way]:
-        if stage in self.search.fixed:
-            yield Way()
-            return
-        last = len(self.search.levels[stage]) - 1
+        last = self.search.last(stage)
         count = min(most, last + 1)
         for level in sorted({round(n * last / max(count - 1, 1)) for n in range(count)}):
             yield Way(level)
-            yield Way(level, True)
+            if stage not in self.search.moved:
+                yield Way(level, True)
 
     def _peak(self, mesh: int, choice: Choice) -> float:
         peak = float(self.nothing[mesh])

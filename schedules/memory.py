@@ -16,14 +16,24 @@ def activations(schedule: Schedule) -> list[int]:
 
     An activation lives from the start of its forward to the end of its backward, or of its weight gradient where the
     backward is split; without any backward it is gone when its forward ends. Where it is recomputed it lives from the
-    start of its recompute on: what it is made of does not count, nor its offload; where it is offloaded, it is gone
+    start of its recompute on: what it is made of does not count, nor its moves; where it is offloaded, it is gone
     from the end of the offload to the start of the reload. Where it is evicted it leaves its mesh with the end of the
     forward, for the mesh of the `evict`, and comes back with the start of the `load`, in the order in which one process
     starts all tasks (`merged_order`). GPipe keeps m on every mesh, 1F1B min(m, p - i) on mesh i (arXiv 2006.09503,
     section 2.2). The schedule must be valid.
     """
+    return _peaks(schedule, 0.0)
+
+
+def waiting(schedule: Schedule) -> list[int]:
+    """As `activations`, but one that will be recomputed counts from its forward on, for what it is made of."""
+    return _peaks(schedule, 1.0)
+
+
+def _peaks(schedule: Schedule, inputs: float) -> list[int]:
+    """The peak of each mesh, if the input of a recompute counts as much."""
     graph, ones = schedule.graph, [1.0] * schedule.stages
-    sizes = Sizes(ones, ones, [0.0] * schedule.stages, inside=False)
+    sizes = Sizes(ones, ones, [inputs] * schedule.stages, inside=False)
     when = list(range(len(graph.tasks)))
     if graph.sources:
         for turn, (_, number) in enumerate(merged_numbers(schedule)):

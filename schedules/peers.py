@@ -9,12 +9,12 @@ from collections.abc import Sequence
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.memory import activations
+from jaxpp.schedules.memory import waiting
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
 from jaxpp.schedules.timeline import Life, Timeline, timelines, with_tasks
 
-_MOVES = ("offload", "recompute", "evict")
+_MOVES = ("offload", "evict")
 
 
 def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | None = None) -> Schedule:
@@ -25,16 +25,17 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     keeps at most ceil((p + 2) / 2), in the same time as long as a copy takes no longer than a forward.
 
     What leaves is as few activations as the limit asks for. One that leaves is counted on its mesh until the end of the
-    cell after its forward, and on its peer from there on, until it comes back.
+    cell after its forward, and on its peer from there on, until it comes back. Of one that is recomputed it is what the
+    recompute reads that leaves, and comes back one cell before that; the limit counts it like any other.
 
     Args:
-        schedule: without moved or recomputed activations so far; each mesh runs backwards in the order of its forwards.
+        schedule: without moved activations so far; each mesh runs backwards in the order of its forwards.
         limit: the most that a mesh may keep, in (stage, microbatch) pairs; None: for each pair of peers half of what
             both keep, and a half more, rounded up.
         peers: for each mesh the one that takes what it evicts; None: the last for the first, and so on inwards.
 
     Raises:
-        ScheduleError: the peers are no meshes, activations are moved or recomputed already, or the limit can't be kept.
+        ScheduleError: the peers are no meshes, activations are moved already, or the limit can't be kept.
     """
     meshes = schedule.meshes
     takers = _checked_peers(peers, meshes)
@@ -43,7 +44,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
         raise ScheduleError(f"evict: {schedule.name} has {moved.words} already")
     if limit is not None:
         whole_number(limit, "the limit of evict", least=2)
-    kept = activations(schedule)
+    kept = waiting(schedule)
     rows = timelines(schedule)
     before: list[dict[int, list[Task]]] = [{} for _ in range(meshes)]
     for mesh, peer in enumerate(takers):
@@ -56,7 +57,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     cells = [with_tasks(row, before[mesh]) for mesh, row in enumerate(schedule.cells)]
     made = Schedule.of(schedule.name, schedule.placement, cells, schedule.kinds, schedule.skipped)
     check(made)
-    most = max(activations(made))
+    most = max(waiting(made))
     if limit is not None and most > limit:  # several meshes may have one peer
         raise ScheduleError(f"evict: {schedule.name} keeps {most} activations on a mesh, with these peers, not {limit}")
     return made

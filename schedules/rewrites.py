@@ -24,13 +24,12 @@ _BACKWARD = ("backward", "input_grad")
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
-    """Keep no activations: run the forward again right before the backward, and behind the reload of what it reads.
+    """Keep no activations: run the forward again right before the backward, and behind what brings back what it reads.
 
     Raises:
-        ScheduleError: a stage does not exist, or is evicted.
+        ScheduleError: a stage does not exist.
     """
     held = held_stages(schedule, stages)
-    refuse(schedule, held, "evict", "recomputed: its activations go to another mesh")
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
         return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []

@@ -1,7 +1,7 @@
 """How much is alive at once along one mesh's sequence."""
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
@@ -25,8 +25,15 @@ class Peak:
     host_bytes: int
 
 
-def peak_of(program: Program, mesh: int) -> Peak:
-    """The peak of one mesh, arguments and constants included."""
+def peaks_of(program: Program) -> list[Peak]:
+    """The peak of each mesh, arguments and constants included."""
+    calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
+    making = (each for each in calls if each.fused or each.kind == "recompute")
+    remade = {task[1:] for each in making for task in each.tasks if task[0] == "recompute"}
+    return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
+
+
+def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     known = {id(spec): spec for spec in specs}  # the reader has one object for all equal ones; to hash one takes long
@@ -38,7 +45,7 @@ def peak_of(program: Program, mesh: int) -> Peak:
         else 0
         for pool in (0, 1)
     )
-    return Peak(here, _Activations(sequence, specs).peak(), host)
+    return Peak(here, _Activations(sequence, specs, remade).peak(), host)
 
 
 def _peak_bytes(sequence: Sequence[Instruction], sizes: Sequence[int], given: Sequence[int]) -> int:
@@ -80,12 +87,14 @@ class _Activations:
     are alive from the call that makes or first reads one of them until the last that reads one; from its recompute on,
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
+
+    remade: the (stage, microbatch) that are recomputed, on any mesh.
     """
 
-    def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec]) -> None:
-        remaking = (each for each in sequence if isinstance(each, Call) and "recompute" in each.kind)
-        self._remade = {task[1:] for each in remaking for task in each.tasks if task.kind == "recompute"}
-        self._end, self._specs = len(sequence), specs
+    def __init__(
+        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[tuple[int, int]]
+    ) -> None:
+        self._end, self._specs, self._remade = len(sequence), specs, remade
         self._microbatches: list[Container[int]] = [()] * len(specs)
         self._death: dict[int, int] = {}
         self._units: dict[tuple[int, int], _Unit] = {}
@@ -118,13 +127,14 @@ class _Activations:
         if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
                 since.pop(register, None)
-        if kind == "evict":
+        moved = key in self._remade and form_of(kind).is_copy
+        if kind == "evict" and not moved:
             unit.residuals += [(index, register) for register in results]
-        elif not (key in self._remade and form_of(kind).is_copy):
+        elif not moved:
             unit.residuals += [(since[each], each) for each in own if each in since and not self._specs[each].memory]
         if kind == "forward":
             self._forwards[key] = index
-        elif kind == "load" and key in self._forwards:
+        elif kind == "load" and not moved and key in self._forwards:
             self._evicted.append((self._forwards[key], self._forwards[key]))
         unit.last.update(dict.fromkeys(own, index))
         since.update(dict.fromkeys(results, index))

@@ -7,7 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.liveness import peak_of
+from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.mesh_functions import mesh_functions
@@ -61,7 +61,7 @@ class VerifyProgram(Pass):
                 raise ProgramError(
                     f"a value is never freed: {value.type}", location=where.location, hint="run plan-buffers"
                 )
-        peaks = [peak_of(reader.program, mesh) for mesh in range(reader.program.meshes)]
+        peaks = peaks_of(reader.program)
         for peak, function in zip(peaks, mesh_functions(module), strict=True):
             function.attributes[at.PEAK_BYTES] = at.i64(peak.bytes)
             function.attributes[at.PEAK_ACTIVATIONS] = at.i64(peak.activations)

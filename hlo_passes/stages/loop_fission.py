@@ -100,7 +100,8 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
         return
     known.replaced.update(plan.loop.results)
     known.early.difference_update(plan.loop.results)
-    known.early.update(halves.divided().write(mesh).results)
+    first, _ = halves.divided().write(mesh)
+    known.early.update(first.results)
 
 
 class _LoopHalves:

@@ -9,7 +9,8 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.kept_values import INPUTS, Forward, Keep, behind, parse_keep
+from jaxpp.hlo_passes.stages.kept_values import INPUTS, Keep, parse_keep
+from jaxpp.hlo_passes.stages.remade_values import Forward, Remaking, behind
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
@@ -53,6 +54,8 @@ class SplitForward(Pass):
       activations are, as in attention (the selective recomputation of Korthikanti et al., arXiv:2205.05198). A number:
       within that share of the forward's FLOPs, whatever is done again for them. Bytes, as `4096B`: so many at most of a
       microbatch, on all devices of the mesh together, with the fewest FLOPs.
+    - A loop that runs a known number of times, as that of a `lax.scan` over layers, may be done again in part: the
+      forward has a loop that stacks what is kept of each trip, the recompute one that reads it and makes the rest.
     - An operation that does something besides its results (`debug.print`, a callback with effects) runs once, in the
       forward. Its results are kept; with `inputs`, residuals that depend on them are refused.
 
@@ -161,22 +164,24 @@ class _SplitForward:
         name, given = callee(self.old), dict(self._given)
         if not self._residuals:
             return
-        handed_on = dict.fromkeys(value for value, _, others in self._values if others)
         again = self._recomputed(_INPUTS if self.vanishes else keep)
-        remade = {result for op in again for result in op.results}
-        read = [value for op in again for value in operands_with_captures(op)]
-        kept = [
-            value for value in dict.fromkeys([*self._residuals, *read]) if value not in remade and value not in given
-        ]
+        values, residuals = self._values, self._residuals  # of loops that were divided by now
+        handed_on = [value for value, _, others in values if others]
+        remade = {result: result for op in again.ops for result in op.results} | again.twins
+        read = [value for op in again.ops for value in operands_with_captures(op)]
+        kept = [value for value in dict.fromkeys([*residuals, *read]) if value not in remade and value not in given]
         self._function.attributes["sym_name"] = ir.StringAttr.get(f"{name}_whole")
         outputs = list(dict.fromkeys([*handed_on, *kept]))
         given |= self._add("forward", name, behind(self._ops, outputs, effects=True), outputs, given)
-        outputs = [value for value in self._residuals if value in remade]
-        found = given | self._add("recompute", f"recompute_{self._stage}", again, outputs, given)
-        for value, own, others in self._values:
-            for values, of_these in ((found, own), (given, others)):
-                for op, position in of_these:
-                    op.operands[position] = values[value]
+        for value, twin in again.twins.items():  # from here on only the recompute is read
+            value.replace_all_uses_with(twin)
+        outputs = [remade[value] for value in residuals if value in remade]
+        found = given | self._add("recompute", f"recompute_{self._stage}", again.ops, outputs, given)
+        for value, own, others in values:
+            for op, position in own:
+                op.operands[position] = found[remade.get(value, value)]
+            for op, position in others:
+                op.operands[position] = given[value]
         self.old.erase()
         self._function.erase()
 
@@ -195,7 +200,7 @@ class _SplitForward:
     def _function(self) -> ir.Operation:
         return self.by_name[callee(self.old)]
 
-    @cached_property
+    @property
     def _ops(self) -> list[ir.Operation]:
         return operations(body_of(self._function))[:-1]
 
@@ -204,13 +209,13 @@ class _SplitForward:
         """What the arguments of the function stand for."""
         return dict(zip(body_of(self._function).arguments, self.old.operands, strict=True))
 
-    @cached_property
+    @property
     def _values(self) -> list[tuple[ir.Value, Uses, Uses]]:
         """What the function returns, and who uses it: the backward of its own stage, others."""
         returned = terminator(body_of(self._function)).operands
         return [(value, *self._uses(result)) for value, result in zip(returned, self.old.results, strict=True)]
 
-    @cached_property
+    @property
     def _residuals(self) -> list[ir.Value]:
         return list(dict.fromkeys(value for value, own, _ in self._values if own and value not in self._given))
 
@@ -231,9 +236,9 @@ class _SplitForward:
         kind, stage = kind_and_stage(self.by_name[callee(op)]) if op.name == "func.call" else ("", -1)
         return kind in BACKWARDS and stage == self._stage
 
-    def _recomputed(self, keep: Keep) -> list[ir.Operation]:
-        again = self.forward.recomputed(keep)
-        effect = next(filter(has_side_effect, again), None)
+    def _recomputed(self, keep: Keep) -> Remaking:
+        again = self.forward.recomputed(keep, [value for value, _, others in self._values if others])
+        effect = next(filter(has_side_effect, again.ops), None)
         if effect is not None:
             raise PassError(
                 f"the residuals of stage {self._stage} can't be made again: a {effect.name} with side effects is among "

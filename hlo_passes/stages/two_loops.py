@@ -1,7 +1,8 @@
 """Writes the two loops into which a loop is divided, and the stacks between them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -32,17 +33,30 @@ class Half:
     same: Mapping[ir.Value, ir.Value]
 
 
+class Row(NamedTuple):
+    """Where a value of each trip is in a stack that the old loop carried at `position`: row `first + step * trip`."""
+
+    position: int
+    first: int
+    step: int
+
+
 @dataclass(frozen=True)
 class TwoLoops:
-    """Divides `loop` into two loops of as many trips. The first one stacks the values `kept` for the second."""
+    """Divides `loop` into two loops of as many trips.
+
+    The first one stacks the values `kept` for the second, which also reads `rows` of stacks that the first carries
+    anyway. Results that both have are those of the first to all that used those of the old loop.
+    """
 
     loop: ir.Operation
     first: Half
     second: Half
     kept: list[ir.Value]
+    rows: Mapping[ir.Value, Row] = field(default_factory=dict[ir.Value, Row])
 
-    def write(self, mesh: MeshAxes | None) -> ir.Operation:
-        """Write both in front of the loop, which nobody uses afterwards; returns the first."""
+    def write(self, mesh: MeshAxes | None) -> tuple[ir.Operation, ir.Operation]:
+        """Write both in front of the loop, which nobody uses afterwards; returns them."""
         counter = counter_of_test(self.loop)  # the one counter that both loops carry, and that never wraps around
         first = _Writer(self.loop, self.first, mesh)
         first.open(self.kept)
@@ -52,11 +66,13 @@ class TwoLoops:
         second.open([])
         for stack, value in zip(first.stacks, self.kept, strict=True):
             second.read_row(stack, value, counter)
+        for value, row in self.rows.items():
+            second.read_row(first.op.results[self.first.positions.index(row.position)], value, counter, row)
         second.clone()
         second.close([])
         for half in (first, second):
             half.replace_results()
-        return first.op
+        return first.op, second.op
 
 
 class _Writer:
@@ -95,16 +111,21 @@ class _Writer:
         """Write `value` of the old body to the stack of this number."""
         stack = loop_body(self.op).arguments[len(self._half.positions) + number]
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            row = sharded(stablehlo.reshape(_stack_type(value, 1), self._values[value]), self._stacked(value))
+            row = sharded(stablehlo.reshape(stack_type(value, 1), self._values[value]), self._stacked(value))
             written = stablehlo.dynamic_update_slice(stack, row, self._place(value, counter))
         return sharded(written, self._stacked(value))
 
-    def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter) -> None:
-        """Read the value that stands for `value` of the old body from `stack`."""
-        type_ = _stack_type(value, 1)
+    def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter, row: Row | None = None) -> None:
+        """Read the value that stands for `value` of the old body from `stack`, from that of the trip or another row."""
+        type_ = stack_type(value, 1)
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            row = stablehlo.dynamic_slice(stack, self._place(value, counter), type_.shape)
-            read = stablehlo.reshape(value.type, sharded(row, self._stacked(value)))
+            trip, *zeros = self._place(value, counter)
+            if row is not None and row.step != 1:
+                trip = stablehlo.multiply(trip, constant(trip.type, row.step))
+            if row is not None and row.first:
+                trip = stablehlo.add(trip, constant(trip.type, row.first))
+            found = stablehlo.dynamic_slice(stack, [trip, *zeros], type_.shape)
+            read = stablehlo.reshape(value.type, sharded(found, self._stacked(value)))
         self._values[value] = sharded(read, self._sharding(value))
 
     def close(self, stacks: Sequence[ir.Value]) -> None:
@@ -140,7 +161,7 @@ class _Writer:
         return [trip, *(constant(trip.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
 
     def _zeros(self, value: ir.Value) -> ir.Value:
-        type_ = _stack_type(value, trips(self._old) or 0)
+        type_ = stack_type(value, trips(self._old) or 0)
         made = constant(type_, 0, ip=ir.InsertionPoint(self._old), loc=self._old.location)
         return sharded(made, self._stacked(value))
 
@@ -153,6 +174,7 @@ class _Writer:
         return None if self._mesh is None else self._mesh.attribute([(), *self._mesh.read(value)])
 
 
-def _stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
+def stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
+    """The type of a stack of so many values."""
     type_ = ir.RankedTensorType(value.type)
     return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type)

@@ -1,5 +1,6 @@
 """The way of each stage, against all ways of all stages of small pipelines."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from random import Random
@@ -39,7 +40,7 @@ def problem(seed: int, schedule: str, meshes: int, levels: int) -> Search:
         random.randint(few // 2, most) for few, most in zip(least, peaks(dict.fromkeys(stages, Way())), strict=True)
     ]
     groups = [([mesh], home) for mesh, home in enumerate(homes)]
-    return Search(groups, table, (), limits, peaks, time)
+    return Search(groups, table, (), (), limits, peaks, time)
 
 
 @cache
@@ -92,6 +93,7 @@ def test_no_more_recompute_than_it_takes() -> None:
             [([0], [0]), ([1], [1])],
             levels,
             (),
+            (),
             limits,
             lambda choice: [4 * levels[stage][way.level][0] for stage, way in sorted(choice.items())],
             lambda choice: (float(sum(way.level + 100 * way.offload for way in choice.values())), 0.0),
@@ -106,11 +108,14 @@ def test_what_the_schedule_says_is_not_changed() -> None:
         [([0], [0]), ([1], [1])],
         levels,
         [1],
+        [0],
         [50, 50],
-        lambda choice: [levels[stage][choice[stage].level][0] for stage in range(2)],
+        lambda choice: [0 if choice[n].offload else levels[n][choice[n].level][0] for n in range(2)],
         lambda choice: (0.0, 0.0),
     )
-    assert search.run() is None
+    assert search.run() == {0: Way(1), 1: Way(0, True)}
+    assert replace(search, moved=[0, 1]).run() is None
+    assert replace(search, recomputed=[0, 1]).run() is None
 
 
 def test_a_sum_that_is_reckoned_wrong_is_not_taken() -> None:
@@ -124,7 +129,7 @@ def test_a_sum_that_is_reckoned_wrong_is_not_taken() -> None:
     def flops(choice: Choice) -> float:
         return float(sum(levels[stage][way.level][1] + 1000 * way.offload for stage, way in choice.items()))
 
-    search = Search([([0], [0, 1])], levels, (), [130], peaks, lambda choice: (flops(choice), 0.0))
+    search = Search([([0], [0, 1])], levels, (), (), [130], peaks, lambda choice: (flops(choice), 0.0))
     found = search.run()
     assert found is not None
     assert peaks(found)[0] <= 130

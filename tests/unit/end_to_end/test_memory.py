@@ -22,6 +22,14 @@ CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}
 EVICTING = {"1f1b": 6, "eager-1f1b": 4}
 
 
+def offload_and_recompute(schedule: schedules.Schedule) -> schedules.Schedule:
+    return schedules.offload(schedules.recompute(schedule))
+
+
+def recompute_and_evict(schedule: schedules.Schedule) -> schedules.Schedule:
+    return schedules.evict(schedules.recompute(schedule))
+
+
 def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
     return schedules.make(name, meshes=NAMES[name], microbatches=microbatches)
 
@@ -46,7 +54,8 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    changes = [*CHANGES.values(), *[schedules.evict] * in_turn] if not moved else []
+    evicting = [schedules.evict, recompute_and_evict]
+    changes = [*CHANGES.values(), offload_and_recompute, *evicting * in_turn] if not moved else []
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(partial(sgd_step, schedule=schedule), arguments, 4) == activations(schedule)
@@ -101,6 +110,20 @@ def test_residuals_that_wait_on_another_mesh(name: str) -> None:
     assert found == activations(schedule) == schedules.simulate(schedule).peak_activations()
     assert max(found) < max(activations(plain))
     check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("keep", [None, 0.3])
+@pytest.mark.parametrize("recomputed", [(), (0, 2)])
+def test_what_a_recompute_reads_waits_on_another_mesh(recomputed: tuple[int, ...], keep: float | None) -> None:
+    """Forward, evict, load, recompute, backward; and stages that go to the host meanwhile, recomputed or not."""
+    plain = schedules.make("1f1b", meshes=6, microbatches=6)
+    schedule = schedules.offload(schedules.recompute(schedules.evict(plain), *recomputed), 2, 3)
+    step = partial(sgd_step, schedule=schedule)
+    arguments = (weights(6), batch(6))
+    found = peaks(step, arguments, 6)
+    assert found == activations(schedule) == schedules.simulate(schedule).peak_activations()
+    made = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(6), recompute=keep)
+    assert_same(made(*arguments), jax.jit(step)(*arguments))
 
 
 def test_residuals_of_several_devices_wait_on_another_mesh() -> None:

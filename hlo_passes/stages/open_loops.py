@@ -1,0 +1,138 @@
+"""Loops of a forward, such as that of a `lax.scan` over layers, whose operations are kept or done again one by one."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, stack_type
+from jaxpp.ir.counted import constant_integer, counter_of_test, counters, trips
+from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.values import defining_op
+
+_ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
+
+
+@dataclass(frozen=True)
+class OpenLoop:
+    """A loop that runs a known number of times, seen from inside.
+
+    What a recompute reads of a trip is stacked: by a stack that the loop makes anyway, if it has that value for rows,
+    or by one of its own.
+    """
+
+    op: ir.Operation
+
+    @cached_property
+    def trips(self) -> int:
+        """How often it runs."""
+        return trips(self.op) or 0
+
+    @cached_property
+    def ops(self) -> list[ir.Operation]:
+        """The operations of its body."""
+        return operations(loop_body(self.op))[:-1]
+
+    @cached_property
+    def arguments(self) -> dict[ir.Value, int]:
+        """The positions of what it carries, by the arguments of its body."""
+        return {argument: position for position, argument in enumerate(loop_body(self.op).arguments)}
+
+    @cached_property
+    def following(self) -> list[ir.Value]:
+        """What the next trip gets, by position."""
+        return list(terminator(loop_body(self.op)).operands)
+
+    @cached_property
+    def counters(self) -> set[ir.Value]:
+        """The arguments of its body that count."""
+        body = loop_body(self.op)
+        return {body.arguments[position] for position, *_ in counters(self.op)}
+
+    @cached_property
+    def inside(self) -> set[ir.Value]:
+        """The values of its body."""
+        return {*self.arguments, *(result for op in self.ops for result in op.results)}
+
+    @cached_property
+    def rows(self) -> dict[ir.Value, Row]:
+        """The values of the body that the loop stacks: a row for each trip, all rows of the stack."""
+        found: dict[ir.Value, Row] = {}
+        for position in range(len(self.following)):
+            if (each := self._row(position)) is not None:
+                found.setdefault(*each)
+        return found
+
+    @cached_property
+    def stacks(self) -> dict[int, ir.Value]:
+        """The positions that become stacks, and the value of each trip that is a row of it."""
+        return {row.position: value for value, row in self.rows.items()}
+
+    def divided(self, first: Iterable[int], second: Iterable[int], kept: Collection[ir.Value]) -> TwoLoops:
+        """The loop of the forward and that of the recompute.
+
+        Args:
+            first: the positions whose results the forward makes.
+            second: those whose results the recompute makes.
+            kept: the values of the body that the forward stacks for the recompute.
+        """
+        rows = {value: self.rows[value] for value in kept if value in self.rows}
+        return TwoLoops(
+            self.op,
+            self._half({*first, *(row.position for row in rows.values())}, kept),
+            self._half(second, (), kept),
+            [value for value in kept if value not in rows],
+            rows,
+        )
+
+    def _half(self, positions: Iterable[int], values: Collection[ir.Value], given: Collection[ir.Value] = ()) -> Half:
+        """What carries these positions and makes these values, where others are given."""
+        carried = {counter_of_test(self.op)[0], *positions}
+        ops: set[ir.Operation] = set()
+        work, seen = [*values, *(self.following[position] for position in carried)], set(given)
+        while work:
+            value = work.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            position, op = self.arguments.get(value), defining_op(value)
+            if position is not None:
+                carried.add(position)
+                work.append(self.following[position])
+            elif op is not None and op.block == loop_body(self.op):
+                ops.add(op)
+                work += operands_with_captures(op)
+        return Half(sorted(carried), [op for op in self.ops if op in ops], {})
+
+    def _row(self, position: int) -> tuple[ir.Value, Row] | None:
+        """The value of the body of which this position becomes a stack; None if it is no such stack."""
+        argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
+        if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
+            return None
+        update, numbers = defining_op(op.operands[1]), self._affine(op.operands[2])
+        if update is None or update.name not in _ROW_OF_ONE or numbers is None or len(list(argument.uses)) != 1:
+            return None
+        value, (first, step) = update.operands[0], numbers
+        last = first + (self.trips - 1) * step
+        each_once = step in (1, -1) and {first, last} == {0, self.trips - 1}
+        is_stack = argument.type == stack_type(value, self.trips) and value in self.inside
+        return (value, Row(position, first, step)) if each_once and is_stack else None
+
+    def _affine(self, value: ir.Value) -> tuple[int, int] | None:
+        """(first, step) of an integer that changes by as much in each trip."""
+        position, op = self.arguments.get(value), defining_op(value)
+        if position is not None:
+            return next(((start, step) for at, start, step in counters(self.op) if at == position), None)
+        if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
+            return None
+        sign = 1 if op.name == "stablehlo.add" else -1
+        left, right = op.operands
+        for operand, constant, factor, other in (
+            (left, constant_integer(right), 1, sign),
+            (right, constant_integer(left), sign, 1),
+        ):
+            found = None if constant is None else self._affine(operand)
+            if found is not None and constant is not None:
+                return factor * found[0] + other * constant, factor * found[1]
+        return None

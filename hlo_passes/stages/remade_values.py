@@ -1,0 +1,277 @@
+"""The forward of a stage, and the minimum cut that says what of it is kept and what is computed again."""
+
+import math
+from collections.abc import Collection, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.stages.kept_values import Keep
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.ir.counted import counted_loops
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.flops import FlopCounter
+from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, operations
+from jaxpp.ir.ops import traits
+from jaxpp.ir.recomputation import Recomputation, Step, Value
+from jaxpp.ir.rows import shape_of
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.values import byte_size, defining_op
+
+
+@dataclass(frozen=True)
+class Remaking:
+    """What a recompute does.
+
+    Attributes:
+        ops: its operations, in program order.
+        twins: for values that the forward makes too, by a loop of its own, those that stand for them here.
+    """
+
+    ops: list[ir.Operation]
+    twins: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
+
+
+class Forward:
+    """The computation of a forward, as far as its residuals depend on it.
+
+    Of a loop that runs a known number of times, as that of a scan over layers, each operation is one of its own: done
+    again in all trips, or in none.
+
+    Args:
+        module: whose functions and meshes its operations name.
+        ops: the operations of the forward, in program order.
+        residuals: the values that the backward reads.
+        free: arguments that are there for the backward anyway: weights, the batch.
+    """
+
+    def __init__(
+        self,
+        module: ir.Module,
+        ops: Sequence[ir.Operation],
+        residuals: Sequence[ir.Value],
+        free: Collection[ir.Value],
+    ) -> None:
+        self._counter = FlopCounter(module)
+        self._mesh = MeshAxes.of(module)
+        self._all_ops = ops
+        self._ops = behind(ops, residuals)
+        self._operands = {op: operands_with_captures(op) for op in self._ops}
+        self._free = set(free)
+        self._loops: dict[ir.Operation, OpenLoop] = {}
+        self._find_free(self._ops)
+        self._residuals = residuals
+
+    def recomputed(self, keep: Keep, handed_on: Collection[ir.Value] = ()) -> Remaking:
+        """What the recompute does; loops that it does in part are divided.
+
+        Args:
+            keep: what the forward keeps.
+            handed_on: what the forward makes for others.
+
+        Raises:
+            PassError: it can't keep as few bytes.
+        """
+        if keep.inputs:
+            return Remaking(self._ops)
+        choice, graph = self._graph(keep)
+        again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
+        if again is None:
+            least = choice.kept_bytes(choice.fewest_bytes())
+            raise PassError(
+                f"a forward can't keep as little as {keep.size:,} bytes of a microbatch: {least:,} is the least",
+                location=self._all_ops[0].location,
+                hint="keep more, or offload what is kept",
+            )
+        done = {graph.ops[number] for number in again}.intersection(self._ops).difference(self._loops)
+        kept = dict.fromkeys(graph.values[number] for number in choice.kept(again))
+        loops, twins = self._divided(done, kept, handed_on)
+        return Remaking(self._with_free(done | loops), twins)
+
+    def choices(self, count: int) -> list[tuple[int, int]]:
+        """From all residuals kept to the least: (bytes that are kept, FLOPs that are done again), up to `count` more.
+
+        Each has the fewest FLOPs for its bytes; the bytes of all devices of the mesh together, of one microbatch.
+        """
+        graph, _ = self._graph(Keep(budget=1))
+        most, least = graph.kept_bytes(set()), graph.kept_bytes(graph.fewest_bytes())
+        found: list[Set[int]] = [set()]
+        for number in range(1, count + 1):
+            again = _fewest_flops(graph, most - number * (most - least) // count)
+            if again is not None and graph.kept_bytes(again) < graph.kept_bytes(found[-1]):
+                found.append(again)
+        return [(graph.kept_bytes(again), graph.flops(again)) for again in found]
+
+    def budget(self, keep: Keep) -> int | None:
+        """The FLOPs that a recompute may take; None for any number."""
+        if keep.budget is None:
+            return None
+        return math.floor(keep.budget * sum(map(self._counter.of, self._all_ops)))
+
+    def _find_free(self, ops: Iterable[ir.Operation]) -> None:
+        """What is made of what is free without a FLOP, but for scalars: constants, masks of positions, slices."""
+        for op in ops:
+            operands = self._operands.setdefault(op, operands_with_captures(op))
+            if has_side_effect(op):
+                continue
+            scalar = all(not shape_of(result) for result in op.results) and not len(op.regions)
+            if (scalar or not self._counter.of(op)) and self._free.issuperset(operands):
+                self._free.update(op.results)
+            elif counted_loops([op])[:1] == [op]:
+                loop = self._loops[op] = OpenLoop(op)
+                self._free |= loop.counters
+                self._find_free(loop.ops)
+                self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
+
+    def _graph(self, keep: Keep) -> tuple[Recomputation, "_Graph"]:
+        """The choice that there is, and what its numbers stand for."""
+        graph = _Graph(self._free)
+        for op in self._ops:
+            loop = self._loops.get(op)
+            if loop is None:
+                self._add(graph, op, keep)
+                continue
+            graph.add_loop(loop)
+            writes = {loop.following[position] for position in loop.stacks}
+            for each in loop.ops:
+                if writes.isdisjoint(each.results):
+                    self._add(graph, each, keep, loop.trips)
+            graph.add_stacks(loop)
+        return graph.choice(self._residuals), graph
+
+    def _add(self, graph: "_Graph", op: ir.Operation, keep: Keep, trips: int = 1) -> None:
+        graph.add(op, self._operands[op], self._counter.of(op) if self._may_repeat(op, keep) else None, trips)
+
+    def _may_repeat(self, op: ir.Operation, keep: Keep) -> bool:
+        if has_side_effect(op):
+            return False
+        return keep.repeats_products or not any(map(_is_costly, (op, *nested(op))))
+
+    def _divided(
+        self, again: Collection[ir.Operation], kept: Collection[ir.Value], handed_on: Collection[ir.Value]
+    ) -> tuple[set[ir.Operation], dict[ir.Value, ir.Value]]:
+        """Divide the loops that the recompute does in part; returns those of the recompute, and their twins."""
+        rows = [loop.op.results[0] for loop in self._loops.values() if not loop.inside.isdisjoint(kept)]
+        here = behind(self._all_ops, [*handed_on, *kept, *rows], effects=True)
+        needed = {value for op in here for value in operands_with_captures(op)}.union(handed_on, kept)
+        wanted = {value for op in again for value in self._operands[op]}.union(self._residuals)
+        found: set[ir.Operation] = set()
+        twins: dict[ir.Value, ir.Value] = {}
+        for loop in reversed(self._loops.values()):
+            stacked = {position for position, row in loop.stacks.items() if row in kept}
+            results = [(p, result) for p, result in enumerate(loop.op.results) if p not in stacked]
+            second = [p for p, result in results if result in wanted and result not in kept]
+            made = loop.op
+            if second and loop.op in here:
+                first = [p for p, result in enumerate(loop.op.results) if result in needed]
+                halves = loop.divided(first, second, [value for value in kept if value in loop.inside])
+                mine, made = halves.write(self._mesh)
+                numbers = {position: number for number, position in enumerate(halves.second.positions)}
+                both = ((n, numbers[p]) for n, p in enumerate(halves.first.positions) if p in numbers)
+                twins |= {mine.results[n]: made.results[number] for n, number in both}
+            if second:
+                found.add(made)
+                wanted.update(operands_with_captures(made))
+        return found, twins
+
+    def _with_free(self, again: Collection[ir.Operation]) -> list[ir.Operation]:
+        """The operations `again`, and those that make what is free of what they or the backward read."""
+        read = {value for op in again for value in operands_with_captures(op)}
+        needed = read.union(self._residuals) & self._free
+        done: set[ir.Operation] = set(again)
+        for op in reversed(self._ops):
+            if op not in self._loops and not needed.isdisjoint(op.results):
+                done.add(op)
+                needed.update(self._operands[op])
+        return [op for op in operations(self._all_ops[0].block) if op in done]
+
+
+class _Graph:
+    """The choice between keeping values and doing operations again, and what its numbers stand for.
+
+    Attributes:
+        values: the value of each number; for a stack of what each trip of a loop makes, that value.
+        ops: the operation of each step; for what a loop carries, the loop.
+    """
+
+    def __init__(self, free: Set[ir.Value]) -> None:
+        self.values: list[ir.Value] = []
+        self.ops: list[ir.Operation] = []
+        self._free = free
+        self._sizes: list[Value] = []
+        self._numbers: dict[ir.Value, int] = {}
+        self._steps: list[tuple[Sequence[ir.Value], int | None]] = []
+
+    def add_loop(self, loop: OpenLoop) -> None:
+        """Add what a loop carries: a value of each trip, made again if the first and what the next trip gets are."""
+        for argument, position in loop.arguments.items():
+            if argument not in loop.counters and position not in loop.stacks:
+                step = self._step(loop.op, [loop.op.operands[position], loop.following[position]], 0)
+                self._add(argument, loop.trips, step)
+                self._add(loop.op.results[position], 1, step)
+
+    def add(self, op: ir.Operation, operands: Sequence[ir.Value], flops: int | None, trips: int = 1) -> None:
+        """Add an operation that is done so often."""
+        if self._free.isdisjoint(op.results):
+            step = self._step(op, operands, None if flops is None else flops * trips)
+            for result in op.results:
+                self._add(result, trips, step)
+
+    def add_stacks(self, loop: OpenLoop) -> None:
+        """Add the stacks that a loop makes: to keep one is to keep the value of each trip, and the other way round."""
+        for position, row in loop.stacks.items():
+            if row not in self._free:
+                self._numbers[loop.op.results[position]] = self._number(row)
+
+    def choice(self, wanted: Sequence[ir.Value]) -> Recomputation:
+        """The choice, where these values are wanted."""
+        steps = [Step(self._all(operands), flops) for operands, flops in self._steps]
+        numbers = self._all(wanted)
+        return Recomputation(tuple(self._sizes), tuple(steps), numbers)
+
+    def _all(self, values: Sequence[ir.Value]) -> tuple[int, ...]:
+        return tuple(self._number(value) for value in values if value not in self._free)
+
+    def _number(self, value: ir.Value) -> int:
+        return self._numbers[value] if value in self._numbers else self._add(value)
+
+    def _add(self, value: ir.Value, trips: int = 1, step: int | None = None) -> int:
+        self._numbers[value] = len(self.values)
+        self.values.append(value)
+        self._sizes.append(Value(trips * byte_size(value.type), step))
+        return self._numbers[value]
+
+    def _step(self, op: ir.Operation, operands: Sequence[ir.Value], flops: int | None) -> int:
+        self.ops.append(op)
+        self._steps.append((operands, flops))
+        return len(self.ops) - 1
+
+
+@lru_cache(maxsize=64)  # stages are often alike, and a search asks again and again
+def _fewest_flops(graph: Recomputation, size: int) -> frozenset[int] | None:
+    again = graph.fewest_flops(size)
+    return None if again is None else frozenset(again)
+
+
+def _is_costly(op: ir.Operation) -> bool:
+    """Whether `op` is what a selective recompute keeps the result of: a product with weights, or what may be one.
+
+    Products with batch dimensions are those of activations with each other, as attention has them: `jax.checkpoint`
+    tells them apart in the same way (`dots_with_no_batch_dims_saveable`).
+    """
+    if op.name == "stablehlo.dot_general":
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        return not len(numbers.lhs_batching_dimensions)
+    return traits(op).product or traits(op).collective
+
+
+def behind(ops: Sequence[ir.Operation], outputs: Collection[ir.Value], *, effects: bool = False) -> list[ir.Operation]:
+    """Those of `ops` that `outputs` depend on, in program order; with `effects` also those that act by themselves."""
+    needed = {op for value in outputs if (op := defining_op(value)) is not None}
+    for op in reversed(ops):
+        if op in needed or (effects and has_side_effect(op)):
+            needed.add(op)
+            needed.update(made for value in operands_with_captures(op) if (made := defining_op(value)) is not None)
+    return [op for op in ops if op in needed]

@@ -1,0 +1,133 @@
+"""Stages that scan over their layers: of each layer some of it is kept, and the rest is made again."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end.compare import assert_same, batch, check, make_mesh
+from unit.end_to_end.test_scanned_layers import (
+    blocks,
+    checkpointed,
+    from_three,
+    nested,
+    stack,
+    step_of,
+    tanh_layers,
+    two_scans,
+)
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.ir.program import Call
+from jaxpp.runtime import load
+
+GPIPE = schedules.make("gpipe", meshes=4, microbatches=4)
+
+
+def dropped(x: jax.Array, w: Any) -> jax.Array:
+    """Masks out of keys that the scan carries."""
+
+    def layer(carry: Any, w: jax.Array) -> Any:
+        x, key = carry
+        key, own = jax.random.split(key)
+        return (jnp.where(jax.random.bernoulli(own, 0.8, x.shape), jnp.tanh(x @ w), 0.0), key), None
+
+    return jax.lax.scan(layer, (x, jax.random.key(3)), w["up"])[0][0]
+
+
+def sums(x: jax.Array, w: Any) -> jax.Array:
+    """What a trip makes is a result of the stage, and is read by its backward too."""
+
+    def layer(x: jax.Array, w: jax.Array) -> Any:
+        x = jnp.sin(x @ w)
+        return x, jnp.cos(x)
+
+    x, all_of_them = jax.lax.scan(layer, x, w["up"])
+    return x + jnp.exp(all_of_them).sum(axis=0)
+
+
+@pytest.mark.parametrize(
+    ("stages", "keeps"),
+    [
+        ((checkpointed, two_scans, nested, blocks), (0.3, 0.3, 0.5, 0.05)),
+        ((blocks, dropped, from_three, two_scans), ("selective", 0.6, 1.0, "600B")),
+        ((sums, tanh_layers, blocks, dropped), (0.3, "200B", 0.5, 0.2)),
+    ],
+)
+def test_scans_of_every_kind(stages: Any, keeps: Any) -> None:
+    """The numbers are those of `jax.jit`, and no peak is higher than where everything is kept."""
+    step, arguments = step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4))
+    recompute = dict(enumerate(keeps))
+    check(step, arguments, make_mesh(4), recompute=recompute)
+    kept, made = (
+        jaxpp.mpmd_jit_with_loop(step, make_mesh(4), recompute=each).lower(*arguments).program().peak_bytes
+        for each in (None, recompute)
+    )
+    assert all(less <= more for less, more in zip(made, kept, strict=True))
+    assert sum(made) < sum(kept)
+
+
+@pytest.mark.parametrize("keep", ["192B", "250B", 1.0])
+def test_bit_for_bit(keep: Any) -> None:
+    """The layers run from the last to the first: rows are read where they were written."""
+    step = step_of(schedules.make("gpipe", meshes=2, microbatches=4), [tanh_layers, tanh_layers])
+    check(step, ([stack(0, 3), stack(1, 3)], batch(4)), make_mesh(2), exact=True, recompute={0: keep, 1: keep})
+
+
+def test_a_schedule_that_splits_backwards() -> None:
+    step = step_of(schedules.make("zb-v", meshes=2, microbatches=4), [two_scans, blocks, tanh_layers, blocks])
+    check(step, ([stack(k) for k in range(4)], batch(4)), make_mesh(2), recompute=0.3)
+
+
+def test_stages_of_several_devices() -> None:
+    step = step_of(schedules.make("1f1b", meshes=2, microbatches=4), [blocks, tanh_layers])
+    weights = {**dict.fromkeys(stack(0), P()), "up": P(None, None, "model")}
+    shardings = ([weights] * 2, P(None, "data"))
+    arguments = ([stack(0), stack(1)], batch(4))
+    check(step, arguments, make_mesh(2, data=2, model=2), in_shardings=shardings, recompute=0.2)
+
+
+def test_what_has_effects_runs_once() -> None:
+    """A loop with a callback in it is no open one: all of its residuals are kept."""
+    calls: list[int] = []
+
+    def look_up(x: Any) -> Any:
+        calls.append(1)
+        return np.asarray(x)
+
+    def looking(x: jax.Array, w: Any) -> jax.Array:
+        def layer(x: jax.Array, w: jax.Array) -> Any:
+            shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+            looked = io_callback(look_up, shape, jax.lax.stop_gradient(x))
+            return jnp.tanh(x @ w) * jnp.sin(looked), None
+
+        return jax.lax.scan(layer, x, w["up"])[0]
+
+    step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [looking, blocks])
+    arguments = ([stack(0), stack(1)], batch(2))
+    found = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), recompute={0: 0.5, 1: 0.5})(*arguments)
+    jax.block_until_ready(found)
+    assert len(calls) == 2 * 2
+    assert_same(found, jax.jit(step)(*arguments))
+
+
+def test_the_loop_of_the_recompute_reads_what_that_of_the_forward_stacks() -> None:
+    """Less than half of the bytes, and no product with weights is done again."""
+    step, arguments = step_of(GPIPE, [blocks] * 4), ([stack(k) for k in range(4)], batch(4))
+    kept, made = (
+        load(jaxpp.mpmd_jit_with_loop(step, make_mesh(4), recompute=keep).lower(*arguments).program().module)
+        for keep in (None, {1: "selective"})
+    )
+
+    def residuals(program: Any, reader: str) -> int:
+        forward, read = (
+            next(each for each in program.sequences[1] if isinstance(each, Call) and each.kind == kind)
+            for kind in ("forward", reader)
+        )
+        return sum(program.registers[1][each].bytes for each in read.operands if each in forward.results)
+
+    assert residuals(made, "recompute") < 0.5 * residuals(kept, "backward")
