@@ -18,18 +18,18 @@ from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.steps import Hop, MeshLine, Step
+from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
 """The func.func of a function of the program, and the mesh for which it is; None for one that the module lacks."""
 
 
-class Transfer(NamedTuple):
+class ChannelEnd(NamedTuple):
     """A send or a receive, the mesh where it stands, and its register."""
 
     step: Step[int]
-    hop: Hop
+    channel: Channel
     mesh: int
     register: int
 
@@ -45,8 +45,8 @@ class Tables:
     tasks: dict[str, ir.Operation]
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
-    sends: dict[int, Transfer] = field(default_factory=dict[int, Transfer])
-    receives: dict[int, Transfer] = field(default_factory=dict[int, Transfer])
+    sends: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
+    receives: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
     resharded: bool = False
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
@@ -86,10 +86,10 @@ class Tables:
             numbers = self._numbers[attribute] = tuple(at.numbers(attribute))
         return numbers
 
-    def hop(self, step: Step[int]) -> Hop:
-        """What a send or receive says of its hop. Raises ProgramError on another form."""
-        if step.hop is not None:
-            return step.hop
+    def channel(self, step: Step[int]) -> Channel:
+        """What a send or receive says of its channel. Raises ProgramError on another form."""
+        if step.channel is not None:
+            return step.channel
         op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
@@ -292,9 +292,9 @@ class Line:
         self._check_alive(step)
         (register,) = step.operands
         self._used.add(register)
-        channel, source, target = hop = self._tables.hop(step)
-        self._note(self._tables.sends, Transfer(step, hop, self.mesh, register), source)
-        self.sequence.append(Send(channel, register, target, tuple(self._free(step, self._last_use(step)))))
+        number, source, target = channel = self._tables.channel(step)
+        self._note(self._tables.sends, ChannelEnd(step, channel, self.mesh, register), source)
+        self.sequence.append(Send(number, register, target, tuple(self._free(step, self._last_use(step)))))
 
     def _receive(self, step: Step[int]) -> None:
         (register,) = step.results
@@ -306,18 +306,18 @@ class Line:
             spec = self._received[key] = self._tables.spec(key[0], sharding, self.axes, step.op)
         self.specs.append(spec)
         self._make_mortal(step.results)
-        channel, source, target = hop = self._tables.hop(step)
-        self._note(self._tables.receives, Transfer(step, hop, self.mesh, register), target)
-        self.sequence.append(Receive(channel, register, source))
+        number, source, target = channel = self._tables.channel(step)
+        self._note(self._tables.receives, ChannelEnd(step, channel, self.mesh, register), target)
+        self.sequence.append(Receive(number, register, source))
 
-    def _note(self, known: dict[int, Transfer], transfer: Transfer, expected: int) -> None:
-        """Enter a transfer, which must stand on the `expected` mesh, under its channel."""
-        channel, source, target = transfer.hop
-        if channel in known or source == target or self.mesh != expected:
-            second = "second " if channel in known and source != target and self.mesh == expected else ""
-            message = f"channel {channel}: a {second}{transfer.step.name} on mesh {self.mesh}"
-            raise ProgramError(message, location=transfer.step.op.location)
-        known[channel] = transfer
+    def _note(self, known: dict[int, ChannelEnd], end: ChannelEnd, expected: int) -> None:
+        """Enter a send or a receive, which must stand on the `expected` mesh, under its channel."""
+        number, source, target = end.channel
+        if number in known or source == target or self.mesh != expected:
+            second = "second " if number in known and source != target and self.mesh == expected else ""
+            message = f"channel {number}: a {second}{end.step.name} on mesh {self.mesh}"
+            raise ProgramError(message, location=end.step.op.location)
+        known[number] = end
 
     def _call(self, step: Step[int]) -> None:
         self._check_alive(step)

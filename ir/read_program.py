@@ -15,7 +15,7 @@ from jaxpp.ir.functions import callee, functions, nested, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
-from jaxpp.ir.read_line import Line, Source, Tables, Transfer
+from jaxpp.ir.read_line import ChannelEnd, Line, Source, Tables
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 
@@ -104,15 +104,15 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
         receive = tables.receives[channel]
         sent = lines[send.mesh].specs[send.register]
         taken = lines[receive.mesh].specs[receive.register]
-        if send.hop != receive.hop or sent is not taken:
+        if send.channel != receive.channel or sent is not taken:
             _check_pair(channel, send, receive, lines)
 
 
-def _check_pair(channel: int, send: Transfer, receive: Transfer, lines: Sequence[Line]) -> None:
+def _check_pair(channel: int, send: ChannelEnd, receive: ChannelEnd, lines: Sequence[Line]) -> None:
     sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
     symbol, same_size = lines[0].axes.name, lines[send.mesh].axes == lines[receive.mesh].axes
     differ = {
-        "meshes": [each.hop[1:] for each in (send, receive)],
+        "meshes": [each.channel[1:] for each in (send, receive)],
         "type": [tensor_text(each) for each in (sent, taken)],
         "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
     }
@@ -141,8 +141,8 @@ def _check_order(program: Program, tables: Tables) -> None:
     if waiting:
         channels = sorted(waiting, key=lambda channel: waiting[channel])
         stuck = [tables.receives[channel] for channel in channels]
-        hops = [each.hop for each in stuck]
-        waits = [f"mesh {target} waits for channel {channel} from mesh {source}" for channel, source, target in hops]
+        hops = [each.channel for each in stuck]
+        waits = [f"mesh {target} waits for channel {number} from mesh {source}" for number, source, target in hops]
         raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].step.op.location)
 
 

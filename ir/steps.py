@@ -16,8 +16,8 @@ from jaxlib.mlir import ir
 _V = TypeVar("_V")
 
 
-Hop: TypeAlias = tuple[int, int, int]
-"""Of a send and its receive: the channel, the sending mesh, the receiving mesh."""
+Channel: TypeAlias = tuple[int, int, int]
+"""What a send and its receive have in common: the number of the channel, the sending mesh, the receiving mesh."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,7 +30,7 @@ class Step(Generic[_V]):
         attributes: those of the operation, or a copy of all of them.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
-        hop: of a send or a receive, what its attributes say, if that is known.
+        channel: of a send or a receive, as its attributes say it, if that is known.
     """
 
     op: ir.Operation
@@ -40,7 +40,7 @@ class Step(Generic[_V]):
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
-    hop: Hop | None = None
+    channel: Channel | None = None
 
     @staticmethod
     def of(op: ir.Operation) -> "Step[ir.Value]":

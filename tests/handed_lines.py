@@ -21,7 +21,7 @@ def check(module: ir.Module, line: MainLine | MeshLines) -> None:
         assert found.values == expected.values
         _compare(found.steps, expected.steps)
         for one, other in zip(found.steps, expected.steps, strict=True):
-            assert one.hop is None or one.hop == tables.hop(other)
+            assert one.channel is None or one.channel == tables.channel(other)
 
 
 def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:

@@ -15,7 +15,7 @@ from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, termina
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.steps import Hop, MeshLine, MeshLines, Step, leave
+from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
 from jaxpp.ir.values import defining_op
 
 
@@ -92,7 +92,7 @@ class _Receive:
     """A value that comes from another mesh."""
 
     value: ir.Value
-    hop: Hop
+    channel: Channel
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ class _Line:
         arguments: the arguments of its function.
         results: the results of its function.
         steps: constants and calls, and what it receives.
-        sends: behind the step of this number (-1: at the start) each value, with the hops that need it, in their order.
+        sends: behind the step of this number (-1: at the start) each value, and its channels in the order of need.
         numbers: of the values of `@main` that are there: arguments first, then what `steps` make.
         count: how many values are there.
     """
@@ -113,7 +113,7 @@ class _Line:
     arguments: list[_Border] = field(default_factory=list[_Border])
     results: list[_Border] = field(default_factory=list[_Border])
     steps: list[_Run | _Receive] = field(default_factory=list[Any])
-    sends: dict[int, dict[int, list[Hop]]] = field(default_factory=dict[int, Any])
+    sends: dict[int, dict[int, list[Channel]]] = field(default_factory=dict[int, Any])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
     count: int = 0
 
@@ -229,14 +229,14 @@ class _Plan:
         if late:
             runs = (number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Run))
             step = next(runs, step)
-        channel, pair = len(self.channels), (source.mesh, line.mesh)
+        number, pair = len(self.channels), (source.mesh, line.mesh)
         if pair not in self._pairs:
             self._pairs[pair] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
-        handle = stablehlo.ChannelHandle.get(channel, 1)
+        handle = stablehlo.ChannelHandle.get(number, 1)
         self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[pair]})
-        hop = channel, *pair
-        source.sends.setdefault(step, {}).setdefault(source.numbers[value], []).append(hop)
-        return _Receive(value, hop)
+        channel = number, *pair
+        source.sends.setdefault(step, {}).setdefault(source.numbers[value], []).append(channel)
+        return _Receive(value, channel)
 
 
 class _Writer:
@@ -311,19 +311,19 @@ class _Writer:
         values.extend(step.results)
         self._line.steps.append(Step(step.op, step.name, run.operands, made, step.attributes))
 
-    def _send(self, sends: dict[int, list[Hop]]) -> None:
+    def _send(self, sends: dict[int, list[Channel]]) -> None:
         """Send values to the meshes that need them: last the value that is needed first."""
-        for number, hops in reversed(sends.items()):
-            for hop in hops:
+        for number, channels in reversed(sends.items()):
+            for channel in channels:
                 operands = [self._line.values[number], self._token]
-                self._make("stablehlo.send", [number], operands, None, self._channels[hop[0]], hop)
+                self._make("stablehlo.send", [number], operands, None, self._channels[channel[0]], channel)
 
     def _receive(self, step: _Receive) -> None:
-        attributes = self._channels[step.hop[0]]
+        attributes = self._channels[step.channel[0]]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
             attributes = {**attributes, at.SHARDING: self._received(sharding)}
-        self._make("stablehlo.recv", [], [self._token], step.value.type, attributes, step.hop)
+        self._make("stablehlo.recv", [], [self._token], step.value.type, attributes, step.channel)
 
     def _make(
         self,
@@ -332,7 +332,7 @@ class _Writer:
         operands: list[ir.Value],
         type_: ir.Type | None,
         attributes: dict[str, ir.Attribute],
-        hop: Hop | None = None,
+        channel: Channel | None = None,
     ) -> None:
         """Add an operation that makes a value of this type, if it has one, and the token for the next of them."""
         types = [self._token_type] if type_ is None else [type_, self._token_type]
@@ -342,7 +342,7 @@ class _Writer:
         if type_ is not None:
             made = (len(self._line.values),)
             self._line.values.append(found[0])
-        self._line.steps.append(Step(op, name, numbers, made, attributes, hop=hop))
+        self._line.steps.append(Step(op, name, numbers, made, attributes, channel=channel))
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""
