@@ -12,11 +12,12 @@ QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_
   runtime/execution/test_execute.py end_to_end/test_calls.py))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python keeps what it compiled: tests start more than a hundred processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.NOTPARALLEL:
-.PHONY: help install train test quick lint types unit optimized hardware lit coverage docs format clean
+.PHONY: help install train test quick lint types unit optimized rest hardware lit coverage docs format clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -32,7 +33,8 @@ $(STAMP): pyproject.toml
 train: $(STAMP) ## Train the example and compare it with plain jax.jit on one device
 	$(BIN)/python examples/gpt.py --check
 
-test: lint types unit ## Everything below: lint, types, unit and lit tests
+test: lint ## Everything below: lint, and side by side types, unit and lit tests
+	+@$(MAKE) --no-print-directory -j2 types unit
 
 quick: lint ## A minute's worth: lint, lit tests, and the unit tests that start few processes and compile little
 	$(PYTEST) $(QUICK)
@@ -49,6 +51,9 @@ unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
+
+rest: $(STAMP) ## Unit tests but those that `make optimized` runs
+	$(PYTEST) --ignore=tests/hardware $(addprefix --ignore=,$(OPTIMIZED))
 
 hardware: ## Compile for TPUs and GPUs that are not here; installs their compilers, 1.5 GB, into .venv-hardware
 	$(MAKE) install VENV=.venv-hardware

@@ -2,9 +2,11 @@
 
 # pyright: reportUnknownLambdaType=false
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cache, lru_cache, partial
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -38,7 +40,12 @@ def make_mesh(
 
 def weights(stages: int, width: int = WIDTH) -> list[jax.Array]:
     """One square matrix per stage, near the identity in scale."""
-    return [jax.random.normal(jax.random.key(k), (width, width)) / width**0.5 for k in range(stages)]
+    return [jnp.array(_weight(k, width)) for k in range(stages)]
+
+
+@cache
+def _weight(seed: int, width: int) -> np.ndarray:
+    return np.asarray(jax.random.normal(jax.random.key(seed), (width, width)) / width**0.5)
 
 
 def batch(microbatches: int, rows: int = ROWS, width: int = WIDTH) -> dict[str, np.ndarray]:
@@ -126,14 +133,30 @@ def check(
 
     `feed(result, arguments)` makes the arguments of the next of `steps`.
     """
-    kwargs = kwargs or {}
     pipelined = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
     static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
-    plain = reference or jax.jit(_without_schedule(function), **static)
+    plain = reference or _plain(_without_schedule(function), static)
+    return check_compiled(
+        pipelined, plain, args, exact=exact, steps=steps, feed=feed, kwargs=kwargs, tolerance=tolerance
+    )
+
+
+def check_compiled(
+    pipelined: Callable[..., Any],
+    plain: Callable[..., Any],
+    args: Sequence[Any],
+    *,
+    exact: bool = False,
+    steps: int = 1,
+    feed: Callable[[Any, Sequence[Any]], Sequence[Any]] | None = None,
+    kwargs: dict[str, Any] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Any:
+    """As `check`, of functions that are compiled already, or will be."""
     ours, theirs = list(args), list(args)
     for _ in range(steps):
-        expected = plain(*theirs, **kwargs)
-        found = pipelined(*ours, **kwargs)
+        expected = plain(*theirs, **(kwargs or {}))
+        found = pipelined(*ours, **(kwargs or {}))
         assert_same(found, expected, exact=exact, tolerance=tolerance)
         if feed is not None:
             ours, theirs = list(feed(found, ours)), list(feed(expected, theirs))
@@ -145,6 +168,39 @@ def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(function, partial) and "schedule" in function.keywords:
         return partial(function, schedule=None)
     return function
+
+
+def _plain(function: Callable[..., Any], static: Mapping[str, Any]) -> Callable[..., Any]:
+    """`jax.jit` of it, or of one that does the same: what many schedules are compared with is traced once."""
+    made = _Function((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
+    try:
+        return _jitted(made)
+    except TypeError:  # it captured what can't be compared
+        return made.jit()
+
+
+@dataclass(frozen=True)
+class _Function:
+    meaning: Any
+    jit: Callable[[], Callable[..., Any]] = field(compare=False)
+
+
+@lru_cache(maxsize=16)
+def _jitted(function: _Function) -> Callable[..., Any]:
+    return function.jit()
+
+
+def _meaning(value: Any) -> Any:
+    """Equal for functions that one `def` made, where what they captured and their defaults are equal too."""
+    if isinstance(value, partial):
+        return partial, _meaning(value.func), *map(_meaning, value.args), *map(_meaning, sorted(value.keywords.items()))
+    if isinstance(value, FunctionType):
+        captured = [cell.cell_contents for cell in value.__closure__ or ()]
+        defaults = (*(value.__defaults__ or ()), *sorted((value.__kwdefaults__ or {}).items()))
+        return value.__code__, id(value.__globals__), *map(_meaning, captured), *map(_meaning, defaults)
+    if isinstance(value, tuple):
+        return tuple, *map(_meaning, value)
+    return type(value), value
 
 
 def feed_state(result: Any, args: Sequence[Any]) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, check_compiled, feed_state, make_mesh, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -34,18 +34,12 @@ def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
     return schedules.make(name, meshes=NAMES[name], microbatches=microbatches)
 
 
-def peaks(step: Any, arguments: Any, meshes: int) -> list[int]:
-    text = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes)).lower(*arguments).program().as_text()
-    return [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", text)]
+def lower(step: Any, arguments: Any, meshes: int) -> Any:
+    return jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes)).lower(*arguments)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipe"])
-def test_peaks_are_those_of_the_schedule(name: str, change: str) -> None:
-    schedule = CHANGES[change](schedule_of(name))
-    arguments = (transformer.state(schedule.stages), transformer.batch(8))
-    found = peaks(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
-    assert found == activations(schedule)
+def peaks(lowered: Any) -> list[int]:
+    return [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", lowered.program().as_text())]
 
 
 @pytest.mark.parametrize("name", [name for name in schedules.names() if name != "seq1f1b"])  # no slices in programs
@@ -58,7 +52,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     changes = [*CHANGES.values(), offload_and_recompute, *evicting * in_turn] if not moved else []
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
-        assert peaks(partial(sgd_step, schedule=schedule), arguments, 4) == activations(schedule)
+        assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "zb-h1"])
@@ -92,10 +86,12 @@ def evicting_all_of_the_first(schedule: schedules.Schedule) -> schedules.Schedul
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipe"])
 def test_the_same_numbers(name: str, change: str) -> None:
+    """At the peaks of the schedule."""
     schedule = CHANGES[change](schedule_of(name))
-    step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(schedule.stages), transformer.batch(8))
-    check(step, arguments, make_mesh(schedule.meshes), steps=2, feed=feed_state)
+    lowered = lower(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
+    assert peaks(lowered) == activations(schedule)
+    check_compiled(lowered.compile(), transformer.PLAIN, arguments, steps=2, feed=feed_state)
 
 
 @pytest.mark.parametrize("name", EVICTING)
@@ -106,10 +102,11 @@ def test_residuals_that_wait_on_another_mesh(name: str) -> None:
     schedule = schedules.evict(plain)
     step = partial(transformer.train_step, schedule=schedule)
     arguments = (transformer.state(meshes), transformer.batch(8))
-    found = peaks(step, arguments, meshes)
+    lowered = lower(step, arguments, meshes)
+    found = peaks(lowered)
     assert found == activations(schedule) == schedules.simulate(schedule).peak_activations()
     assert max(found) < max(activations(plain))
-    check(step, arguments, make_mesh(meshes), steps=2, feed=feed_state)
+    check_compiled(lowered.compile(), transformer.PLAIN, arguments, steps=2, feed=feed_state)
 
 
 @pytest.mark.parametrize("keep", [None, 0.3])
@@ -120,7 +117,7 @@ def test_what_a_recompute_reads_waits_on_another_mesh(recomputed: tuple[int, ...
     schedule = schedules.offload(schedules.recompute(schedules.evict(plain), *recomputed), 2, 3)
     step = partial(sgd_step, schedule=schedule)
     arguments = (weights(6), batch(6))
-    found = peaks(step, arguments, 6)
+    found = peaks(lower(step, arguments, 6))
     assert found == activations(schedule) == schedules.simulate(schedule).peak_activations()
     made = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(6), recompute=keep)
     assert_same(made(*arguments), jax.jit(step)(*arguments))

@@ -1,7 +1,7 @@
 """A limit of memory: the program is below it, or the error says which mesh needs how much."""
 
 import re
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,15 @@ def lowered(**options: Any) -> Any:
     return jaxpp.mpmd_jit_with_loop(step(), mpmd_mesh=make_mesh(3), **options).lower(*ARGUMENTS)
 
 
+@cache
+def unlimited(recompute: str | None = None) -> Any:
+    """The step without a limit, which tests compare theirs with."""
+    return lowered(recompute=recompute)
+
+
 def test_the_cheapest_that_is_below() -> None:
     """A limit just below the peak of one mesh changes the stage of that mesh, and as little as is enough."""
-    free = lowered().program()
+    free = unlimited().program()
     most = max(free.peak_bytes)
     assert lowered(memory_limit=most).program().kept_less == {"recompute": "", "offload": "", "evict": ""}
     less = lowered(memory_limit=most - 1).program()
@@ -39,8 +45,8 @@ def test_the_cheapest_that_is_below() -> None:
 
 
 def test_limits_mesh_by_mesh() -> None:
-    least = lowered(recompute="inputs").program().peak_bytes
-    limit = [(most + few) // 2 for most, few in zip(lowered().program().peak_bytes, least, strict=True)]
+    least = unlimited("inputs").program().peak_bytes
+    limit = [(most + few) // 2 for most, few in zip(unlimited().program().peak_bytes, least, strict=True)]
     found = lowered(memory_limit=limit).program()
     assert all(peak <= bound for peak, bound in zip(found.peak_bytes, limit, strict=True))
     assert "0:" in found.kept_less["recompute"]
@@ -68,7 +74,7 @@ def needed(compiled: Any) -> list[int]:
 
 def test_temporaries_count_once_they_are_known() -> None:
     """A limit that the program alone is just below, and not its compiled tasks: less is kept, and all of it fits."""
-    free = lowered()
+    free = unlimited()
     plain, program = free.compile(), free.program()
     limit = max(needed(plain)) - 1
     assert limit > max(program.peak_bytes)
@@ -81,7 +87,7 @@ def test_temporaries_count_once_they_are_known() -> None:
 
 
 def test_temporaries_that_are_too_much() -> None:
-    step = lowered(recompute="inputs", memory_limit=max(lowered(recompute="inputs").program().peak_bytes))
+    step = lowered(recompute="inputs", memory_limit=max(unlimited("inputs").program().peak_bytes))
     with pytest.raises(
         ProgramError, match=r"mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries"
     ):

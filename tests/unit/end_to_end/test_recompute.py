@@ -62,11 +62,12 @@ def test_the_same_numbers(keep: Any) -> None:
     check(step, arguments, make_mesh(3), steps=2, feed=feed_state, recompute=keep)
 
 
-@pytest.mark.parametrize("name", ["zb-v", "dualpipe"])
-def test_other_schedules(name: str) -> None:
-    schedule = schedules.make(name, meshes=4, microbatches=8)
+@pytest.mark.parametrize(("name", "meshes"), [("zb-v", 2), ("dualpipe", 4)])
+def test_other_schedules(name: str, meshes: int) -> None:
+    """Four stages each."""
+    schedule = schedules.make(name, meshes=meshes, microbatches=8)
     step = partial(transformer.train_step, schedule=schedule)
-    check(step, (transformer.state(schedule.stages), transformer.batch(8)), make_mesh(4), recompute="selective")
+    check(step, (transformer.state(4), transformer.batch(8)), make_mesh(meshes), recompute="selective")
 
 
 def test_stages_of_several_devices() -> None:

@@ -1,6 +1,6 @@
 """A small GPT with a mark after each block, and its training step: losses, gradients and an accuracy."""
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ def parameters(stages: int) -> dict[str, Any]:
     """One block per stage, an embedding of tokens and one of positions, and a head."""
 
     def normal(seed: int, *shape: int) -> jax.Array:
-        return jax.random.normal(jax.random.key(seed), shape) * shape[-2] ** -0.5
+        return jnp.array(_normal(seed, shape))
 
     return {
         "tokens": normal(0, VOCABULARY, WIDTH),
@@ -34,6 +34,11 @@ def parameters(stages: int) -> dict[str, Any]:
         ],
         "head": normal(3, WIDTH, VOCABULARY),
     }
+
+
+@cache
+def _normal(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    return np.asarray(jax.random.normal(jax.random.key(seed), shape) * shape[-2] ** -0.5)
 
 
 def state(stages: int) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,14 @@ def absent(**options: Any) -> Any:
 
 
 ARGUMENTS = shapes((transformer.state(3), transformer.batch(MICROBATCHES)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The tests compile equal stage programs, which are kept as long as they run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(compiling.CACHE, str(tmp_path_factory.mktemp("kept")))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -170,7 +169,3 @@ def main(port: str, count: str, number: str, name: str) -> None:
     initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

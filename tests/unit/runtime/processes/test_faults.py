@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from unit.runtime.processes import together
+from unit.runtime.processes import fault_jobs, forks, together
 
-SCRIPT = str(Path(__file__).with_name("fault_jobs.py"))
 EXAMPLES = Path(__file__).parents[4] / "examples"
 
 
 class Outcome:
     """How the processes of a job ended: exit codes, what they printed, and that as far as it was JSON."""
 
-    def __init__(self, children: Sequence[subprocess.Popen[bytes]], outputs: Sequence[str]) -> None:
+    def __init__(self, children: Sequence[forks.Fork], outputs: Sequence[str]) -> None:
         self.codes = [child.poll() for child in children]
         self.texts = [Path(output).read_text(encoding="utf-8") for output in outputs]
         self.told = [[json.loads(line) for line in text.splitlines() if line.startswith("{")] for text in self.texts]
@@ -43,7 +42,7 @@ def run(
     act: Callable[[Sequence[Any], Sequence[str]], None] = lambda children, outputs: None,
 ) -> Outcome:
     """Run a job of fault_jobs.py until the survivors have ended by themselves; the others are killed then."""
-    with together.started([[job]] * processes, devices, SCRIPT) as (children, outputs):
+    with together.started([[job]] * processes, devices, f"{fault_jobs.__name__}:main") as (children, outputs):
         act(children, outputs)
         end = time.monotonic() + 300
         while any(children[each].poll() is None for each in survivors) and time.monotonic() < end:

@@ -1,10 +1,9 @@
-"""Starts Python several times, as the processes of one `jax.distributed` job, and ends all of them whatever happens."""
+"""Starts the processes of one `jax.distributed` job, and ends all of them whatever happens."""
 
 import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-TESTS = Path(__file__).parents[3]
+from unit.runtime.processes import forks
 
 SOON = 20.0
 """Seconds within which a test wants something that takes at most two: other tests run on the same cores."""
@@ -26,7 +25,7 @@ def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, sec
     A result is JSON: a number, a list... Fails with the output of all processes when one of them does, or takes longer.
     """
     names = [f"{job.__module__}:{job.__name__}" for job in jobs]
-    with started([[*names] for _ in range(processes)], devices) as (children, outputs):
+    with started([names] * processes, devices) as (children, outputs):
         end = time.monotonic() + seconds
         while any(child.poll() is None for child in children):
             failed = any(child.poll() for child in children)
@@ -43,33 +42,30 @@ def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, sec
 
 @contextlib.contextmanager
 def started(
-    arguments: Sequence[Sequence[str]], devices: int = 1, script: str = __file__
-) -> Generator[tuple[list[subprocess.Popen[bytes]], list[str]]]:
-    """A script, run once for each entry of `arguments`; the processes, and the files that hold what they print."""
+    arguments: Sequence[Sequence[str]], devices: int = 1, function: str = f"{__name__}:main"
+) -> Generator[tuple[list[forks.Fork], list[str]]]:
+    """A function, "module:name", called in a process for each entry of `arguments`, which names others.
+
+    Returns the processes, and the files that hold what they print.
+    """
     with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
         free.close()
         outputs = [f"{folder}/{number}" for number in range(len(arguments))]
-        environment = {
-            **os.environ,
-            "JAX_PLATFORMS": "cpu",
-            "JAX_NUM_CPU_DEVICES": str(devices),
-            "PYTHONPATH": str(TESTS),
-            "PYTHONUNBUFFERED": "1",
-        }
-        children: list[subprocess.Popen[bytes]] = []
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+        children: list[forks.Fork] = []
         try:
             for number, each in enumerate(arguments):
-                command = [sys.executable, script, port, str(len(arguments)), str(number), *each]
-                with open(outputs[number], "wb") as output:
-                    children.append(subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment))
+                modules = {name.split(":")[0] for name in [function, *each] if ":" in name}
+                command = [port, str(len(arguments)), str(number), *each]
+                children.append(forks.start(function, command, sorted(modules), environment, outputs[number]))
             yield children, outputs
         finally:
             for child in children:
                 child.kill()
             for child in children:
-                child.wait()
+                child.wait(60)
 
 
 def main(port: str, processes: str, number: str, *names: str) -> None:
@@ -91,7 +87,3 @@ def main(port: str, processes: str, number: str, *names: str) -> None:
             sys.stderr.flush()
             os._exit(1)  # at once: the others would be waited for
     print("\nresults:", json.dumps(results), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

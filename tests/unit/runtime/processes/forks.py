@@ -1,0 +1,128 @@
+"""Processes that begin with JAX and jaxpp imported, which takes more than a second: forks of one that has done so.
+
+Run as a script, this is that one. It starts neither threads nor a backend: what is forked is whole. A fork then goes on
+as a script of its own would, and ends as one: its exceptions, its Ctrl-C and its `atexit` are those of Python.
+"""
+
+import atexit
+import gc
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+TESTS = Path(__file__).parents[3]
+
+
+class Fork:
+    """A process, as `subprocess.Popen` has them."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.code: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        if self.code is None:
+            self.code = _ask({"pid": self.pid})
+        return self.code
+
+    def wait(self, seconds: float) -> int:
+        end = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            if time.monotonic() > end:
+                raise TimeoutError(f"process {self.pid} still runs after {seconds} s")
+            time.sleep(0.01)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(
+    function: str, arguments: Sequence[str], modules: Sequence[str], environment: Mapping[str, str], output: str
+) -> Fork:
+    """A process that calls a function, "module:name", and prints to a file.
+
+    `modules` are imported before it is forked, once; the number of its CPU devices is that in its environment.
+    """
+    Path(output).touch()
+    request = {"function": function, "arguments": list(arguments), "modules": list(modules), "output": output}
+    return Fork(_ask({**request, "environment": dict(environment)}))
+
+
+def _ask(request: dict[str, Any]) -> Any:
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(request) + "\n")
+    server.stdin.flush()
+    answer = server.stdout.readline()
+    assert answer, "the process to be forked has ended"
+    return json.loads(answer)
+
+
+@cache
+def _server() -> subprocess.Popen[str]:
+    # numpy's matrix library would start threads
+    environment = {**os.environ, "PYTHONPATH": str(TESTS), "PYTHONUNBUFFERED": "1", "OPENBLAS_NUM_THREADS": "1"}
+    command = [sys.executable, __file__]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def end() -> None:
+        server.communicate()
+
+    atexit.register(end)
+    return server
+
+
+def _serve() -> dict[str, Any]:
+    """Answer requests; what was asked of it, in a fork."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "pid" in request:
+            pid, status = os.waitpid(request["pid"], os.WNOHANG)
+            answer = os.waitstatus_to_exitcode(status) if pid else None
+        else:
+            for module in request["modules"]:
+                import_module(module)
+            threads = Path("/proc/self/task")
+            assert not threads.exists() or len(list(threads.iterdir())) == 1, "what has threads can't be forked"
+            gc.freeze()
+            answer = os.fork()
+            if answer == 0:
+                return request
+        print(json.dumps(answer), flush=True)
+    sys.exit()
+
+
+def _become(request: dict[str, Any]) -> None:
+    """In a fork: take over streams and environment, of which JAX has read one variable already."""
+    with open(os.devnull, "rb") as nothing, open(request["output"], "wb") as output:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", int(os.environ["JAX_NUM_CPU_DEVICES"]))
+
+
+if __name__ == "__main__":
+    import_module("jaxpp.distributed")
+    job = _serve()
+    _become(job)
+    module, name = job["function"].split(":")
+    getattr(import_module(module), name)(*job["arguments"])
