@@ -59,3 +59,5 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
                 step.run(module)
             for observer in observers:
                 observer.after(step, module)
+            if observers:
+                relay.check()

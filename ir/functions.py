@@ -136,8 +136,9 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
     values = dict.fromkeys(op.operands)
     if len(op.regions):
-        inside: set[ir.Operation] = set(nested(op)) | {op}
-        for inner in nested(op):
+        ops = list(nested(op))
+        inside = {op, *ops}
+        for inner in ops:
             for value in inner.operands:
                 owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
                 if owner not in inside:

@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, functions, operations
-from jaxpp.ir.steps import MeshLines, Step, handed
+from jaxpp.ir.steps import MeshLine, MeshLines, Step, handed
 
 _ALLOWED = {
     "func.call",
@@ -16,6 +16,9 @@ _ALLOWED = {
     "stablehlo.send",
 }
 """The operations of a mesh function."""
+
+_HANDS_ON = {"stablehlo.create_token", "stablehlo.recv", "stablehlo.send"}
+"""Those that make a token, for the next of them."""
 
 
 def mesh_functions(module: ir.Module) -> list[ir.Operation]:
@@ -59,19 +62,54 @@ def task_functions(module: ir.Module) -> dict[str, ir.Operation]:
 
 
 def mesh_lines(module: ir.Module) -> MeshLines:
-    """What each mesh does. Raises ProgramError on an operation that no program has, and as `mesh_functions`."""
-    return handed(module, MeshLines) or MeshLines([_steps_of(function) for function in mesh_functions(module)])
+    """What each mesh does. Raises as `read_meshes`."""
+    return handed(module, MeshLines) or read_meshes(module)
 
 
-def _steps_of(function: ir.Operation) -> list[Step]:
-    steps = [Step.of(op) for op in operations(body_of(function))]
-    for step in steps:
+def read_meshes(module: ir.Module) -> MeshLines:
+    """Read what each mesh does. Raises ProgramError on what no program does, and as `mesh_functions`."""
+    return MeshLines([_read(function) for function in mesh_functions(module)])
+
+
+def _read(function: ir.Operation) -> MeshLine:
+    """Read what one mesh does, whose sends and receives hand one token on."""
+    values: list[ir.Value] = [*body_of(function).arguments]
+    known = {value: number for number, value in enumerate(values)}
+    steps: list[Step[int]] = []
+    token: ir.Value | None = None
+    for op in operations(body_of(function)):
+        step = Step.of(op)
         if step.name not in _ALLOWED:
-            raise ProgramError(
-                f"a mesh function has a {step.name}: only constants, calls, sends and receives are allowed",
-                location=step.op.location,
-            )
-    return steps
+            found = f"a mesh function has a {step.name}"
+            raise ProgramError(f"{found}: only constants, calls, sends and receives are allowed", location=op.location)
+        if step.name in _HANDS_ON:
+            token = _hand_on(token, step, function)
+        numbers = range(len(values), len(values) + len(step.results))
+        values.extend(step.results)
+        known.update(zip(step.results, numbers, strict=True))
+        if not known.keys() >= set(step.operands):
+            raise ProgramError(f"a {step.name} of a token, which only a send or a recv takes", location=op.location)
+        steps.append(Step(op, step.name, [known[value] for value in step.operands], numbers, step.attributes))
+    return MeshLine(steps, values)
+
+
+def _hand_on(token: ir.Value | None, step: Step[ir.Value], function: ir.Operation) -> ir.Value:
+    """Take the tokens out of what `step` uses and makes; that one, which the next must take."""
+    *results, made = step.results
+    if step.name == "stablehlo.create_token":
+        if token is not None:
+            chains = sum(op.name == step.name for op in operations(body_of(function)))
+            message = f"a mesh function has {chains} token chains, expected one"
+            raise ProgramError(message, location=function.location)
+    else:
+        count = len(results) + len(step.operands) - 1
+        if count != 1:
+            raise ProgramError(f"a {step.name} of {count} values, expected one", location=step.op.location)
+        if step.operands.pop() != token:
+            message = f"a {step.name} does not take the token of what is before it"
+            raise ProgramError(message, location=step.op.location)
+    step.results = results
+    return made
 
 
 def meshes_of(call_op: ir.Operation) -> list[int]:

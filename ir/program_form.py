@@ -84,10 +84,11 @@ def _check_function(function: ir.Operation) -> None:
     ):
         _check(function, f"@{name_of(function)}", function.attributes, name, expected, holds)
     types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    inputs, outputs = types.inputs, types.results  # each look at them makes a list
     arguments = at.argument_attributes(function) if len(function.regions[0].blocks) else []
     _check_parts(function, arguments, at.result_attributes(function))
     taken: dict[int, int] = {}
-    count = len(types.results)
+    count = len(outputs)
     for number, entry in enumerate(arguments):
         if at.DONOR not in entry and at.ALIAS not in entry:
             continue
@@ -103,8 +104,8 @@ def _check_function(function: ir.Operation) -> None:
             message = f"{what} becomes result {result}, and so does argument {taken[result]}"
             raise ProgramError(message, location=function.location)
         taken[result] = number
-        if types.inputs[number] != types.results[result]:
-            found = f"{types.inputs[number]}, {types.results[result]}"
+        if inputs[number] != outputs[result]:
+            found = f"{inputs[number]}, {outputs[result]}"
             message = f"{what} becomes result {result}, which is of another type: {found}"
             raise ProgramError(message, location=function.location)
 

@@ -18,20 +18,19 @@ from jaxpp.ir.kinds import form_of, operations_of
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.steps import Step
+from jaxpp.ir.steps import Channel, MeshLine, Step
 from jaxpp.ir.tensors import TensorSpec, read_constant, read_spec
 
 Source = tuple[ir.Operation | None, MeshAxes]
 """The func.func of a function of the program, and the mesh for which it is; None for one that the module lacks."""
 
 
-class Transfer(NamedTuple):
-    """A send or a receive: its operation, the mesh where it stands, its sending and receiving mesh, its register."""
+class ChannelEnd(NamedTuple):
+    """A send or a receive, the mesh where it stands, and its register."""
 
-    op: ir.Operation
+    step: Step[int]
+    channel: Channel
     mesh: int
-    source: int
-    target: int
     register: int
 
 
@@ -46,8 +45,8 @@ class Tables:
     tasks: dict[str, ir.Operation]
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
-    sends: dict[int, Transfer] = field(default_factory=dict[int, Transfer])
-    receives: dict[int, Transfer] = field(default_factory=dict[int, Transfer])
+    sends: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
+    receives: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
     resharded: bool = False
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
@@ -87,8 +86,10 @@ class Tables:
             numbers = self._numbers[attribute] = tuple(at.numbers(attribute))
         return numbers
 
-    def channel(self, step: Step) -> tuple[int, int, int]:
-        """(channel, sending mesh, receiving mesh) of a send or receive. Raises ProgramError on another form."""
+    def channel(self, step: Step[int]) -> Channel:
+        """What a send or receive says of its channel. Raises ProgramError on another form."""
+        if step.channel is not None:
+            return step.channel
         op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
@@ -210,162 +211,148 @@ class Line:
         self.results: list[tuple[Border, int]] = []
         self._tables, self._op = tables, op
         self._attribute = at.i64(mesh)
-        self._returned = set(terminator(body_of(op)).operands)
-        self._registers: dict[ir.Value, int] = {}
+        self._values: list[ir.Value] = []
+        self._returned: set[int] = set()
+        self._copies: list[TensorSpec] = []
+        """The specs of the registers that have a value in another sharding; they follow those of the values."""
         self._mortal: set[int] = set()
         """The registers that may die: what the program made or was given, as long as it is alive and not returned."""
+        self._dead: set[int] = set()
         self._used: set[int] = set()
         self._functions: dict[ir.Attribute, Function] = {}
+        self._received: dict[tuple[ir.Type, ir.Attribute | None], TensorSpec] = {}
         self._constants: dict[int, Constant] = {}
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
-        self._token: ir.Value | None = None
 
-    def read(self, steps: Sequence[Step], arguments: Sequence[Border], results: Sequence[Border]) -> None:
-        """Read what the mesh does, with these arguments and results. Raises ProgramError at what is wrong."""
-        block = body_of(self._op)
-        for border, value in zip(arguments, block.arguments, strict=True):
-            spec = self._border_spec(border, value)
-            (register,) = self._define([value], [spec], mortal=border.donated)
+    def read(self, line: MeshLine, arguments: Sequence[Border], results: Sequence[Border]) -> None:
+        """Read what the mesh does, with these arguments and results. Raises ProgramError at what is wrong.
+
+        The number of a value is its register.
+        """
+        self._values, self._returned = line.values, set(line.steps[-1].operands)
+        for register, border in enumerate(arguments):
+            self.specs.append(self._border_spec(border, register))
             self.arguments.append((border, register))
+        self._make_mortal([register for register, border in enumerate(arguments) if border.donated])
         readers = {
             "func.call": self._call,
             "func.return": partial(self._return, results),
             "stablehlo.constant": self._constant,
-            "stablehlo.create_token": self._create_token,
             "stablehlo.recv": self._receive,
             "stablehlo.send": self._send,
         }
-        for step in steps:
-            readers[step.name](step)
+        for step in line.steps:
+            if step.name != "stablehlo.create_token":
+                readers[step.name](step)
+        self.specs.extend(self._copies)
         self._free_unused()
 
-    def _border_spec(self, border: Border, value: ir.Value) -> TensorSpec:
-        return _in_memory(self._tables.spec(value.type, border.sharding, self.axes, self._op), border.memory)
+    def _border_spec(self, border: Border, register: int) -> TensorSpec:
+        type_ = self._values[register].type
+        return _in_memory(self._tables.spec(type_, border.sharding, self.axes, self._op), border.memory)
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
         forgotten = self._mortal & self._used
-        values = (value for value, register in self._registers.items() if register in forgotten)
-        return next(values, None)
+        return self._values[min(forgotten)] if forgotten else None
 
-    def _define(self, values: Sequence[ir.Value], specs: Sequence[TensorSpec], *, mortal: bool = True) -> range:
-        """Give values registers; returns these."""
-        registers = range(len(self.specs), len(self.specs) + len(values))
-        self._registers.update(zip(values, registers, strict=True))
-        self.specs.extend(specs)
-        if mortal and self._returned.isdisjoint(values):
-            self._mortal.update(registers)
-        elif mortal:
-            self._mortal.update(self._registers[value] for value in values if value not in self._returned)
-        return registers
+    def _make_mortal(self, registers: Sequence[int]) -> None:
+        self._mortal.update(registers)
+        if not self._returned.isdisjoint(registers):
+            self._mortal -= self._returned
 
-    def _read(self, step: Step, values: Sequence[ir.Value]) -> tuple[int, ...]:
-        """The registers of operands."""
-        try:
-            return tuple([self._registers[value] for value in values])
-        except KeyError:
-            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location) from None
+    def _check_alive(self, step: Step[int]) -> None:
+        if not self._dead.isdisjoint(step.operands):
+            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
 
-    def _free(
-        self, op: ir.Operation, values: Sequence[ir.Value], registers: Sequence[int], numbers: Sequence[int]
-    ) -> set[int]:
-        """Let the operands of these numbers die; their registers."""
-        dying: set[int] = set()
-        for number in numbers:
-            register = registers[number] if 0 <= number < len(values) else -1
-            if register not in self._mortal:
-                message = f"{at.LAST_USE} names operand {number}, which must not die here"
-                raise ProgramError(message, location=op.location)
-            dying.add(register)
-            self._registers.pop(values[number], None)
-        self._mortal -= dying
-        return dying
-
-    def _constant(self, step: Step) -> None:
-        spec = self._tables.spec(step.results[0].type, None, self.axes, step.op)
-        (register,) = self._define(step.results, [spec], mortal=False)
-        constant = Constant(register, self._tables.constant(step.op, spec), spec)
-        self._constants[constant.result] = constant
-        self.sequence.append(constant)
-
-    def _create_token(self, step: Step) -> None:
-        if self._token is not None:
-            chains = sum(each.operation.name == step.name for each in body_of(self._op).operations)
-            raise ProgramError(f"a mesh function has {chains} token chains, expected one", location=self._op.location)
-        self._token = step.results[0]
-
-    def _take_token(self, step: Step, values: Sequence[ir.Value]) -> None:
-        """Check a send or a receive of `values`, the last of which is a token."""
-        if len(values) != 2:
-            found = f"a {step.name} of {len(values) - 1} values"
-            raise ProgramError(f"{found}, expected one", location=step.op.location)
-        if step.operands[-1] != self._token:
-            message = f"a {step.name} does not take the token of what is before it"
-            raise ProgramError(message, location=step.op.location)
-        self._token = step.results[-1]
-
-    def _send(self, step: Step) -> None:
-        op, values = step.op, step.operands[:1]
-        self._take_token(step, step.operands)
-        (register,) = own = self._read(step, values)
-        self._used.add(register)
-        channel, source, target = self._tables.channel(step)
-        self._note(self._tables.sends, channel, Transfer(op, self.mesh, source, target, register))
-        numbers = self._last_use(step)
-        frees = tuple(self._free(op, values, own, numbers)) if numbers else ()
-        self.sequence.append(Send(channel, register, target, frees))
-
-    def _receive(self, step: Step) -> None:
-        op, values = step.op, step.results
-        self._take_token(step, values)
-        sharding = step.attributes.get(at.SHARDING)
-        if sharding is not None:
-            sharding = at.value_sharding(values[0])
-        (register,) = self._define(values[:1], [self._tables.spec(values[0].type, sharding, self.axes, op)])
-        channel, source, target = self._tables.channel(step)
-        self._note(self._tables.receives, channel, Transfer(op, self.mesh, source, target, register))
-        self.sequence.append(Receive(channel, register, source))
-
-    def _note(self, known: dict[int, Transfer], channel: int, transfer: Transfer) -> None:
-        """Enter a transfer under its channel."""
-        op, mesh, source, target, _ = transfer
-        if source == target or mesh != (source if known is self._tables.sends else target):
-            raise ProgramError(f"channel {channel}: a {op.name} on mesh {mesh}", location=op.location)
-        if channel in known:
-            raise ProgramError(f"channel {channel}: a second {op.name} on mesh {mesh}", location=op.location)
-        known[channel] = transfer
-
-    def _last_use(self, step: Step) -> Sequence[int]:
+    def _last_use(self, step: Step[int]) -> Sequence[int]:
         attribute = step.attributes.get(at.LAST_USE)
         return () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, step.op)
 
-    def _call(self, step: Step) -> None:
-        op, values, made = step.op, step.operands, step.results
+    def _free(self, step: Step[int], numbers: Sequence[int]) -> list[int]:
+        """Let the operands of these numbers die; their registers."""
+        own, dying = step.operands, list[int]()
+        for number in numbers:
+            if not 0 <= number < len(own) or own[number] not in self._mortal:
+                message = f"{at.LAST_USE} names operand {number}, which must not die here"
+                raise ProgramError(message, location=step.op.location)
+            dying.append(own[number])
+        self._mortal.difference_update(dying)
+        self._dead.update(dying)
+        return dying
+
+    def _constant(self, step: Step[int]) -> None:
+        (register,) = step.results
+        spec = self._tables.spec(self._values[register].type, None, self.axes, step.op)
+        self.specs.append(spec)
+        constant = self._constants[register] = Constant(register, self._tables.constant(step.op, spec), spec)
+        self.sequence.append(constant)
+
+    def _send(self, step: Step[int]) -> None:
+        self._check_alive(step)
+        (register,) = step.operands
+        self._used.add(register)
+        number, source, target = channel = self._tables.channel(step)
+        self._note(self._tables.sends, ChannelEnd(step, channel, self.mesh, register), source)
+        self.sequence.append(Send(number, register, target, tuple(self._free(step, self._last_use(step)))))
+
+    def _receive(self, step: Step[int]) -> None:
+        (register,) = step.results
+        value = self._values[register]
+        key = value.type, step.attributes.get(at.SHARDING)
+        spec = self._received.get(key)
+        if spec is None:
+            sharding = at.value_sharding(value) if key[1] is not None else None
+            spec = self._received[key] = self._tables.spec(key[0], sharding, self.axes, step.op)
+        self.specs.append(spec)
+        self._make_mortal(step.results)
+        number, source, target = channel = self._tables.channel(step)
+        self._note(self._tables.receives, ChannelEnd(step, channel, self.mesh, register), target)
+        self.sequence.append(Receive(number, register, source))
+
+    def _note(self, known: dict[int, ChannelEnd], end: ChannelEnd, expected: int) -> None:
+        """Enter a send or a receive, which must stand on the `expected` mesh, under its channel."""
+        number, source, target = end.channel
+        if number in known or source == target or self.mesh != expected:
+            second = "second " if number in known and source != target and self.mesh == expected else ""
+            message = f"channel {number}: a {second}{end.step.name} on mesh {self.mesh}"
+            raise ProgramError(message, location=end.step.op.location)
+        known[number] = end
+
+    def _call(self, step: Step[int]) -> None:
+        self._check_alive(step)
         target = step.attributes["callee"]
         function = self._functions.get(target)
         if function is None:
-            function = self._functions[target] = self._tables.function(op, self.axes)
-        operands = own = self._read(step, values)
-        if tuple([self.specs[register] for register in own]) != function.arguments:
-            operands = self._fitting(op, own, function)
+            function = self._functions[target] = self._tables.function(step.op, self.axes)
+        operands = own = tuple(step.operands)
+        specs = self.specs
+        if tuple([specs[register] for register in own]) != function.arguments:
+            operands = self._fitting(step.op, own, function)
         self._used.update(operands)
         numbers = self._last_use(step)
+        if function.donates:
+            self._check_donated(step, function, numbers)
+        frees = self._free(step, numbers)
+        if operands is not own:
+            frees += [operands[number] for number in numbers]
+        results = tuple(step.results)
+        if len(results) != len(function.results):
+            raise ProgramError(f"a call of {target} with {len(results)} results", location=step.op.location)
+        specs.extend(function.results)
+        self._make_mortal(results)
+        stage, microbatch, fused = self._tasks(step, function)
+        dying = tuple(sorted({*frees})) if frees else ()
+        self.sequence.append(Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused))
+
+    def _check_donated(self, step: Step[int], function: Function, numbers: Sequence[int]) -> None:
+        """Raise ProgramError unless the arguments whose buffers the function takes over die here, each given once."""
+        own = step.operands
         distinct = len(set(own)) == len(own)
         for number in function.donates:
             if number not in numbers or not (distinct or own.count(own[number]) == 1):
-                raise ProgramError(
-                    f"{target} takes over the buffer of its argument {number}, which lives on", location=op.location
-                )
-        frees = self._free(op, values, own, numbers) if numbers else ()
-        if operands is not own:
-            frees = {*frees, *(operands[number] for number in numbers)}
-        if len(made) != len(function.results):
-            raise ProgramError(f"a call of {target} with {len(made)} results", location=op.location)
-        results = tuple(self._define(made, function.results))
-        stage, microbatch, fused = self._tasks(step, function)
-        self.sequence.append(
-            Call(function.name, operands, results, function.kind, stage, microbatch, tuple(sorted(frees)), fused)
-        )
+                what = f"{step.attributes['callee']} takes over the buffer of its argument {number}"
+                raise ProgramError(f"{what}, which lives on", location=step.op.location)
 
     def _fitting(self, op: ir.Operation, operands: Sequence[int], function: Function) -> tuple[int, ...]:
         """The registers of the operands as `function` takes them."""
@@ -386,8 +373,8 @@ class Line:
         if (found.shape, found.dtype) != (expected.shape, expected.dtype) or not (constant or self._tables.resharded):
             raise ProgramError(f"{what} is {found}, expected {expected}", location=op.location)
         if (register, expected) not in self._resharded:
-            copy = self._resharded[register, expected] = len(self.specs)
-            self.specs.append(expected)
+            copy = self._resharded[register, expected] = len(self._values) + len(self._copies)
+            self._copies.append(expected)
             if constant is not None:
                 self.sequence.append(Constant(copy, constant.value, expected))
             else:
@@ -396,7 +383,7 @@ class Line:
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self._resharded[register, expected]
 
-    def _tasks(self, step: Step, function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
+    def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
         """The stage and the microbatch of a call that is one task; the tasks of one that is several; else nothing."""
         op, attributes = step.op, step.attributes
         stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
@@ -424,10 +411,10 @@ class Line:
         fused = tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, strict=True))
         return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), fused
 
-    def _return(self, results: Sequence[Border], step: Step) -> None:
-        registers = self._read(step, step.operands)
-        for position, (border, value, own) in enumerate(zip(results, step.operands, registers, strict=True)):
-            spec = self._border_spec(border, value)
+    def _return(self, results: Sequence[Border], step: Step[int]) -> None:
+        self._check_alive(step)
+        for position, (border, own) in enumerate(zip(results, step.operands, strict=True)):
+            spec = self._border_spec(border, own)
             self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
 
     def _free_unused(self) -> None:

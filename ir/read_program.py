@@ -15,7 +15,7 @@ from jaxpp.ir.functions import callee, functions, nested, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
-from jaxpp.ir.read_line import Line, Source, Tables, Transfer
+from jaxpp.ir.read_line import ChannelEnd, Line, Source, Tables
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 
@@ -49,8 +49,8 @@ class ProgramReader:
         tables = Tables(module, _tasks(module), resharded=resharded)
         self.sources: Mapping[str, Source] = tables.sources
         self.lines = [Line(tables, mesh, op, axes[mesh]) for mesh, op in enumerate(bodies)]
-        for line, steps, *borders in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
-            line.read(steps, *borders)
+        for line, read, *borders in zip(self.lines, mesh_lines(module).lines, arguments, results, strict=True):
+            line.read(read, *borders)
         _check_channels(tables, self.lines)
         self.program = Program(
             meshes=len(bodies),
@@ -97,31 +97,29 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
     for transfers, others, other in pairs:
         alone = next((channel for channel in transfers if channel not in others), None)
         if alone is not None:
-            each = transfers[alone]
-            raise ProgramError(
-                f"channel {alone} from mesh {each.source} to mesh {each.target} has no {other}",
-                location=each.op.location,
-            )
+            step, (_, source, target), *_ = transfers[alone]
+            message = f"channel {alone} from mesh {source} to mesh {target} has no {other}"
+            raise ProgramError(message, location=step.op.location)
     for channel, send in tables.sends.items():
         receive = tables.receives[channel]
         sent = lines[send.mesh].specs[send.register]
         taken = lines[receive.mesh].specs[receive.register]
-        if send.source != receive.source or send.target != receive.target or sent is not taken:
+        if send.channel != receive.channel or sent is not taken:
             _check_pair(channel, send, receive, lines)
 
 
-def _check_pair(channel: int, send: Transfer, receive: Transfer, lines: Sequence[Line]) -> None:
+def _check_pair(channel: int, send: ChannelEnd, receive: ChannelEnd, lines: Sequence[Line]) -> None:
     sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
     symbol, same_size = lines[0].axes.name, lines[send.mesh].axes == lines[receive.mesh].axes
     differ = {
-        "meshes": [(each.source, each.target) for each in (send, receive)],
+        "meshes": [each.channel[1:] for each in (send, receive)],
         "type": [tensor_text(each) for each in (sent, taken)],
         "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
     }
     for what, (one, other) in differ.items():
         if one != other:
             message = f"channel {channel}: sent with {what} {one}, received with {other}"
-            raise ProgramError(message, location=receive.op.location)
+            raise ProgramError(message, location=receive.step.op.location)
 
 
 def _check_order(program: Program, tables: Tables) -> None:
@@ -143,11 +141,9 @@ def _check_order(program: Program, tables: Tables) -> None:
     if waiting:
         channels = sorted(waiting, key=lambda channel: waiting[channel])
         stuck = [tables.receives[channel] for channel in channels]
-        waits = [
-            f"mesh {hop.target} waits for channel {channel} from mesh {hop.source}"
-            for channel, hop in zip(channels, stuck, strict=True)
-        ]
-        raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].op.location)
+        hops = [each.channel for each in stuck]
+        waits = [f"mesh {target} waits for channel {number} from mesh {source}" for number, source, target in hops]
+        raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].step.op.location)
 
 
 def _arguments(lines: Sequence[Line]) -> dict[int, Argument]:

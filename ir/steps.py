@@ -9,31 +9,41 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from jaxlib.mlir import ir
 
+_V = TypeVar("_V")
+
+
+Channel: TypeAlias = tuple[int, int, int]
+"""What a send and its receive have in common: the number of the channel, the sending mesh, the receiving mesh."""
+
 
 @dataclass(slots=True, eq=False)
-class Step:
+class Step(Generic[_V]):
     """An operation of a straight line as Python objects.
 
     Attributes:
+        operands: values; in the function of a mesh their numbers, without tokens.
+        results: likewise.
         attributes: those of the operation, or a copy of all of them.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
+        channel: of a send or a receive, as its attributes say it, if that is known.
     """
 
     op: ir.Operation
     name: str
-    operands: list[ir.Value]
-    results: Sequence[ir.Value]
+    operands: list[_V]
+    results: Sequence[_V]
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
+    channel: Channel | None = None
 
     @staticmethod
-    def of(op: ir.Operation) -> "Step":
+    def of(op: ir.Operation) -> "Step[ir.Value]":
         """Read `op`."""
         return Step(op, op.name, list(op.operands), list(op.results), op.attributes)
 
@@ -50,7 +60,7 @@ class Step:
             if isinstance(self.attributes, dict):
                 self.attributes = {each: value for each, value in self.attributes.items() if each != name}
 
-    def use(self, number: int, value: ir.Value) -> None:
+    def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
         """Let `value` be an operand of the operation."""
         self.op.operands[number] = value
         self.operands[number] = value
@@ -61,35 +71,46 @@ class MainLine:
     """What `@main` does on so many meshes, but its return. placed: everything is on a mesh (docs/ir.md, section 5)."""
 
     meshes: int
-    steps: list[Step]
+    steps: list[Step[ir.Value]]
     placed: bool
 
     @property
-    def lines(self) -> list[list[Step]]:
+    def lines(self) -> "list[MainLine]":
         """It is one line."""
-        return [self.steps]
+        return [self]
+
+
+@dataclass(frozen=True)
+class MeshLine:
+    """What a mesh does, its return last.
+
+    values: by number, all but tokens: the arguments first, and then what each operation makes.
+    """
+
+    steps: list[Step[int]]
+    values: list[ir.Value]
 
 
 @dataclass(frozen=True)
 class MeshLines:
-    """What each mesh does, its return last."""
+    """What each mesh does."""
 
-    lines: list[list[Step]]
+    lines: list[MeshLine]
 
     @property
-    def calls(self) -> Iterator[Step]:
+    def calls(self) -> Iterator[Step[int]]:
         """All calls."""
-        return (step for line in self.lines for step in line if step.name == "func.call")
+        return (step for line in self.lines for step in line.steps if step.name == "func.call")
 
 
 _Lines = TypeVar("_Lines", MainLine, MeshLines)
 
 
-def merged(ops: Iterable[ir.Operation], known: Iterable[Step]) -> list[Step]:
+def merged(ops: Iterable[ir.Operation], known: Iterable[Step[ir.Value]]) -> list[Step[ir.Value]]:
     """The steps of `ops`, among which the `known` ones stand in their order; the others are read."""
     ahead = iter(known)
     expected = next(ahead, None)
-    steps: list[Step] = []
+    steps: list[Step[ir.Value]] = []
     for op in ops:
         if expected is not None and op == expected.op:
             steps.append(expected)
@@ -105,18 +126,11 @@ class Relay:
     def __init__(self, module: ir.Module) -> None:
         self._module = module.operation
         self._lines: MainLine | MeshLines | None = None
-        self._sizes: list[tuple[ir.Block, int]] = []
 
     @contextmanager
     def lap(self) -> Generator[None]:
-        """Let one pass run: it is handed what the one before it left, and may leave something itself.
-
-        Raises RuntimeError where operations came or went since that was left. An observer that puts one operation in
-        the place of another is not noticed: observers only look, and those of the command line are ours.
-        """
-        if any(len(block.operations) != size for block, size in self._sizes):  # to compare them all would take long
-            raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")
-        self._handed, self._lines, self._sizes = self._lines, None, []
+        """Let one pass run: it is handed what the one before it left, and may leave something itself."""
+        self._handed, self._lines = self._lines, None
         token = _RELAY.set(self)
         try:
             yield
@@ -130,8 +144,16 @@ class Relay:
     def leave(self, module: ir.Module, lines: MainLine | MeshLines) -> None:
         """Leave `lines` to the next pass, if they are of the module that it takes."""
         if module.operation == self._module:
-            blocks = [line[0].op.block for line in lines.lines if line]
-            self._lines, self._sizes = lines, [(block, len(block.operations)) for block in blocks]
+            self._lines = lines
+
+    def check(self) -> None:
+        """Raise RuntimeError where operations came or went since something was left: to compare them all takes long.
+
+        An observer that puts one operation in the place of another is not noticed: those of the command line are ours.
+        """
+        for steps in [line.steps for line in self._lines.lines] if self._lines is not None else ():
+            if steps and len(steps[0].op.block.operations) != len(steps) + (steps[-1].name != "func.return"):
+                raise RuntimeError("an observer changed the module: it gained or lost operations between two passes")
 
 
 _RELAY: ContextVar[Relay | None] = ContextVar("relay", default=None)

@@ -1,23 +1,33 @@
 """Compares what a pass is handed of a straight line (`jaxpp.ir.steps`) with what stands in the module."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import body_of, operations
-from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.mesh_functions import read_meshes
 from jaxpp.ir.phases import read_main
+from jaxpp.ir.read_line import Tables
 from jaxpp.ir.steps import MainLine, MeshLines, Step
 
 
 def check(module: ir.Module, line: MainLine | MeshLines) -> None:
     """Raise AssertionError where `line` is not what a pass that runs alone reads."""
-    if isinstance(line, MeshLines):
-        expected = [[Step.of(op) for op in operations(body_of(mesh))] for mesh in mesh_functions(module)]
-        found = line.lines
-    else:
-        expected, found = [read_main(module, placed=line.placed).steps], [line.steps]
-    assert list(map(len, found)) == list(map(len, expected))
-    for one, other in ((a, b) for pair in zip(found, expected, strict=True) for a, b in zip(*pair, strict=True)):
-        assert (one.op, one.name, one.operands, one.results) == (other.op, other.name, other.operands, other.results)
+    if isinstance(line, MainLine):
+        _compare(line.steps, read_main(module, placed=line.placed).steps)
+        return
+    tables = Tables(module, {})
+    for found, expected in zip(line.lines, read_meshes(module).lines, strict=True):
+        assert found.values == expected.values
+        _compare(found.steps, expected.steps)
+        for one, other in zip(found.steps, expected.steps, strict=True):
+            assert one.channel is None or one.channel == tables.channel(other)
+
+
+def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert (one.op, one.name, one.operands) == (other.op, other.name, other.operands)
+        assert list(one.results) == list(other.results)
         if isinstance(one.attributes, dict):  # else it is the operation's own map
             assert one.attributes == dict(other.attributes.items())
         if other.function is not None:

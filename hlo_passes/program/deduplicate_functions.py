@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from jaxlib.mlir import ir
 
@@ -32,7 +32,7 @@ class DeduplicateFunctions(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Merge equal task functions of `module`."""
-        first: dict[str, tuple[str, ir.Operation]] = {}
+        first: dict[bytes, tuple[str, ir.Operation]] = {}
         renamed: dict[str, str] = {}
         for name, function in task_functions(module).items():
             text = _text(function, name)
@@ -64,11 +64,11 @@ def _calls(found: Iterable[ir.Operation]) -> list[Step]:
     return [Step.of(op) for function in found for op in nested(function) if op.name == "func.call"]
 
 
-def _text(function: ir.Operation, name: str) -> str:
+def _text(function: ir.Operation, name: str) -> bytes:
     stage = function.attributes.get(at.STAGE)
     if stage is not None:
         del function.attributes[at.STAGE]
-    text = str(function.get_asm(assume_verified=True, use_local_scope=True)).replace(f"@{name}(", "@(", 1)
+    text = cast(bytes, function.get_asm(assume_verified=True, use_local_scope=True, binary=True))
     if stage is not None:
         function.attributes[at.STAGE] = stage
-    return text
+    return text.replace(f"@{name}(".encode(), b"@(", 1)

@@ -1,6 +1,6 @@
 """`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,7 +15,7 @@ from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, termina
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.steps import MeshLines, Step, leave
+from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
 from jaxpp.ir.values import defining_op
 
 
@@ -74,21 +74,17 @@ class _Border(NamedTuple):
 
 @dataclass(slots=True)
 class _Run:
-    """An operation that a mesh runs: a call that moves there, or a copy of a constant or of a call of several meshes.
+    """An operation that a mesh runs.
 
     Attributes:
         step: the operation in `@main`.
-        mesh: the mesh.
-        renamed: (number, value) of the operands that have another name on the mesh.
-        copies: what it makes, if the mesh runs a copy of it; None if it moves.
-        sends: for each value of it that the mesh sends the channels, in the order in which other meshes need it.
+        operands: their numbers on the mesh.
+        copied: whether the mesh runs a copy: of a constant, or of a call of several meshes. Another call moves there.
     """
 
-    step: Step
-    mesh: int
-    renamed: Sequence[tuple[int, ir.Value]]
-    copies: Sequence[ir.Value] | None
-    sends: dict[ir.Value, list[int]]
+    step: Step[ir.Value]
+    operands: list[int]
+    copied: bool
 
 
 @dataclass(slots=True)
@@ -96,28 +92,35 @@ class _Receive:
     """A value that comes from another mesh."""
 
     value: ir.Value
-    channel: int
+    channel: Channel
 
 
 @dataclass(slots=True)
 class _Line:
-    """What one mesh runs, in order, in terms of the values of `@main`.
+    """What one mesh runs, in order.
 
     Attributes:
         mesh: the mesh.
         arguments: the arguments of its function.
         results: the results of its function.
         steps: constants and calls, and what it receives.
-        sends: for each argument that it sends the channels, in the order in which other meshes need it.
-        renamed: the values that have another name there: arguments, what it receives, what copies make.
+        sends: behind the step of this number (-1: at the start) each value, and its channels in the order of need.
+        numbers: of the values of `@main` that are there: arguments first, then what `steps` make.
+        count: how many values are there.
     """
 
     mesh: int
     arguments: list[_Border] = field(default_factory=list[_Border])
     results: list[_Border] = field(default_factory=list[_Border])
     steps: list[_Run | _Receive] = field(default_factory=list[Any])
-    sends: dict[ir.Value, list[int]] = field(default_factory=dict[ir.Value, Any])
-    renamed: set[ir.Value] = field(default_factory=set[ir.Value])
+    sends: dict[int, dict[int, list[Channel]]] = field(default_factory=dict[int, Any])
+    numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
+    count: int = 0
+
+    def define(self, values: Sequence[ir.Value]) -> None:
+        """Number these values of `@main`."""
+        self.numbers.update(zip(values, range(self.count, self.count + len(values)), strict=True))
+        self.count += len(values)
 
 
 class _Plan:
@@ -135,10 +138,9 @@ class _Plan:
         self._main = main
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
-        self._moved: dict[ir.Value, _Run] = {}
-        self._sources: dict[ir.Value, _Run | _Line] = {}
-        """Where an argument, or what several meshes make, is sent from."""
-        self._constants: dict[ir.Value, Step] = {}
+        self._sources: dict[ir.Value, tuple[_Line, int]] = {}
+        """The first mesh that has a value, and the number of the step there that makes it; -1 for an argument."""
+        self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()
 
@@ -151,8 +153,8 @@ class _Plan:
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
                 self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                self.lines[mesh].renamed.add(here)
-                self._sources.setdefault(here, self.lines[mesh])
+                self.lines[mesh].define([here])
+                self._sources.setdefault(here, (self.lines[mesh], -1))
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -170,7 +172,7 @@ class _Plan:
                 value = returned[number] if join is None or block is None else join.op.operands[block[0]]
                 self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
 
-    def read(self, steps: Sequence[Step]) -> None:
+    def read(self, steps: Sequence[Step[ir.Value]]) -> None:
         """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
         late: dict[ir.Attribute, bool] = {}
         for step in steps:
@@ -182,64 +184,59 @@ class _Plan:
                 late[symbol] = form_of(kind_and_stage(step.function)[0]).sends_late
             self._add(step, late=late[symbol])
         for line in self.lines:
-            self._bring([border.value for border in line.results], line)
+            self._bring([border.value for border in line.results], line, late=False)
 
-    def _add_other(self, step: Step) -> None:
+    def _add_other(self, step: Step[ir.Value]) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
         if step.name == "stablehlo.constant":
             self._constants[step.results[0]] = step
         elif step.op not in self._stacks.slices and step.op not in self._joins:
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
-    def _add(self, call: Step, *, late: bool) -> None:
-        copies = call.results if len(call.meshes) > 1 else None
+    def _add(self, call: Step[ir.Value], *, late: bool) -> None:
         for line in [self.lines[mesh] for mesh in call.meshes]:
-            run = _Run(call, line.mesh, self._bring(call.operands, line, late=late), copies, {})
-            line.steps.append(run)
-            if copies is None:
-                self._moved.update(dict.fromkeys(call.results, run))
-                continue
-            line.renamed.update(copies)
-            for value in copies:
-                self._sources.setdefault(value, run)
+            operands = self._bring(call.operands, line, late=late)
+            made_by = line, len(line.steps)
+            line.steps.append(_Run(call, operands, len(call.meshes) > 1))
+            line.define(call.results)
+            for value in call.results:
+                self._sources.setdefault(value, made_by)
 
-    def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool = False) -> list[tuple[int, ir.Value]]:
-        """Let a mesh make or receive those of `values` that are not there.
+    def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
+        """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
+        operands: list[int] = []
+        for value in values:
+            number = line.numbers.get(value)
+            if number is None:
+                constant = self._constants.get(value)
+                if constant is not None:
+                    line.steps.append(_Run(constant, [], copied=True))
+                else:
+                    line.steps.append(self._transfer(value, line, late=late))
+                number = line.count
+                line.define([value])
+            operands.append(number)
+        return operands
 
-        Returns those that have another name there, with their numbers.
-        """
-        renamed: list[tuple[int, ir.Value]] = []
-        for number, value in enumerate(values):
-            run = self._moved.get(value)
-            if run is not None and run.mesh == line.mesh:
-                continue
-            renamed.append((number, value))
-            if value in line.renamed:
-                continue
-            line.renamed.add(value)
-            constant = self._constants.get(value)
-            if constant is not None:
-                line.steps.append(_Run(constant, line.mesh, (), (value,), {}))
-            else:
-                self._transfer(value, run or self._sources.get(value), line, late=late)
-        return renamed
-
-    def _transfer(self, value: ir.Value, source: _Run | _Line | None, line: _Line, *, late: bool) -> None:
+    def _transfer(self, value: ir.Value, line: _Line, *, late: bool) -> _Receive:
         """Send `value` from where it is made to the mesh of `line`: with `late`, behind what runs there last so far."""
-        if source is None:
+        found = self._sources.get(value)
+        if found is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
-        hop, channel = (source.mesh, line.mesh), len(self.channels)
-        if hop not in self._pairs:
-            self._pairs[hop] = ir.Attribute.parse(f"dense<[[{hop[0]}, {hop[1]}]]> : tensor<1x2xi64>")
-        handle = stablehlo.ChannelHandle.get(channel, 1)
-        self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[hop]})
+        source, step = found
         if late:
-            runs = (step for step in reversed(self.lines[source.mesh].steps) if isinstance(step, _Run))
-            source = next(runs, source)
-        source.sends.setdefault(value, []).append(channel)
-        line.steps.append(_Receive(value, channel))
+            runs = (number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Run))
+            step = next(runs, step)
+        number, pair = len(self.channels), (source.mesh, line.mesh)
+        if pair not in self._pairs:
+            self._pairs[pair] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
+        handle = stablehlo.ChannelHandle.get(number, 1)
+        self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[pair]})
+        channel = number, *pair
+        source.sends.setdefault(step, {}).setdefault(source.numbers[value], []).append(channel)
+        return _Receive(value, channel)
 
 
 class _Writer:
@@ -254,24 +251,24 @@ class _Writer:
         self._token_type = ir.Type.parse("!stablehlo.token")
         self._unknown = ir.Location.unknown()
 
-    def write(self, line: _Line) -> list[Step]:
+    def write(self, line: _Line) -> MeshLine:
         """Write the function of one mesh. Returns what it does."""
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
-        self._steps: list[Step] = []
-        self._token = self._make("stablehlo.create_token", [], [], {})
-        local: dict[ir.Value, ir.Value] = {}
-        local.update(zip((border.value for border in line.arguments), block.arguments, strict=True))
-        self._send(line.sends, local)
-        for step in line.steps:
+        self._line = MeshLine([], list(block.arguments))
+        self._make("stablehlo.create_token", [], [], None, {})
+        self._send(line.sends.get(-1, {}))
+        for number, step in enumerate(line.steps):
             if isinstance(step, _Receive):
-                self._receive(step, local)
+                self._receive(step)
             else:
-                self._run(step, block, local)
-                self._send(step.sends, local)
-        returned = [local.get(border.value, border.value) for border in line.results]
-        self._steps.append(Step.of(func.return_(returned, ip=self._ip, loc=self._unknown).operation))
-        return self._steps
+                self._run(step, block, line.mesh)
+            if number in line.sends:
+                self._send(line.sends[number])
+        returned = [line.numbers[border.value] for border in line.results]
+        op = func.return_([self._line.values[number] for number in returned], ip=self._ip, loc=self._unknown).operation
+        self._line.steps.append(Step(op, op.name, returned, (), op.attributes))
+        return self._line
 
     def _function(self, line: _Line) -> ir.Operation:
         """The function of a mesh, without its body."""
@@ -297,44 +294,55 @@ class _Writer:
             entry[at.MEMORY] = border.memory
         return entry
 
-    def _run(self, run: _Run, block: ir.Block, local: dict[ir.Value, ir.Value]) -> None:
-        """Move or copy an operation to the end of `block`, and let it use the `local` values."""
-        step = run.step
-        if run.copies is not None:
+    def _run(self, run: _Run, block: ir.Block, mesh: int) -> None:
+        """Move or copy an operation to the end of `block`, and let it use the values of the mesh."""
+        step, values = run.step, self._line.values
+        if run.copied:
             step = Step.of(step.op.clone(self._ip).operation)
-            local.update(zip(run.copies, step.results, strict=True))
             if at.MESHES in step.attributes:
                 del step.op.attributes[at.MESHES]
-                step.op.attributes[at.MESH] = at.i64(run.mesh)
+                step.op.attributes[at.MESH] = at.i64(mesh)
         else:
             block.append(step.op)
-        self._steps.append(step)
-        for number, value in run.renamed:
-            step.use(number, local[value])
+        for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
+            if values[number] is not value:
+                step.op.operands[position] = values[number]
+        made = range(len(values), len(values) + len(step.results))
+        values.extend(step.results)
+        self._line.steps.append(Step(step.op, step.name, run.operands, made, step.attributes))
 
-    def _send(self, sends: dict[ir.Value, list[int]], local: Mapping[ir.Value, ir.Value]) -> None:
+    def _send(self, sends: dict[int, list[Channel]]) -> None:
         """Send values to the meshes that need them: last the value that is needed first."""
-        for value, channels in reversed(sends.items()):
+        for number, channels in reversed(sends.items()):
             for channel in channels:
-                operands = [local.get(value, value), self._token]
-                self._token = self._make("stablehlo.send", [], operands, self._channels[channel])
+                operands = [self._line.values[number], self._token]
+                self._make("stablehlo.send", [number], operands, None, self._channels[channel[0]], channel)
 
-    def _receive(self, step: _Receive, local: dict[ir.Value, ir.Value]) -> None:
-        attributes = self._channels[step.channel]
+    def _receive(self, step: _Receive) -> None:
+        attributes = self._channels[step.channel[0]]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
             attributes = {**attributes, at.SHARDING: self._received(sharding)}
-        self._token = self._make("stablehlo.recv", [step.value.type], [self._token], attributes)
-        local[step.value] = self._steps[-1].results[0]
+        self._make("stablehlo.recv", [], [self._token], step.value.type, attributes, step.channel)
 
     def _make(
-        self, name: str, types: list[ir.Type], operands: list[ir.Value], attributes: dict[str, ir.Attribute]
-    ) -> ir.Value:
-        """Add an operation whose last result is a token, which is returned."""
-        op = ir.Operation.create(name, [*types, self._token_type], operands, attributes, ip=self._ip, loc=self._unknown)
-        results = list(op.results)
-        self._steps.append(Step(op, name, operands, results, attributes))
-        return results[-1]
+        self,
+        name: str,
+        numbers: list[int],
+        operands: list[ir.Value],
+        type_: ir.Type | None,
+        attributes: dict[str, ir.Attribute],
+        channel: Channel | None = None,
+    ) -> None:
+        """Add an operation that makes a value of this type, if it has one, and the token for the next of them."""
+        types = [self._token_type] if type_ is None else [type_, self._token_type]
+        op = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
+        found, made = op.results, ()
+        self._token = found[len(types) - 1]
+        if type_ is not None:
+            made = (len(self._line.values),)
+            self._line.values.append(found[0])
+        self._line.steps.append(Step(op, name, numbers, made, attributes, channel=channel))
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Container, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
 from jaxpp.ir.kinds import form_of
@@ -36,20 +36,21 @@ def peaks_of(program: Program) -> list[Peak]:
 def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
-    known = {id(spec): program.shard_bytes(mesh, spec) for spec in {id(spec): spec for spec in specs}.values()}
-    sizes = [known[id(spec)] for spec in specs]  # the reader has one object for all equal ones; to hash one takes long
-    here, host = ([size[pool] for size in sizes] for pool in (0, 1))
+    known = {id(spec): spec for spec in specs}  # the reader has one object for all equal ones; to hash one takes long
+    sizes = {key: program.shard_bytes(mesh, spec) for key, spec in known.items()}
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     in_place = {
         name: [number for number, donor in enumerate(function.donors) if donor is not None]
         for name, function in program.functions.items()
         if function.donates
     }
-    return Peak(
-        _peak_bytes(sequence, here, given, in_place),
-        _Activations(sequence, specs, remade).peak(),
-        _peak_bytes(sequence, host, given, in_place) if any(host) else 0,
+    here, host = (
+        _peak_bytes(sequence, [sizes[id(spec)][pool] for spec in specs], given, in_place)
+        if any(size[pool] for size in sizes.values())
+        else 0
+        for pool in (0, 1)
     )
+    return Peak(here, _Activations(sequence, specs, remade).peak(), host)
 
 
 def _peak_bytes(
@@ -59,19 +60,35 @@ def _peak_bytes(
     in_place: Mapping[str, Sequence[int]],
 ) -> int:
     """The most bytes at once; `in_place`: of each function the results that take the buffers of arguments."""
-    alive = peak = sum(sizes[register] for register in given)
+    size = sizes.__getitem__
+    alive = peak = sum(map(size, given))
     for each in sequence:
         if isinstance(each, Call):
             again = sum([sizes[each.results[number]] for number in in_place.get(each.function, ())])
-            alive += sum([sizes[register] for register in each.results]) - again
+            alive += sum(map(size, each.results)) - again
             peak = max(peak, alive)
-            alive -= sum([sizes[register] for register in each.frees]) - again
+            alive -= sum(map(size, each.frees)) - again
         elif isinstance(each, Send):
-            alive -= sum([sizes[register] for register in each.frees])
+            alive -= sum(map(size, each.frees))
         else:
-            alive += sizes[each.result]
+            alive += size(each.result)
             peak = max(peak, alive)
     return peak
+
+
+@dataclass(slots=True)
+class _Unit:
+    """What the calls of one stage and microbatch read and made.
+
+    Attributes:
+        since: by register, the index of the call that read or made it first.
+        last: by register, the last call of theirs that read it: another stage may later.
+        residuals: (index, register), from which call on each is alive.
+    """
+
+    since: dict[int, int] = field(default_factory=dict[int, int])
+    last: dict[int, int] = field(default_factory=dict[int, int])
+    residuals: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
 class _Activations:
@@ -92,12 +109,7 @@ class _Activations:
         self._end, self._specs, self._remade = len(sequence), specs, remade
         self._microbatches: list[Container[int]] = [()] * len(specs)
         self._death: dict[int, int] = {}
-        self._known: dict[tuple[int, int], dict[int, int]] = {}
-        """Of each (stage, microbatch) the registers that it read or made, with the index of the call that did first."""
-        self._kept: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """Of each (stage, microbatch) the (index, register) of its residuals: from which call on each is alive."""
-        self._last: dict[tuple[tuple[int, int], int], int] = {}
-        """Of each (stage, microbatch) and register the last call of theirs that read it: another stage may later."""
+        self._units: dict[tuple[int, int], _Unit] = {}
         self._forwards: dict[tuple[int, int], int] = {}
         self._evicted: list[tuple[int, int]] = []
         """(index, index) of each forward whose residuals leave right after it."""
@@ -105,38 +117,38 @@ class _Activations:
             if isinstance(each, Receive):
                 self._microbatches[each.result] = _ANY
             elif not isinstance(each, Constant):
-                for register in each.frees:
-                    self._death[register] = index
+                self._death.update(dict.fromkeys(each.frees, index))
                 if isinstance(each, Call):
                     self._run(index, each)
 
     def _run(self, index: int, call: Call) -> None:
-        here = [microbatch for _, _, microbatch in call.tasks]
+        tasks = call.tasks
+        here = [microbatch for _, _, microbatch in tasks]
         for register in call.results:
             self._microbatches[register] = here
-        for kind, stage, microbatch in call.tasks:
+        for kind, stage, microbatch in tasks:
             # A sum that earlier microbatches added to is none of this one's.
             own = [register for register in call.operands if microbatch in self._microbatches[register]]
             self._task(index, kind, (stage, microbatch), own, call.results)
 
-    def _task(self, index: int, kind: str, unit: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
-        since = self._known.get(unit)
-        if since is None:
-            since = self._known[unit] = dict[int, int]()
-        elif kind == "recompute":  # what it reads is none of the residuals that it makes
+    def _task(self, index: int, kind: str, key: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
+        unit = self._units.get(key)
+        if unit is None:
+            unit = self._units[key] = _Unit()
+        since = unit.since
+        if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
                 since.pop(register, None)
-        moved = unit in self._remade and form_of(kind).is_copy
-        again = [(since[r], r) for r in own if r in since and not self._specs[r].memory and not moved]
+        moved = key in self._remade and form_of(kind).is_copy
+        if kind == "evict" and not moved:
+            unit.residuals += [(index, register) for register in results]
+        elif not moved:
+            unit.residuals += [(since[each], each) for each in own if each in since and not self._specs[each].memory]
         if kind == "forward":
-            self._forwards[unit] = index
-        elif kind == "evict" and not moved:
-            again = [(index, register) for register in results]
-        elif kind == "load" and not moved and unit in self._forwards:
-            self._evicted.append((self._forwards[unit], self._forwards[unit]))
-        if again:
-            self._kept.setdefault(unit, []).extend(again)
-        self._last.update(((unit, register), index) for register in own)
+            self._forwards[key] = index
+        elif kind == "load" and not moved and key in self._forwards:
+            self._evicted.append((self._forwards[key], self._forwards[key]))
+        unit.last.update(dict.fromkeys(own, index))
         since.update(dict.fromkeys(results, index))
         for register in own:
             since.setdefault(register, index)
@@ -145,8 +157,8 @@ class _Activations:
         """The most that are alive at once."""
         change = [0] * (self._end + 2)
         spans = (
-            [(start, self._last.get((unit, each), self._death.get(each, self._end))) for start, each in kept]
-            for unit, kept in self._kept.items()
+            {(start, unit.last.get(each, self._death.get(each, self._end))) for start, each in unit.residuals}
+            for unit in self._units.values()
         )
         for start, stop in chain(self._evicted, *map(_merged, spans)):
             change[start] += 1
@@ -154,7 +166,7 @@ class _Activations:
         return max(accumulate(change))
 
 
-def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged(spans: set[tuple[int, int]]) -> list[tuple[int, int]]:
     """The spans in order, those that overlap or meet in one."""
     merged: list[tuple[int, int]] = []
     for start, end in sorted(spans):

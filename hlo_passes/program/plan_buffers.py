@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, functions, terminator
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.steps import MeshLine, leave
 from jaxpp.ir.values import defining_op
 
 
@@ -37,29 +37,31 @@ class PlanBuffers(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Annotate `module`."""
-        dies: dict[ir.Attribute, set[int]] = {}
+        dying: set[tuple[ir.Attribute, tuple[int, ...]]] = set()
         lines = mesh_lines(module)
-        for function, steps in zip(mesh_functions(module), lines.lines, strict=True):
-            _annotate(function, steps, dies)
+        for function, line in zip(mesh_functions(module), lines.lines, strict=True):
+            dying |= _annotate(function, line)
         by_name = functions(module)
-        for symbol, numbers in dies.items():
+        always: dict[ir.Attribute, set[int]] = {}
+        for symbol, numbers in dying:
+            always[symbol] = always.get(symbol, set(numbers)).intersection(numbers)
+        for symbol, numbers in always.items():
             _alias(by_name[ir.FlatSymbolRefAttr(symbol).value], numbers)
         leave(module, lines)
 
 
-def _annotate(function: ir.Operation, steps: Sequence[Step], dies: dict[ir.Attribute, set[int]]) -> None:
-    """Write the last uses of one mesh; keep in `dies` the operand numbers that die at every call of each function."""
+def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[ir.Attribute, tuple[int, ...]]]:
+    """Write the last uses of one mesh. Returns of its calls the function, and the operands that die, given once."""
     entries = at.argument_attributes(function)
-    pairs = zip(body_of(function).arguments, entries, strict=True)
-    kept: set[ir.Value] = {value for value, entry in pairs if at.DONOR not in entry}
-    kept.update(steps[-1].operands)
-    kept.update(step.results[0] for step in steps if step.name == "stablehlo.constant")
+    kept = {number for number, entry in enumerate(entries) if at.DONOR not in entry}
+    kept.update(line.steps[-1].operands)
+    kept.update(step.results[0] for step in line.steps if step.name == "stablehlo.constant")
     lists: dict[tuple[int, ...], ir.Attribute] = {}
-    for step in reversed(steps):
-        is_call = step.name == "func.call"
-        if not is_call and step.name != "stablehlo.send":
+    dying: set[tuple[ir.Attribute, tuple[int, ...]]] = set()
+    for step in reversed(line.steps):
+        if step.name not in ("func.call", "stablehlo.send"):
             continue
-        operands = step.operands if is_call else step.operands[:1]  # a send's other one is a token
+        operands = step.operands
         last = tuple([number for number, value in enumerate(operands) if value not in kept])
         if last:
             if last not in lists:
@@ -68,11 +70,11 @@ def _annotate(function: ir.Operation, steps: Sequence[Step], dies: dict[ir.Attri
             kept.update(operands)
         else:
             step.delete(at.LAST_USE)  # of an earlier run
-        if is_call:
-            distinct = len(set(operands)) == len(operands)
-            once = {number for number in last if distinct or operands.count(operands[number]) == 1}
-            called = step.attributes["callee"]
-            dies[called] = once if called not in dies else dies[called] & once
+        if step.name == "func.call":
+            if len(set(operands)) < len(operands):
+                last = tuple([number for number in last if operands.count(operands[number]) == 1])
+            dying.add((step.attributes["callee"], last))
+    return dying
 
 
 def _alias(function: ir.Operation, dying: set[int]) -> None:

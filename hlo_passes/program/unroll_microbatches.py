@@ -2,8 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from jaxlib.mlir import ir
 
@@ -71,16 +71,21 @@ class UnrollMicrobatches(Pass):
         leave(module, read_main(module, placed=False, known=unrolled.calls))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Template:
     """One call of the loop body, with what it needs to be cloned for a microbatch.
 
     Attributes:
+        key: the kind and the stage.
+        is_copy: whether it returns its operands.
         varying: the numbers of the operands that differ from one microbatch to the next, and the accumulators that
             these are.
         accumulators: those that the task updates, with the number of the result.
+        made: the results of the calls so far, by microbatch.
     """
 
+    key: tuple[str, int]
+    is_copy: bool
     callee: ir.Attribute
     function: ir.Operation
     operands: Sequence[ir.Value]
@@ -89,6 +94,7 @@ class _Template:
     location: ir.Location
     stage: ir.Attribute
     accumulators: Sequence[tuple[Accumulator, int]]
+    made: dict[int, Sequence[ir.Value]] = field(default_factory=dict[int, Any])
 
 
 class _Unrolled:
@@ -107,8 +113,7 @@ class _Unrolled:
         self._yielded = list(terminator(loop.body).operands)
         self._initial = list(loop.op.operands)
         self._templates: dict[tuple[str, int], _Template] = {}
-        self._source: dict[ir.Value, tuple[tuple[str, int], int]] = {}
-        self._done: dict[tuple[tuple[str, int], int], Sequence[ir.Value]] = {}
+        self._source: dict[ir.Value, tuple[_Template, int]] = {}
         self._groups = 0
         self.calls: list[Step] = []
         by_name = functions(module)
@@ -120,7 +125,9 @@ class _Unrolled:
                 function = by_name[callee(op)]
                 key = kind_and_stage(function)
                 operands, results = list(op.operands), list(op.results)
-                self._templates[key] = _Template(
+                template = self._templates[key] = _Template(
+                    key,
+                    form_of(key[0]).is_copy,
                     op.attributes["callee"],
                     function,
                     operands,
@@ -130,8 +137,8 @@ class _Unrolled:
                     at.i64(key[1]),
                     [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
-                self._note_accumulators(by_name[callee(op)], self._templates[key])
-                self._source.update((result, (key, number)) for number, result in enumerate(results))
+                self._note_accumulators(function, template)
+                self._source.update((result, (template, number)) for number, result in enumerate(results))
 
     def _note_accumulators(self, function: ir.Operation, template: _Template) -> None:
         """Say of a weight gradient that does nothing but add to sums which of its arguments these are."""
@@ -199,7 +206,8 @@ class _Unrolled:
         op = ir.Operation.create(
             "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
         )
-        results = self._done[key, task.microbatch] = list(op.results)
+        found = op.results  # jaxlib's iterator over them ends in a C++ exception: slower than indices
+        results = template.made[task.microbatch] = [found[number] for number in range(len(template.results))]
         for accumulator, number in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[number])
         made = Step(op, "func.call", operands, results, attributes, template.function, (mesh,))
@@ -218,11 +226,12 @@ class _Unrolled:
             if defining_op(value) in self._inside:
                 raise PassError("a value of the loop body that no task hands on", location=self._loop.op.location)
             return value
-        key, number = source
-        while form_of(key[0]).is_copy and (*key, microbatch) not in self._planned:  # the residuals stay where they are
-            key, number = self._source[self._templates[key].operands[number]]
-        made = self._done.get((key, microbatch))
+        template, number = source
+        while template.is_copy and (*template.key, microbatch) not in self._planned:  # residuals stay where they are
+            template, number = self._source[template.operands[number]]
+        made = template.made.get(microbatch)
         if made is None:
+            key = template.key
             user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
             if schedules.Task(*key, microbatch) in self._skipped:
                 raise PassError(

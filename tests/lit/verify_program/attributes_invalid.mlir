@@ -392,6 +392,22 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
+// A call that takes the token.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 7]]:5: error: a func.call of a token, which only a send or a recv takes
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func private @f(%t: !stablehlo.token) attributes {jaxpp.kind = "before"} {
+    return
+  }
+  func.func public @mesh_0() attributes {jaxpp.mesh = 0 : i64} {
+    %t = stablehlo.create_token : !stablehlo.token
+    call @f(%t) : (!stablehlo.token) -> ()
+    return
+  }
+}
+
+// -----
+
 // A send of nothing.
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 4]]:11: error: a stablehlo.send of 0 values, expected one
