@@ -87,8 +87,7 @@ class Forward:
             )
         done = {graph.ops[number] for number in again}.intersection(self._ops).difference(self._loops)
         kept = dict.fromkeys(graph.values[number] for number in choice.kept(again))
-        loops, twins = self._divided(done, kept, handed_on)
-        return Remaking(self._with_free(done | loops), twins)
+        return self._divided(done, kept, handed_on)
 
     def choices(self, count: int) -> list[tuple[int, int]]:
         """From all residuals kept to the least: (bytes that are kept, FLOPs that are done again), up to `count` more.
@@ -151,41 +150,40 @@ class Forward:
 
     def _divided(
         self, again: Collection[ir.Operation], kept: Collection[ir.Value], handed_on: Collection[ir.Value]
-    ) -> tuple[set[ir.Operation], dict[ir.Value, ir.Value]]:
-        """Divide the loops that the recompute does in part; returns those of the recompute, and their twins."""
+    ) -> Remaking:
+        """The operations `again`, what is free of what is read, and loops; those that are done in part are divided.
+
+        From the last operation to the first: a loop that is divided changes the operands of what stands behind it, and
+        an operation whose operands change is found in no set or dictionary any more.
+        """
         rows = [loop.op.results[0] for loop in self._loops.values() if not loop.inside.isdisjoint(kept)]
         here = behind(self._all_ops, [*handed_on, *kept, *rows], effects=True)
         needed = {value for op in here for value in operands_with_captures(op)}.union(handed_on, kept)
         wanted = {value for op in again for value in self._operands[op]}.union(self._residuals)
-        found: set[ir.Operation] = set()
+        done = {result for op in again for result in op.results}
         twins: dict[ir.Value, ir.Value] = {}
-        for loop in reversed(self._loops.values()):
+        for op in reversed(self._ops):
+            loop = self._loops.get(op)
+            if loop is None:
+                if any(result in wanted and result in self._free for result in op.results):
+                    done.update(op.results)
+                    wanted.update(self._operands[op])
+                continue
             stacked = {position for position, row in loop.stacks.items() if row in kept}
-            results = [(p, result) for p, result in enumerate(loop.op.results) if p not in stacked]
+            results = [(p, result) for p, result in enumerate(op.results) if p not in stacked]
             second = [p for p, result in results if result in wanted and result not in kept]
-            made = loop.op
-            if second and loop.op in here:
-                first = [p for p, result in enumerate(loop.op.results) if result in needed]
+            made = op
+            if second and op in here:
+                first = [p for p, result in enumerate(op.results) if result in needed]
                 halves = loop.divided(first, second, [value for value in kept if value in loop.inside])
                 mine, made = halves.write(self._mesh)
                 numbers = {position: number for number, position in enumerate(halves.second.positions)}
                 both = ((n, numbers[p]) for n, p in enumerate(halves.first.positions) if p in numbers)
                 twins |= {mine.results[n]: made.results[number] for n, number in both}
             if second:
-                found.add(made)
+                done.update(made.results)
                 wanted.update(operands_with_captures(made))
-        return found, twins
-
-    def _with_free(self, again: Collection[ir.Operation]) -> list[ir.Operation]:
-        """The operations `again`, and those that make what is free of what they or the backward read."""
-        read = {value for op in again for value in operands_with_captures(op)}
-        needed = read.union(self._residuals) & self._free
-        done: set[ir.Operation] = set(again)
-        for op in reversed(self._ops):
-            if op not in self._loops and not needed.isdisjoint(op.results):
-                done.add(op)
-                needed.update(self._operands[op])
-        return [op for op in operations(self._all_ops[0].block) if op in done]
+        return Remaking([op for op in operations(self._all_ops[0].block) if not done.isdisjoint(op.results)], twins)
 
 
 class _Graph:

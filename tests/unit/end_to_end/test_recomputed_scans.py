@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import assert_same, batch, check, make_mesh
+from unit.end_to_end.compare import ROWS, assert_same, batch, check, make_mesh
 from unit.end_to_end.test_scanned_layers import (
     blocks,
     checkpointed,
@@ -48,6 +48,30 @@ def sums(x: jax.Array, w: Any) -> jax.Array:
 
     x, all_of_them = jax.lax.scan(layer, x, w["up"])
     return x + jnp.exp(all_of_them).sum(axis=0)
+
+
+def chained(x: jax.Array, w: Any) -> jax.Array:
+    """The second scan reads what the first one stacks: both are divided."""
+    x, rows = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), jnp.sin(x)), x, w["up"])
+
+    def layer(x: jax.Array, both: Any) -> Any:
+        row, w = both
+        return jnp.tanh(x @ w + row), jnp.cos(x) * row
+
+    x, more = jax.lax.scan(layer, x, (rows, w["up"]), reverse=True)
+    return x + (more * rows).sum(axis=0)
+
+
+def turned(x: jax.Array, w: Any) -> jax.Array:
+    """What the scan stacks is made of weights without a FLOP, and rows of that are residuals."""
+    x, rows = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w.T) + w.T[:ROWS], w.T), x, w["up"])
+    return jnp.sin(x @ rows[0]) * jnp.tanh(jnp.sin(x) @ rows[1].T)
+
+
+@pytest.mark.parametrize("keeps", [(0.5, 0.5), ("selective", "600B")])
+def test_what_stands_behind_a_divided_loop(keeps: Any) -> None:
+    step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [chained, turned])
+    check(step, ([stack(0), stack(1)], batch(2)), make_mesh(2), recompute=dict(enumerate(keeps)))
 
 
 @pytest.mark.parametrize(
