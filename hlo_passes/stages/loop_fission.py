@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
 from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
-from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops
+from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops, tested
 from jaxpp.ir.counted import counted_loops, counters, trips
 from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.ops import is_cheap
@@ -118,7 +118,7 @@ class _LoopHalves:
         self._before_barriers = _before_barriers(self._ops)
         self._operands = [list(map(self._past, operands_with_captures(op))) for op in self._ops]
         self._producers: dict[ir.Value, int] = {result: n for n, op in enumerate(self._ops) for result in op.results}
-        self._tested = _tested(loop)
+        self._tested = tested(loop)
         roots = [value for value in (*self._next, *self._producers) if value in known.early]
         self._values = Dependences(self._ops, instead=self._next).behind([*roots, *self._tested])
         self._early = self._making(self._values)
@@ -210,14 +210,6 @@ class _LoopHalves:
 
     def may_repeat(self, op: int) -> bool:
         return op in self._early and is_cheap(self._ops[op])
-
-
-def _tested(loop: ir.Operation) -> list[ir.Value]:
-    """Return the arguments of the body for the carried values that the test reads."""
-    test, body = (region.blocks[0] for region in loop.regions)
-    needed = Dependences(operations(test)[:-1]).behind(terminator(test).operands)
-    pairs = zip(test.arguments, body.arguments, strict=True)
-    return [argument for tested, argument in pairs if tested in needed]
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:

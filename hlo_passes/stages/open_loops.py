@@ -6,8 +6,8 @@ from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, stack_type
-from jaxpp.ir.counted import constant_integer, counter_of_test, counters, trips
+from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, stack_type, tested
+from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.values import defining_op
 
@@ -88,7 +88,7 @@ class OpenLoop:
 
     def _half(self, positions: Iterable[int], values: Collection[ir.Value], given: Collection[ir.Value] = ()) -> Half:
         """What carries these positions and makes these values, where others are given."""
-        carried = {counter_of_test(self.op)[0], *positions}
+        carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
         ops: set[ir.Operation] = set()
         work, seen = [*values, *(self.following[position] for position in carried)], set(given)
         while work:

@@ -178,3 +178,11 @@ def stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
     """The type of a stack of so many values."""
     type_ = ir.RankedTensorType(value.type)
     return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type)
+
+
+def tested(loop: ir.Operation) -> list[ir.Value]:
+    """The arguments of the body for the carried values that the test reads."""
+    test, body = (region.blocks[0] for region in loop.regions)
+    needed = Dependences(operations(test)[:-1]).behind(terminator(test).operands)
+    pairs = zip(test.arguments, body.arguments, strict=True)
+    return [argument for own, argument in pairs if own in needed]

@@ -2,18 +2,20 @@
 // RUN: jaxpp-opt %s -p "split-forward{keep=0:1}" --split-input-file | filecheck %s --check-prefix=BUDGET
 
 // Three layers, from the last to the first. The forward stacks products and their sines for the backward. Products are
-// kept, in the stack that is there, and sines made again: the new loop reads row 2 - i, and writes it.
+// kept, in the stack that is there, and sines made again: the new loop reads row 2 - i, and writes it. Its test reads a
+// limit that it carries too.
 
 // CHECK-LABEL: func.func public @main(
 // CHECK:           %[[F:.*]]:2 = func.call @forward_0(
 // CHECK-NEXT:      %[[R:.*]] = func.call @recompute_0(%[[F]]#1)
 // CHECK:           func.call @backward_0(%[[F]]#1, %[[R]],
 // CHECK-LABEL: func.func private @forward_0(
-// CHECK:         %[[L:.*]]:3 = stablehlo.while(
+// CHECK:         %[[L:.*]]:4 = stablehlo.while(
 // CHECK:           stablehlo.dot_general
-// CHECK:           return %[[L]]#1, %[[L]]#2
+// CHECK:           return %[[L]]#2, %[[L]]#3
 // CHECK-LABEL: func.func private @recompute_0(%{{.*}}: tensor<3x2xf32>)
-// CHECK:         stablehlo.while(
+// CHECK:         stablehlo.while(%{{.*}}, %[[LIMIT:.*]] = %{{.*}}, %{{.*}})
+// CHECK:           stablehlo.compare LT, %{{.*}}, %[[LIMIT]]
 // CHECK-NOT:       stablehlo.dot_general
 // CHECK:           %[[MINUS:.*]] = stablehlo.multiply %{{.*}}, %{{.*}} : tensor<i32>
 // CHECK:           %[[ROW:.*]] = stablehlo.add %[[MINUS]], %{{.*}} : tensor<i32>
@@ -51,9 +53,9 @@ func.func public @main(%w: tensor<3x2x2xf32>, %x: tensor<2xf32>) -> (tensor<2xf3
 func.func private @forward_0(%x: tensor<2xf32>, %w: tensor<3x2x2xf32>) -> (tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %zeros = stablehlo.constant dense<0.0> : tensor<3x2xf32>
-  %0:4 = stablehlo.while(%i = %first, %h = %x, %products = %zeros, %sines = %zeros) : tensor<i32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  %three = stablehlo.constant dense<3> : tensor<i32>
+  %0:5 = stablehlo.while(%i = %first, %limit = %three, %h = %x, %products = %zeros, %sines = %zeros) : tensor<i32>, tensor<i32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
   cond {
-    %limit = stablehlo.constant dense<3> : tensor<i32>
     %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
     stablehlo.return %1 : tensor<i1>
   } do {
@@ -71,9 +73,9 @@ func.func private @forward_0(%x: tensor<2xf32>, %w: tensor<3x2x2xf32>) -> (tenso
     %8 = stablehlo.broadcast_in_dim %4, dims = [1] : (tensor<2xf32>) -> tensor<1x2xf32>
     %9 = stablehlo.dynamic_update_slice %sines, %8, %row, %zero : (tensor<3x2xf32>, tensor<1x2xf32>, tensor<i32>, tensor<i32>) -> tensor<3x2xf32>
     %next = stablehlo.add %i, %one : tensor<i32>
-    stablehlo.return %next, %5, %7, %9 : tensor<i32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+    stablehlo.return %next, %limit, %5, %7, %9 : tensor<i32>, tensor<i32>, tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
   }
-  return %0#1, %0#2, %0#3 : tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
+  return %0#2, %0#3, %0#4 : tensor<2xf32>, tensor<3x2xf32>, tensor<3x2xf32>
 }
 func.func private @backward_1(%x: tensor<2xf32>, %g: tensor<2xf32>) -> (tensor<2xf32>, tensor<2xf32>) attributes {jaxpp.kind = "backward", jaxpp.stage = 1 : i64} {
   %0 = stablehlo.multiply %x, %x : tensor<2xf32>
