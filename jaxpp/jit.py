@@ -92,7 +92,7 @@ def mpmd_jit_with_loop(
         host_memory_limit: likewise the bytes that the values of each device may take at once in the memory of its host:
             offloaded residuals, arguments and results.
         costs: what tasks, copies and sends take, as `compiled.costs(events)` measured it, for the choice of
-            `memory_limit`. None: their FLOPs, and the links of the chip of a `jaxpp.target`.
+            `memory_limit`, and for nothing else. None: their FLOPs, and the links of the chip of a `jaxpp.target`.
 
     Raises (when called, lowered or compiled):
         PassError: the marks, the loop or the schedule don't fit together; the message has the user's file and line.
@@ -117,6 +117,8 @@ def mpmd_jit_with_loop(
         passes[name] = limit_text(limit, mpmd_mesh.mpmd_dim, name)
     if costs is not None and not isinstance(cast("object", costs), Costs):
         raise TypeError(f"costs: expected jaxpp.schedules.Costs, found {type(costs).__name__}; Costs.load reads a file")
+    if costs is not None and (memory_limit is None or recompute is not None):
+        raise ValueError("costs: they say what memory_limit chooses: expected a memory_limit, and no recompute")
     return MpmdFunction(fun, mpmd_mesh, schedule, options, compiler_options, passes, costs)
 
 

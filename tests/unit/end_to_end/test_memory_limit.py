@@ -3,7 +3,7 @@
 import re
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -141,6 +141,9 @@ def test_costs_decide() -> None:
 def test_what_are_no_costs() -> None:
     with pytest.raises(TypeError, match=r"costs: expected jaxpp.schedules.Costs, found str; Costs.load reads a file"):
         jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs="costs.toml")  # pyright: ignore[reportArgumentType]
+    for options in ({}, {"host_memory_limit": 10**6}, {"memory_limit": 10**6, "recompute": "inputs"}):
+        with pytest.raises(ValueError, match="costs: they say what memory_limit chooses: expected a memory_limit, and"):
+            jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), costs=schedules.Costs(), **cast(Any, options))
 
 
 def needed(compiled: Any) -> list[int]:
