@@ -73,7 +73,7 @@ def test_cuts_that_are_no_whole_numbers(cuts: Any) -> None:
 
 
 def test_cuts_of_numpy() -> None:
-    cuts = np.array([1, 3])
+    cuts: Any = np.array([1, 3])
     assert S.rows_of_layers(S.Placement.of(0, 1), 4, cuts).tolist() == [0, 3, 4, 5]
     with pytest.raises(S.ScheduleError, match=r"^the cuts \(1, 3\) are of 4 layers, found 5$"):
         S.rows_of_layers(S.Placement.of(0, 1), 5, cuts)
