@@ -253,7 +253,7 @@ class MpmdFunction:
         One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
         """
         described = jax.tree.map(_described, plain(args))
-        options = {**self._options, "donate_argnums": None, "donate_argnames": None}
+        options = {**self._options, **dict[str, Any](operations={}, donate_argnums=None, donate_argnames=None)}
         lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
         passes = {
             name: value for name, value in self._passes.items() if name in ("gather_weights", "scatter_gradients")

@@ -19,6 +19,7 @@ from jaxpp.ir.program import Call, Program
 from jaxpp.memory_limit import limit_text
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
+from jaxpp.schedules.layers import layers_of_stages
 from jaxpp.schedules.search.cuts import even_cuts
 from jaxpp.step import LoweredStep
 
@@ -27,18 +28,17 @@ def cuts_options(cuts: Partition | Sequence[int] | None) -> dict[str, str]:
     """The options of passes that say it: "cuts", and with a partition "schedule".
 
     Raises:
-        TypeError: it is neither a partition nor a list of numbers.
+        TypeError: it is neither a partition nor a row of whole numbers.
         ValueError: a stage has no layer.
     """
     if cuts is None:
         return {}
     if isinstance(cuts, Partition):
         return {"cuts": _text(cuts.cuts), "schedule": str(cuts.schedule)}
-    if not isinstance(cuts, list | tuple) or not all(type(size) is int for size in cuts):
-        raise TypeError(f"cuts: expected the layers of each stage, such as [5, 5, 4, 2], found {cuts!r}")
-    if not cuts or min(cuts) < 1:
+    sizes = layers_of_stages(cuts)
+    if not sizes or min(sizes) < 1:
         raise ValueError(f"cuts: each stage has at least one layer, found {cuts!r}")
-    return {"cuts": _text(cuts)}
+    return {"cuts": _text(sizes)}
 
 
 def _text(cuts: Sequence[int]) -> str:
@@ -88,8 +88,10 @@ def partition(
     Raises:
         PassError: the marks don't fit, as when it is compiled.
         ScheduleError: there are fewer layers than meshes, or nothing fits the memory.
-        TypeError, ValueError: the limit is none.
+        TypeError, ValueError: the limit is none, or the step.
     """
+    if not hasattr(step, "measure_layers"):
+        raise TypeError(f"partition: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
     layers = step.measure_layers(*args)
     limits = [float(word) for word in limit_text(memory_limit, len(layers.devices)).split()]
     each = limits * len(layers.devices) if len(limits) == 1 else limits

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ def rows_of_layers(
     Raises:
         ScheduleError: the cuts are not of so many layers, or not of the schedule's stages; without cuts, the stages
             don't have equally many layers, or the meshes don't have equally many stages.
+        TypeError: the cuts are no whole numbers.
 
     >>> rows_of_layers(Placement.of(0, 1, 1, 0), 4)  # mesh 0 has the layers 0 and 3, in the rows 0 and 1
     array([0, 2, 3, 1])
@@ -59,9 +61,10 @@ def rows_of_layers(
             found = ", ".join(f"{count} on mesh {mesh}" for mesh, count in counts.items())
             raise ScheduleError(f"the meshes must be the homes of equally many stages, found {found}")
         cuts = [layers // stages] * stages
+    cuts = layers_of_stages(cuts)
     sizes = _sizes(homes, cuts)
     if sum(cuts) != layers:
-        raise ScheduleError(f"the cuts {tuple(cuts)} are of {sum(cuts)} layers, found {layers}")
+        raise ScheduleError(f"the cuts {cuts} are of {sum(cuts)} layers, found {layers}")
     block, free = max(sizes.values()), dict.fromkeys(sizes, 0)
     rows: list[int] = []
     for mesh, size in zip(homes, cuts, strict=True):
@@ -80,12 +83,25 @@ def stored_rows(schedule: BaseSchedule | Schedule | Placement, cuts: Sequence[in
 
     Raises:
         ScheduleError: the cuts are not of the schedule's stages.
+        TypeError: the cuts are no whole numbers.
 
     >>> stored_rows(Placement.of(0, 1), [1, 3])
     6
     """
-    sizes = _sizes(_homes(schedule), cuts)
+    sizes = _sizes(_homes(schedule), layers_of_stages(cuts))
     return len(sizes) * max(sizes.values())
+
+
+def layers_of_stages(cuts: Iterable[int]) -> tuple[int, ...]:
+    """How many layers each stage has: any row of whole numbers, NumPy's too.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    sizes = tuple(cuts) if isinstance(cast("object", cuts), Iterable) and not isinstance(cuts, str) else ("",)
+    if not all(isinstance(size, int | np.integer) and not isinstance(size, bool) for size in sizes):
+        raise TypeError(f"cuts: expected the layers of each stage, such as [5, 5, 4, 2], found {cuts!r}")
+    return tuple(map(int, sizes))
 
 
 def _sizes(homes: Sequence[int], cuts: Sequence[int]) -> dict[int, int]:

@@ -156,8 +156,9 @@ def _check_cuts(loop: ir.Operation, schedule: schedules.Schedule) -> None:
     """Raise PassError where `merge-stages` left another number of stages than the schedule has."""
     said = entries(loop).get("stages")
     if isinstance(said, ir.IntegerAttr) and said.value != schedule.stages:
+        count = f"{said.value} stage{'s' * (said.value != 1)}"
         raise PassError(
-            f"the cuts are of {said.value} stages, the schedule {schedule.name} has {schedule.stages}",
+            f"the cuts are of {count}, the schedule {schedule.name} has {schedule.stages}",
             location=loop.location,
             hint=f"give the layers of each of {schedule.stages} stages, or a schedule of {said.value}",
         )

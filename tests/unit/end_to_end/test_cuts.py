@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
@@ -88,9 +89,18 @@ def test_what_is_refused() -> None:
     assert refused(step, 5, [1, 2, 2]).endswith(
         "the cuts are of 3 stages, the schedule 1f1b has 2\n  give the layers of each of 2 stages, or a schedule of 3"
     )
+    assert "error: the cuts are of 1 stage, the schedule 1f1b has 2\n" in refused(step, 5, [5])
     assert refused(step, 5, [5, 0]) == "cuts: each stage has at least one layer, found [5, 0]"
     assert refused(step, 5, []) == "cuts: each stage has at least one layer, found []"
     assert refused(step, 5, [2.5, 2.5]).startswith(
         "cuts: expected the layers of each stage, such as [5, 5, 4, 2], found"
     )
-    assert refused(step, 5, "3,2").startswith("cuts: expected the layers of each stage")
+    for wrong in ("3,2", "32", 5, [True, 4], (n for n in [2.5, 2.5])):
+        assert refused(step, 5, wrong).startswith("cuts: expected the layers of each stage")
+
+
+@pytest.mark.parametrize("cuts", [np.array([3, 1]), [np.int64(3), 1], range(3, 0, -2), iter([3, 1])])
+def test_any_row_of_whole_numbers(cuts: Any) -> None:
+    schedule = jaxpp.Std1F1B(2)
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), make_mesh(2), cuts=cuts)
+    step.lower(weights(4), batch(4)).program()

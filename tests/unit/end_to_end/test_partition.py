@@ -101,7 +101,17 @@ def test_meshes_of_different_size() -> None:
     assert sum(found.cuts) == 4
 
 
+def test_tasks_of_the_users_own_are_not_measured() -> None:
+    plan = S.insert(S.one_f_one_b(2, 4), S.Operation.parse("tick: forward"), after="forward")
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plan), make_mesh(2), operations={"tick": lambda: None})
+    assert sum(partition(step, weights(2), batch(4), seconds=0.02).cuts) == 2
+
+
 def test_what_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"^partition: expected a step of mpmd_jit_with_loop, .* found functools\.partial"
+    ):
+        partition(STEP, weights(2), batch(4))  # pyright: ignore[reportArgumentType]
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(2)), make_mesh(4))
     with pytest.raises(
         S.ScheduleError, match=r"^partition: 2 marked layers are fewer than 4 meshes: mark every layer$"

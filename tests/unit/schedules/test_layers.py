@@ -58,3 +58,22 @@ def test_what_has_no_such_order(schedule: Any, layers: int, message: str) -> Non
     with pytest.raises(S.ScheduleError) as info:
         S.rows_of_layers(schedule, layers)
     assert str(info.value) == message
+
+
+@pytest.mark.parametrize("cuts", [[3, 1.0], "31", 3, [True, 3]])
+def test_cuts_that_are_no_whole_numbers(cuts: Any) -> None:
+    for call in (
+        lambda: S.rows_of_layers(S.Placement.of(0, 1), 4, cuts),
+        lambda: S.stored_rows(S.Placement.of(0, 1), cuts),
+    ):
+        with pytest.raises(
+            TypeError, match=r"^cuts: expected the layers of each stage, such as \[5, 5, 4, 2\], found "
+        ):
+            call()
+
+
+def test_cuts_of_numpy() -> None:
+    cuts: Any = np.array([1, 3])
+    assert S.rows_of_layers(S.Placement.of(0, 1), 4, cuts).tolist() == [0, 3, 4, 5]
+    with pytest.raises(S.ScheduleError, match=r"^the cuts \(1, 3\) are of 4 layers, found 5$"):
+        S.rows_of_layers(S.Placement.of(0, 1), 5, cuts)

@@ -5,6 +5,7 @@ as a script of its own would, and ends as one: its exceptions, its Ctrl-C and it
 """
 
 import atexit
+import contextlib
 import gc
 import json
 import os
@@ -88,12 +89,18 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> dict[str, Any]:
-    """Answer requests; what was asked of it, in a fork."""
+    """Answer requests; what was asked of it, in a fork.
+
+    Ctrl-C is for those who ask: they end what they began. When nobody asks any more, what still runs is killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    running: set[int] = set()
     for line in sys.stdin:
         request = json.loads(line)
         if "pid" in request:
             pid, status = os.waitpid(request["pid"], os.WNOHANG)
             answer = os.waitstatus_to_exitcode(status) if pid else None
+            running.discard(pid)
         else:
             for module in request["modules"]:
                 import_module(module)
@@ -103,7 +110,12 @@ def _serve() -> dict[str, Any]:
             answer = os.fork()
             if answer == 0:
                 return request
-        print(json.dumps(answer), flush=True)
+            running.add(answer)
+        with contextlib.suppress(BrokenPipeError):
+            print(json.dumps(answer), flush=True)
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     sys.exit()
 
 
@@ -113,6 +125,7 @@ def _become(request: dict[str, Any]) -> None:
         os.dup2(nothing.fileno(), 0)
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(request["environment"])
     import jax
