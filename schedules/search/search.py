@@ -34,7 +34,7 @@ from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
-from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.repeat import repeat
 from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
@@ -57,11 +57,17 @@ _NARROW: Final = 8
 _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
 
+_IN_WAVES: Final = 0.05
+"""The share of everything that may be spent on orders in waves."""
+
 _PROOF: Final = 0.2
 """The share of everything that may be spent on better bounds."""
 
 _ANNEALED: Final = 0.5
 """The share of everything that is left for annealing."""
+
+_RUNS: Final = 500
+"""Where all tasks can be run less often than that, it is not worth to anneal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +239,13 @@ class Running:
         """No schedule of any try is better."""
         return min(min(each.bound for each in self.tries), self.best.value)
 
+    @property
+    def for_annealing(self) -> float:
+        """How much of the effort is left for annealing."""
+        least = seconds_of(_RUNS, max(each.tasks for each in self.tries))
+        share = self.effort.seconds * _ANNEALED
+        return share if share > least else 0.0
+
     def run(self) -> Try:
         """Search until nothing can be better, or all is spent."""
         with collector_paused():
@@ -248,7 +261,7 @@ class Running:
                 if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
                     break
             best = self.best
-            if best.beats(best.value):
+            if self.for_annealing and best.beats(best.value):
                 rng = Random(int(self.rng.integers(1 << 32)))
                 best.take(anneal(best.problem, best.orders, self.effort, self.effort.left, rng))
         return self.best
@@ -268,7 +281,9 @@ class Running:
         problem = each.problem
         each.climb = Climb(problem, self.effort, self.rng)
         each.take(each.climb.orders)
-        each.take(waves(problem, self.effort))
+        part = Effort(self.effort.seconds * _IN_WAVES / len(self.tries))
+        each.take(waves(problem, part))
+        self.effort.spent += part.spent
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
             each.take(best_orders(problem))
@@ -284,8 +299,9 @@ class Running:
         problem = each.problem
         left = self.effort.seconds * _PROOF / len(self.tries)
         for mesh in reversed(range(problem.meshes)):
-            if each.beats(self.best.value):
-                part = Effort(left / (mesh + 1))
+            part = Effort(left / (mesh + 1))
+            # It takes a step for each of its tasks at least.
+            if each.beats(self.best.value) and part.left > seconds_of(each.tasks // problem.meshes, 0):
                 each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
                 left -= part.spent
                 self.effort.spent += part.spent
@@ -307,4 +323,4 @@ class Running:
             each.take(repeat(problem, found, microbatches, self.effort) if found and short else found)
         if each.climb:
             each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)))
-        return self.effort.left > self.effort.seconds * _ANNEALED
+        return self.effort.left > self.for_annealing
