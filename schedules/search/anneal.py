@@ -172,7 +172,7 @@ class _Orders:
                 done.append(clock)
                 if each in waiting:
                     runnable.append(waiting.pop(each))
-            if clock > last:
+            if done and clock - self._start(done, rows[mesh]) > last:
                 break
         self.work += sum(map(len, ends))
         if any(len(done) != len(row) for done, row in zip(ends, rows, strict=True)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 
 from jaxpp.schedules.problem import Problem
 
@@ -35,8 +36,8 @@ def lower_bound(problem: Problem) -> float:
 
 
 def least_memory(problem: Problem) -> list[float]:
-    """For each mesh the least that it keeps: all of one microbatch, as it runs every forward before any backward."""
-    return [math.fsum(problem.memory[each] for each in types if each < problem.stages) for types in problem.types_of]
+    """For each mesh the least that it keeps: one microbatch after the other, weight gradients at once."""
+    return [max(accumulate(problem.memory[each] for each in row)) for row in problem.with_microbatches(1).one_by_one]
 
 
 def _filled(problem: Problem, mesh: int) -> float:
@@ -94,13 +95,15 @@ def _fitting(problem: Problem, mesh: int, size: float) -> float:
 def _left(problem: Problem, mesh: int, forwards: list[int], fit: float) -> float:
     """The most work that the activations that fit the memory of a mesh leave it."""
     stages, times, memory = problem.stages, problem.times, problem.memory
-    most = 0.0
+    # What waits for all of its backwards, and what waits for its weight gradient alone: (work, bytes).
+    whole: list[tuple[float, float]] = []
+    rests: list[tuple[float, float]] = []
     for each in forwards:
         backwards = range(each + stages, problem.types, stages)
-        work = math.fsum(times[backward] for backward in backwards)
-        # What waits for its weight gradient alone may be smaller, so that more of it fits.
-        last, kept = times[backwards[-1]], -memory[backwards[-1]]
-        most = max(most, fit * work)
-        if len(backwards) > 1 and last and kept < memory[each]:
-            most = max(most, problem.rooms[mesh] * max(work / memory[each], last / kept) if kept > 0 else math.inf)
-    return most
+        whole.append((math.fsum(times[backward] for backward in backwards), memory[each]))
+        if len(backwards) > 1:
+            rests.append((times[backwards[-1]], -memory[backwards[-1]]))
+    if all(rest >= size for (_, rest), (_, size) in zip(rests, whole, strict=False)):
+        return fit * max(work for work, _ in whole)
+    # More than that may fit where something is smaller than before; of any mixture no byte leaves more work than this.
+    return problem.rooms[mesh] * max(work / size if size > 0 else math.inf for work, size in (*whole, *rests))

@@ -222,8 +222,9 @@ class Cutting:
         tables = [loads, loads + self._ways(speed, both=False), loads + self._ways(speed, both=True)]
         if self.row.in_bytes:
             bytes_ = cast("tuple[float, ...]", self.row.costs.activation_bytes)
-            kept = spans([sum(each) for each in zip(bytes_, self.row.resident, strict=True)])
-            tables.append(np.stack([kept / self.row.memory.limits[self.shape[s]] for s in range(self.shape.stages)]))
+            kept = [sum(each) for each in zip(bytes_, self.row.resident, strict=True)]
+            limits = [self.row.memory.limits[self.shape[stage]] for stage in range(self.shape.stages)]
+            tables.append(np.stack([spans([size / limit for size in kept]) for limit in limits]))
         for weights in tables:
             found = best_cuts(weights)
             if found is not None:
@@ -277,8 +278,12 @@ class Cutting:
             self.effort.spent += effort.spent
             self.effort.spend(0)
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
-            fits = not again or fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts))
-            if fits and (found is None or stages.value < found.value):
+            if again:
+                if not fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts)):
+                    continue
+                # A recompute need not wait for what its backward waits for.
+                stages = replace(stages, value=simulate(stages.schedule, replace(costs, contention=False)).makespan)
+            if found is None or stages.value < found.value:
                 found = stages
         self.tried[cuts] = seconds, found
         if found is None or found.value >= self.value * (1 - TOLERANCE):

@@ -44,7 +44,7 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Sche
     sizes = byte_sizes(schedule, costs)
     again = costs.at_home("recompute", schedule)
     # It reckons in whole numbers: of these shares of the largest.
-    bytes_, times = _WHOLE / max(*sizes.activation, 1e-300), _WHOLE / max(again)
+    bytes_, times = _WHOLE / (max(sizes.activation) or 1.0), _WHOLE / max(again)
     levels = {
         s: [(int(sizes.activation[s] * bytes_), 0), (int(sizes.input[s] * bytes_), max(1, int(again[s] * times)))]
         for s in stages

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpp.schedules.cost_values import positive
+from jaxpp.schedules.cost_values import per_stage, positive
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.problem import Limits
@@ -106,10 +106,11 @@ def partition(
     if not shapes:
         raise ScheduleError(f"partition: {layers} layers are fewer than the stages of {meshes} meshes")
     memory = memory_limits(meshes, math.inf if memory_limit is None else memory_limit, memory_bytes, released_at)
-    resident = list(resident_bytes) if isinstance(resident_bytes, Sequence) else [resident_bytes] * layers
+    resident = per_stage(resident_bytes, "resident_bytes", positive=False)
+    resident = tuple(resident) if isinstance(resident, Sequence) else (resident,) * layers
     if len(resident) != layers:
         raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(resident)}")
-    row = Row(costs.listed(layers, meshes), microbatches, memory, tuple(map(float, resident)), split_backward)
+    row = Row(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]
     bound = min(each.bound for each in searches)

@@ -109,6 +109,27 @@ def test_a_mesh_with_less_memory_gets_fewer_layers():
     assert found.cuts[0] < 4
 
 
+@pytest.mark.filterwarnings("error")
+def test_one_mesh_may_have_all_the_memory_it_wants():
+    found = S.partition(alike([1.0] * 8, activation_bytes=[1.0] * 8), 2, 4, memory_bytes=[6, math.inf], seconds=0.1)
+    assert found.value == S.simulate(found.schedule, found.costs).makespan
+    assert found.cuts[0] < 4
+
+
+def test_layers_that_keep_no_bytes():
+    costs = Costs([1, 0.3], [0.3, 0.3], [0.3, 0.3], hop=1, speed=[2, 1], copy_bandwidth=1)
+    found = S.partition(costs, 2, 2, memory_bytes=[3, 12], seconds=0.1)
+    assert max(S.simulate(found.schedule, found.costs).peak_bytes()) == 0
+
+
+def test_the_value_is_that_of_recomputes_that_begin_early():
+    """They need not wait for the gradients that their backwards wait for."""
+    costs = alike([1.0] * 6, activation_bytes=[1.0] * 6, hop=1)
+    found = S.partition(costs, 3, 3, memory_bytes=2.5, seconds=0.1)
+    assert "recompute" in {task.kind for task in found.schedule}
+    assert found.value == S.simulate(found.schedule, found.costs).makespan
+
+
 def test_what_a_cut_adds_up():
     costs = Costs(forward=[1, 2, 3], message_bytes=[5, 6, 7], kinds={"tick": [1, 1, 1]}, hop=0.5)
     cut = costs.cut((2, 1))
@@ -152,6 +173,12 @@ def test_neighbours_and_even_cuts():
             alike([1.0] * 8),
             {"resident_bytes": [1.0]},
             "resident_bytes: expected a number for each of 8 layers, found 1",
+        ),
+        (alike([1.0] * 8), {"resident_bytes": math.nan}, "resident_bytes must be 0 or more, found nan"),
+        (
+            alike([1.0] * 8),
+            {"resident_bytes": [*[1.0] * 7, "x"]},
+            "resident_bytes of stage 7 must be 0 or more, found 'x'",
         ),
         (
             alike([1.0] * 8, activation_bytes=[4.0] * 8),

@@ -101,6 +101,17 @@ def test_no_orders_beat_what_a_mesh_can_do_alone(made: tuple[Problem, S.Costs]) 
         assert alone(problem, mesh, Effort(0.1), best) >= min(bound, best) * (1 - 1e-9)
 
 
+def test_what_waits_for_its_weight_gradient_alone_may_be_smaller_than_all_else() -> None:
+    """Mesh 0 ends with all of stages 0 and 2 to do, and with a weight gradient that fits beside them."""
+    hops = [[0, 0, 50], [0, 0, 0], [50, 0, 0]]
+    bytes_: dict[str, Any] = {"activation_bytes": [1.0] * 4, "weight_grad_bytes": [1, 1, 0.9, 1]}
+    costs = S.Costs([6, 0.001, 6, 0.001], [1, 6, 0.8, 0.001], [9, 0.001, 6, 0.001], hop=hops, **bytes_)
+    memory = MemoryLimits((2.9, math.inf, math.inf), None)
+    problem = make_problem(S.Placement.of(0, 1, 0, 2), 2, costs, memory, "makespan", True)
+    orders = [[0, 2, 6, 0, 4, 8, 2, 10, 6, 10, 4, 8], [1, 5, 9, 1, 5, 9], [3, 7, 11, 3, 7, 11]]
+    check_orders(problem, costs, orders)
+
+
 # Optima proven by an exact solver (benchmarks/search.py): placement, microbatches, limit, release, value.
 PROVEN = [
     ("v", 4, 8, 3.0, "W", 26.5),
@@ -152,6 +163,16 @@ def test_annealing_goes_on_where_published_schedules_end() -> None:
     assert problem.fits(orders)
     assert problem.value(orders) == 592
     assert problem.value(anneal(problem, orders, Effort(math.inf), 1, Random(0))) <= 545
+
+
+def test_annealing_finds_longest_stages_without_a_bubble() -> None:
+    """All meshes work for 24; the last one begins and ends later than the first."""
+    memory = MemoryLimits((math.inf,) * 3, "W")
+    problem = make_problem(S.Placement.linear(3), 6, S.Costs(weight_grad=2), memory, "longest_stage", True)
+    orders = problem.orders(S.make("zb-h1", meshes=3, microbatches=6))
+    assert orders
+    assert problem.value(orders) == 26
+    assert problem.value(anneal(problem, orders, Effort(math.inf), 0.3, Random(0))) == 24
 
 
 def test_v_half_and_v_min_are_beaten_or_met_in_their_memory() -> None:
@@ -272,6 +293,10 @@ def test_progress_is_told() -> None:
         (
             {"costs": S.Costs(activation_bytes=100.0), "memory_bytes": 60.0},
             "no schedule fits the memory: mesh 0 keeps at least 100 bytes: one microbatch; its limit is 60",
+        ),
+        (
+            {"costs": S.Costs(activation_bytes=1.0, weight_grad_bytes=3.0), "memory_bytes": 2.0},
+            "no schedule fits the memory: mesh 0 keeps at least 3 bytes: one microbatch; its limit is 2",
         ),
     ],
 )
