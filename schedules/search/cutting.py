@@ -273,9 +273,9 @@ class Cutting:
             problem = self._problem(cuts, again, careful=careful) if again or not careful else None
             if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
                 continue
-            effort = Effort(max(seconds, seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)))
-            made = Running([Try(problem, costs)], effort, self.rng, None).run()
-            self.effort.spent += effort.spent
+            least = seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)
+            with self.effort.part(max(seconds, least)) as part:
+                made = Running([Try(problem, costs)], part, self.rng, None).run()
             self.effort.spend(0)
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
             if again:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 _PER_SECOND: Final = 1.6e7
@@ -36,6 +37,13 @@ class Effort:
         if self.watch:
             self.watch()
         return self.spent <= self.seconds
+
+    @contextmanager
+    def part(self, seconds: float) -> Generator[Effort]:
+        """A budget of its own for a part of the work; what is spent of it is spent here too."""
+        part = Effort(seconds)
+        yield part
+        self.spent += part.spent
 
     @property
     def left(self) -> float:

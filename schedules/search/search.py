@@ -281,9 +281,8 @@ class Running:
         problem = each.problem
         each.climb = Climb(problem, self.effort, self.rng)
         each.take(each.climb.orders)
-        part = Effort(self.effort.seconds * _IN_WAVES / len(self.tries))
-        each.take(waves(problem, part))
-        self.effort.spent += part.spent
+        with self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries)) as part:
+            each.take(waves(problem, part))
         if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
             self.effort.spend(each.tasks * _PUBLISHED * 8)
             each.take(best_orders(problem))
@@ -299,12 +298,12 @@ class Running:
         problem = each.problem
         left = self.effort.seconds * _PROOF / len(self.tries)
         for mesh in reversed(range(problem.meshes)):
-            part = Effort(left / (mesh + 1))
+            share = left / (mesh + 1)
             # It takes a step for each of its tasks at least.
-            if each.beats(self.best.value) and part.left > seconds_of(each.tasks // problem.meshes, 0):
-                each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
+            if each.beats(self.best.value) and share > seconds_of(each.tasks // problem.meshes, 0):
+                with self.effort.part(share) as part:
+                    each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
                 left -= part.spent
-                self.effort.spent += part.spent
 
     def grow(self, each: Try, taste: Taste, number: int) -> bool:
         """Search with one beam, and climb for as long; whether anything is left.

@@ -103,4 +103,4 @@ def test_what_is_refused() -> None:
 def test_any_row_of_whole_numbers(cuts: Any) -> None:
     schedule = jaxpp.Std1F1B(2)
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), make_mesh(2), cuts=cuts)
-    step.lower(weights(4), batch(4)).program()
+    assert len(step.lower(weights(4), batch(4)).program().peak_bytes) == 2
