@@ -6,7 +6,7 @@
 
 Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in each
 stage; the rest is data parallelism, with one sequence per microbatch and replica. AdamW in float32, products in bfloat16.
-What does not fit is done again (`memory_limit`). Each row is printed as Markdown when it is there, plans are saved in
+What does not fit is done again: first what `recompute="selective"` does, then all but the inputs of stages. Each row is printed as Markdown when it is there, plans are saved in
 --folder. A row is a process of its own, as users would have it: its time is from the start of Python to the plan.
 """
 
@@ -21,7 +21,7 @@ MESHES = {"gpt3": 8, "llama2": 4}
 TENSOR, LAYERS_PER_STAGE = 8, 2
 TPUS = {64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8", 1024: "8x8x16"}
 HEAD = """\
-| model | chips | sequence | batch | peak, memory | kept less | loop alone: best schedules | step | idle | of peak | wall, CPU |
+| model | chips | sequence | batch | peak, memory | done again | loop alone: best schedules | step | idle | of peak | wall, CPU |
 |---|---|---:|---:|---:|---|---|---:|---:|---:|---:|"""
 
 
@@ -31,9 +31,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=MESHES, default=list(MESHES))
     parser.add_argument("--chips", nargs="+", default=["v5p", "h100"])
     parser.add_argument("--sizes", nargs="+", type=int, choices=TPUS, default=list(TPUS))
-    parser.add_argument("--microbatches", type=int, default=64)
+    parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--sequence", type=int, help="tokens, instead of the model's")
-    parser.add_argument("--recompute", help="what stages keep, instead of what fits the memory: selective, inputs")
     parser.add_argument("--folder", type=Path, default=Path("plans"))
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -67,22 +66,22 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     mesh = target.mesh((meshes, replicas, TENSOR), ("mpmd", "data", "model"))
     chunks = model.layers // meshes // LAYERS_PER_STAGE
     plan = schedules.make("interleaved-1f1b", meshes=meshes, microbatches=options.microbatches, chunks=chunks)
-    less = {"recompute": options.recompute} if options.recompute else {"memory_limit": target.chip.memory_bytes}
-    step, arguments = make_step(model, mesh, plan, replicas, **less)
-    lowered = step.lower(*arguments)
-    found = lowered.compile().plan
+    for recompute in (None, "selective", "inputs"):
+        step, arguments = make_step(model, mesh, plan, replicas, recompute=recompute)
+        found = step.lower(*arguments).compile().plan
+        if found.fits:
+            break
     wall, processor = time.perf_counter() - begin, time.process_time()
     options.folder.mkdir(parents=True, exist_ok=True)
     found.save(options.folder / f"{name}-{chip}-{size}-{model.sequence}.json")
     ranked = schedules.tune(found.costs(), meshes=meshes, microbatches=options.microbatches, seconds=5)
     (options.folder / f"{name}-{chip}-{size}-{model.sequence}.txt").write_text(f"{found}\n\n{ranked}\n", "utf-8")
     gibi = 2**30
-    kept = "; ".join(f"{kind} {said}" for kind, said in lowered.program().kept_less.items() if said) or "nothing"
     batch = options.microbatches * replicas
     best = "; ".join(f"{row.name} {row.value / 1e3:.2f} s" for row in ranked.rows[:3])
     print(
         f"| {name} | {size} {chip} | {model.sequence:,} | {batch:,} | {max(found.peak_bytes) / gibi:.1f} of "
-        f"{found.facts.memory_bytes / gibi:.0f} GiB | {kept} | {best} | {found.step_seconds:.2f} s | {found.bubble:.1%} "
+        f"{found.facts.memory_bytes / gibi:.0f} GiB | {recompute or 'nothing'} | {best} | {found.step_seconds:.2f} s | {found.bubble:.1%} "
         f"| {found.utilisation:.1%} | {wall:.0f}, {processor:.0f} s |",
         flush=True,
     )
