@@ -4,10 +4,10 @@
     XLA_FLAGS= python benchmarks/plans.py [--models gpt3 llama2] [--chips v5p h100 h200] [--sizes 64 128 256 512 1024]
     XLA_FLAGS= python benchmarks/plans.py --models gpt3 --chips v5p --sizes 64 --sequence 8192 --microbatches 16
 
-Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in each
-stage; the rest is data parallelism, with one sequence per microbatch and replica. AdamW in float32, products in bfloat16.
-What does not fit is done again: first what `recompute="selective"` does, then all but the inputs of stages. Each row is printed as Markdown when it is there, plans are saved in
---folder. A row is a process of its own, as users would have it: its time is from the start of Python to the plan.
+Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
+each stage; the rest is data parallelism, with one sequence per microbatch and replica. Where the memory is too small,
+stages do something again: `recompute="selective"`, then "inputs". Each row is printed as Markdown when it is there, its
+plan is saved in --folder with its page. A row is a process of its own: its time is from its start to the plan.
 """
 
 import argparse
@@ -20,9 +20,7 @@ from pathlib import Path
 MESHES = {"gpt3": 8, "llama2": 4}
 TENSOR, LAYERS_PER_STAGE = 8, 2
 TPUS = {64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8", 1024: "8x8x16"}
-HEAD = """\
-| model | chips | sequence | batch | peak, memory | done again | loop alone: best schedules | step | idle | of peak | wall, CPU |
-|---|---|---:|---:|---:|---|---|---:|---:|---:|---:|"""
+COLUMNS = "model chips sequence batch peak again step idle utilisation schedules wall processor".split()
 
 
 def main() -> None:
@@ -39,7 +37,7 @@ def main() -> None:
     if options.row:
         one(options, options.models[0], options.chips[0], options.sizes[0])
         return
-    print(HEAD, flush=True)
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     command = [sys.executable, *sys.argv, "--row"]
     for model in options.models:
         for chip in options.chips:
@@ -73,18 +71,27 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
             break
     wall, processor = time.perf_counter() - begin, time.process_time()
     options.folder.mkdir(parents=True, exist_ok=True)
-    found.save(options.folder / f"{name}-{chip}-{size}-{model.sequence}.json")
+    label = f"{name}-{chip}-{size}-{model.sequence}"
+    found.save(options.folder / f"{label}.json")
     ranked = schedules.tune(found.costs(), meshes=meshes, microbatches=options.microbatches, seconds=5)
-    (options.folder / f"{name}-{chip}-{size}-{model.sequence}.txt").write_text(f"{found}\n\n{ranked}\n", "utf-8")
+    found.page(options.folder / f"{label}.html")
+    (options.folder / f"{label}.txt").write_text(f"{found}\n\n{ranked}\n", "utf-8")
     gibi = 2**30
-    batch = options.microbatches * replicas
-    best = "; ".join(f"{row.name} {row.value / 1e3:.2f} s" for row in ranked.rows[:3])
-    print(
-        f"| {name} | {size} {chip} | {model.sequence:,} | {batch:,} | {max(found.peak_bytes) / gibi:.1f} of "
-        f"{found.facts.memory_bytes / gibi:.0f} GiB | {recompute or 'nothing'} | {best} | {found.step_seconds:.2f} s | {found.bubble:.1%} "
-        f"| {found.utilisation:.1%} | {wall:.0f}, {processor:.0f} s |",
-        flush=True,
+    cells = (
+        name,
+        f"{size} {chip}",
+        f"{model.sequence:,}",
+        f"{options.microbatches * replicas:,}",
+        f"{max(found.peak_bytes) / gibi:.1f} of {found.facts.memory_bytes / gibi:.0f} GiB",
+        recompute or "nothing",
+        f"{found.step_seconds:.2f} s",
+        f"{found.bubble:.1%}",
+        f"{found.utilisation:.1%}",
+        "; ".join(f"{row.name} {row.value / 1e3:.2f} s" for row in ranked.rows[:3]),
+        f"{wall:.0f} s",
+        f"{processor:.0f} s",
     )
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

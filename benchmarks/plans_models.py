@@ -1,10 +1,11 @@
-"""GPT-3 and Llama 2 70B as shapes: training steps of layers that are scanned over, for plans of devices that are not here.
+"""GPT-3 and Llama 2 70B as shapes: training steps for plans of devices that are not here.
 
 gpt3      96 layers, width 12,288, 96 heads, vocabulary 51,200, sequences of 2,048; 175 billion parameters
-llama2    80 layers, width 8,192, 64 heads that share 8 of keys and values, gated hidden units 28,672, vocabulary 32,000,
-          sequences of 4,096; 69 billion parameters
+llama2    80 layers, width 8,192, 64 heads that share 8 of keys and values, gated hidden units 28,672, vocabulary
+          32,000, sequences of 4,096; 69 billion parameters
 
-Parameters and the moments of AdamW are float32, products are in bfloat16. Attention is written out; nothing is allocated.
+Parameters and the moments of AdamW are float32, products are in bfloat16. The layers of a stage are stacked, and a scan
+over them is unrolled: so a stage keeps less than in a loop. Attention is written out; nothing is allocated.
 """
 
 from collections.abc import Callable
@@ -54,7 +55,7 @@ class Model:
         return self.width // self.heads
 
     def shapes(self, stages: int) -> dict[str, Tree]:
-        """The parameters, with the layers of each stage stacked; each as (shape, what is cut for tensor parallelism)."""
+        """The parameters, layers stacked stage by stage; each as (shape, what is cut for tensor parallelism)."""
         norms = {name: ((self.width,), P()) for name in (("scale",) if self.is_llama else ("scale", "bias"))}
         ups = ("gate", "up") if self.is_llama else ("up",)
         block = {
@@ -138,6 +139,11 @@ def mlp(weights: Tree, x: jax.Array) -> jax.Array:
     return hidden @ weights["down"].astype(x.dtype)
 
 
+def narrow(dtype: Any, weights: jax.Array) -> jax.Array:
+    """Weights of products as products read them: made here, and not in the scan, they are no residuals."""
+    return weights.astype(dtype) if weights.ndim > 2 else weights
+
+
 def loss(model: Model, parameters: Tree, text: jax.Array) -> jax.Array:
     """The mean cross-entropy of `text` [sequences, tokens + 1]."""
 
@@ -149,8 +155,7 @@ def loss(model: Model, parameters: Tree, text: jax.Array) -> jax.Array:
     x = (x if model.is_llama else x + parameters["positions"]).astype(jnp.bfloat16)
     for number, weights in enumerate(parameters["blocks"]):
         x = jaxpp.mark_stage_end(x) if number else x
-        narrow = jax.tree.map(lambda w: w.astype(x.dtype) if w.ndim > 2 else w, weights)  # once, not in each trip
-        x = jax.lax.scan(layer, x, narrow, unroll=True)[0]
+        x = jax.lax.scan(layer, x, jax.tree.map(partial(narrow, x.dtype), weights), unroll=True)[0]
     logits = norm(parameters["norm"], x) @ parameters["head"].astype(x.dtype)
     chosen = jax.nn.log_softmax(logits.astype(jnp.float32))
     return jaxpp.mark_stage_end(-jnp.mean(jnp.take_along_axis(chosen, text[..., 1:, None], axis=-1)))

@@ -44,11 +44,17 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> floa
 
 @dataclass(frozen=True)
 class Network:
-    """The links of the meshes of a program on a target."""
+    """The links of the meshes of a program on a target.
+
+    Attributes:
+        target: whose chip has the links.
+        hosts: of each mesh, the hosts of its devices.
+        ends: what of a message's time the processors of its meshes work, each at its end, as CPUs do; None: nothing.
+    """
 
     target: Target
     hosts: tuple[frozenset[int], ...]
-    """Of each mesh, the hosts of its devices."""
+    ends: Link | None = None
 
     def within(self, mesh: int) -> Link:
         """The link over which the devices of a mesh send to each other."""
@@ -74,6 +80,14 @@ def message_seconds(program: Program, channel: int, network: Network) -> float:
     hop = program.hops[channel]
     link = network.across(hop.source, hop.target)
     return link.latency + busiest_bytes(program, channel) / link.bandwidth / network.target.chip.efficiency.links
+
+
+def end_seconds(program: Program, channel: int, network: Network) -> float:
+    """How long each end of a transfer keeps its processor busy, of the time that it is under way."""
+    if network.ends is None:
+        return 0.0
+    taken = network.ends.latency + busiest_bytes(program, channel) / network.ends.bandwidth
+    return min(taken, message_seconds(program, channel, network) / 2)
 
 
 def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
@@ -131,10 +145,10 @@ class _Step:
         self.makers: dict[Place, tuple[int, Call | None]] = {}
         self.sent: dict[int, tuple[int, Call | None]] = {}
 
-    def add(self, seconds: float, processor: int | None, after: Iterable[int], line: object, delay: float = 0.0) -> int:
+    def add(self, seconds: float, processor: int | None, after: Iterable[int], line: object) -> int:
         number, last = len(self.activities), self.lines.get(line)
         before = dict.fromkeys(after if last is None else (*after, last))
-        self.activities.append(Activity(seconds, processor, tuple(before), delay))
+        self.activities.append(Activity(seconds, processor, tuple(before)))
         self.lines[line] = number
         return number
 
@@ -142,10 +156,14 @@ class _Step:
         maker = self.makers.get((mesh, send.operand))
         call = maker[1] if maker else None
         made = () if maker is None else (maker[0],)
-        taken = message_seconds(self.program, send.channel, self.network)
-        number = self.add(taken, None, made, (mesh, send.destination))
-        self.sent[send.channel] = number, call
+        taken, end = (each(self.program, send.channel, self.network) for each in (message_seconds, end_seconds))
+        if end:
+            made = (self.add(end, self.processors[mesh], made, ("end", mesh)),)
+        number = self.add(taken - 2 * end, None, made, (mesh, send.destination))
         self.events.append((number, mesh, call, send.destination))
+        if end:
+            number = self.add(end, self.processors[send.destination], (number,), ("end", send.destination))
+        self.sent[send.channel] = number, call
 
     def receive(self, mesh: int, receive: Receive) -> None:
         self.makers[mesh, receive.result] = self.sent[receive.channel]

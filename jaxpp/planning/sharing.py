@@ -13,13 +13,11 @@ class Activity(NamedTuple):
         seconds: that it takes alone.
         processor: which it shares with what else runs there; None of what needs none.
         after: the numbers of the activities that it waits for.
-        delay: seconds from the end of the last of these until it can start.
     """
 
     seconds: float
     processor: int | None
     after: Sequence[int]
-    delay: float = 0.0
 
 
 @dataclass
@@ -33,7 +31,7 @@ class _Processor:
 
     def advance(self, now: float) -> None:
         """Let time pass."""
-        if len(self.left) > 0 and now > self.now:
+        if self.left:
             share = (now - self.now) / len(self.left)
             for each in self.left:
                 self.left[each] -= share
@@ -61,8 +59,8 @@ def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
             followers[before].append(number)
     found = [(0.0, 0.0)] * len(activities)
     processors: dict[int, _Processor] = {}
-    # (time, is an end, activity, processor's changes): ends first, and those that a change has made wrong are passed by.
-    heap = [(each.delay, 1, number, 0) for number, each in enumerate(activities) if not each.after]
+    # (time, is a start, activity, changes of its processor): ends first; what a change has made wrong is passed by.
+    heap = [(0.0, 1, number, 0) for number, each in enumerate(activities) if not each.after]
     heapq.heapify(heap)
 
     def look(processor: _Processor) -> None:
@@ -95,5 +93,5 @@ def times(activities: Sequence[Activity]) -> list[tuple[float, float]]:
         for follower in followers[number]:
             waits[follower] -= 1
             if not waits[follower]:
-                heapq.heappush(heap, (now + activities[follower].delay, 1, follower, 0))
+                heapq.heappush(heap, (now, 1, follower, 0))
     return found
