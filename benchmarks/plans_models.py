@@ -4,8 +4,9 @@ gpt3      96 layers, width 12,288, 96 heads, vocabulary 51,200, sequences of 2,0
 llama2    80 layers, width 8,192, 64 heads that share 8 of keys and values, gated hidden units 28,672, vocabulary
           32,000, sequences of 4,096; 69 billion parameters
 
-Parameters and the moments of AdamW are float32, products are in bfloat16. The layers of a stage are stacked, and a scan
-over them is unrolled: so a stage keeps less than in a loop. Attention is written out; nothing is allocated.
+Parameters and the moments of AdamW are float32, products are in bfloat16. Attention is written out, and so are the
+layers of a stage: a scan over them keeps more, and its gradients are summed over the replicas in each microbatch.
+Nothing is allocated.
 """
 
 from collections.abc import Callable
@@ -54,8 +55,8 @@ class Model:
         """The width of a head."""
         return self.width // self.heads
 
-    def shapes(self, stages: int) -> dict[str, Tree]:
-        """The parameters, layers stacked stage by stage; each as (shape, what is cut for tensor parallelism)."""
+    def shapes(self) -> dict[str, Tree]:
+        """The parameters, each as (shape, what of it is cut for tensor parallelism)."""
         norms = {name: ((self.width,), P()) for name in (("scale",) if self.is_llama else ("scale", "bias"))}
         ups = ("gate", "up") if self.is_llama else ("up",)
         block = {
@@ -75,14 +76,12 @@ class Model:
         }
         if not self.is_llama:
             ends["positions"] = ((self.sequence, self.width), P())
-        each = self.layers // stages
-        stacked = jax.tree.map(lambda leaf: ((each, *leaf[0]), P(None, *leaf[1])), block, is_leaf=_is_leaf)
-        return {**ends, "blocks": [stacked] * stages}
+        return {**ends, "blocks": [block] * self.layers}
 
     @property
     def parameters(self) -> int:
         """How many there are."""
-        return sum(int(np.prod(shape)) for shape, _ in jax.tree.leaves(self.shapes(1), is_leaf=_is_leaf))
+        return sum(int(np.prod(shape)) for shape, _ in jax.tree.leaves(self.shapes(), is_leaf=_is_leaf))
 
     def flops(self, sequences: int) -> float:
         """Of the products of a step as papers count them: with all of attention's, a third of them in the forward."""
@@ -139,23 +138,15 @@ def mlp(weights: Tree, x: jax.Array) -> jax.Array:
     return hidden @ weights["down"].astype(x.dtype)
 
 
-def narrow(dtype: Any, weights: jax.Array) -> jax.Array:
-    """Weights of products as products read them: made here, and not in the scan, they are no residuals."""
-    return weights.astype(dtype) if weights.ndim > 2 else weights
-
-
-def loss(model: Model, parameters: Tree, text: jax.Array) -> jax.Array:
+def loss(model: Model, stages: int, parameters: Tree, text: jax.Array) -> jax.Array:
     """The mean cross-entropy of `text` [sequences, tokens + 1]."""
-
-    def layer(x: jax.Array, weights: Tree) -> tuple[jax.Array, None]:
-        x = x + attention(model, weights, norm(weights["first"], x))
-        return x + mlp(weights, norm(weights["second"], x)), None
-
     x = parameters["tokens"][text[:, :-1]]
     x = (x if model.is_llama else x + parameters["positions"]).astype(jnp.bfloat16)
     for number, weights in enumerate(parameters["blocks"]):
-        x = jaxpp.mark_stage_end(x) if number else x
-        x = jax.lax.scan(layer, x, jax.tree.map(partial(narrow, x.dtype), weights), unroll=True)[0]
+        if number and number % (model.layers // stages) == 0:
+            x = jaxpp.mark_stage_end(x)
+        x = x + attention(model, weights, norm(weights["first"], x))
+        x = x + mlp(weights, norm(weights["second"], x))
     logits = norm(parameters["norm"], x) @ parameters["head"].astype(x.dtype)
     chosen = jax.nn.log_softmax(logits.astype(jnp.float32))
     return jaxpp.mark_stage_end(-jnp.mean(jnp.take_along_axis(chosen, text[..., 1:, None], axis=-1)))
@@ -169,12 +160,12 @@ def make_step(
     sequences: of one microbatch, on all devices of a mesh together.
     options: of `mpmd_jit_with_loop`.
     """
-    shapes = model.shapes(plan.stages)
+    shapes = model.shapes()
     parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf[0], jnp.float32), shapes, is_leaf=_is_leaf)
     specs = jax.tree.map(lambda leaf: leaf[1], shapes, is_leaf=_is_leaf)
     optimizer = optax.adamw(1e-4)
     moments = jax.eval_shape(optimizer.init, parameters)
-    gradient: Callable[..., Any] = jax.value_and_grad(partial(loss, model))
+    gradient: Callable[..., Any] = jax.value_and_grad(partial(loss, model, plan.stages))
 
     def train_step(parameters: Tree, moments: Tree, batch: jax.Array) -> Any:
         losses, gradients = jaxpp.treduce(

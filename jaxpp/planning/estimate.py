@@ -18,7 +18,7 @@ Place = tuple[int, int]
 """(mesh, its register)."""
 
 
-def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> float:
+def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:
     """How long a function runs on each of its devices.
 
     What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
@@ -29,7 +29,6 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> floa
         compiled: the function.
         chip: each device.
         devices: how many share its products.
-        link: over which its devices send to each other.
     """
     if compiled.optimal_seconds:
         return compiled.optimal_seconds * compiled.trips
@@ -38,7 +37,8 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> floa
     return (
         products / devices / share.products
         + compiled.trips * compiled.accessed_bytes / chip.memory_bandwidth / share.memory
-        + compiled.trips * compiled.collective_bytes / link.bandwidth / share.links
+        + compiled.trips * (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth / share.links
+        + compiled.trips * compiled.between_bytes / chip.between.bandwidth / share.links
     )
 
 
@@ -55,10 +55,6 @@ class Network:
     target: Target
     hosts: tuple[frozenset[int], ...]
     ends: Link | None = None
-
-    def within(self, mesh: int) -> Link:
-        """The link over which the devices of a mesh send to each other."""
-        return self.target.chip.inside if len(self.hosts[mesh]) == 1 else self.target.chip.between
 
     def across(self, source: int, target: int) -> Link:
         """The link from a device of a mesh to one of another."""
