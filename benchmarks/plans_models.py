@@ -9,6 +9,8 @@ layers of a stage: a scan over them keeps more, and its gradients are summed ove
 Nothing is allocated.
 """
 
+# pyright: reportUnknownLambdaType=false
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

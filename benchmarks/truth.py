@@ -12,6 +12,7 @@ process begins a step until the last one has its results, the median of all repe
 
 import argparse
 import json
+import operator
 import os
 import socket
 import statistics
@@ -102,7 +103,7 @@ def step_of(case: Case) -> tuple[Any, tuple[Any, ...]]:
 
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: case.processes]), ("mpmd",)), "mpmd")
     compiled = jaxpp.mpmd_jit_with_loop(step, mesh, donate_argnums=0).compile(model.parameters(), model.data())
-    shardings = jax.tree.map(lambda each: each.sharding, compiled.in_shardings[0])
+    shardings = jax.tree.map(operator.attrgetter("sharding"), compiled.in_shardings[0])
     return compiled, jax.tree.map(globally, (model.parameters(), model.data()), shardings)
 
 
