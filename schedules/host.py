@@ -21,7 +21,7 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
 
     Both run beside the mesh's own tasks. Each comes back as late as it may without a wait of its backward, if forward,
     input gradient and weight gradient of a mesh take equally long, and nothing a hop: then the schedule takes as long
-    as before, whatever `k`. An activation for whose copies there is no time stays where it is, and so does one that waits
+    as before, whatever `k`. An activation for whose copies there is no time stays where it is; so does one that waits
     on another mesh (`evict`). Of a stage that is recomputed it is what the recompute reads that moves.
 
     Args:
