@@ -27,10 +27,11 @@ class Step(Generic[_V]):
     Attributes:
         operands: values; in the function of a mesh their numbers, without tokens.
         results: likewise.
-        attributes: those of the operation, or a copy of all of them.
+        attributes: those of the operation, or a copy of all but `last_use`.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
         channel: of a send or a receive, as its attributes say it, if that is known.
+        last_use: the numbers of the operands that die in the function of a mesh, likewise.
     """
 
     op: ir.Operation
@@ -41,6 +42,7 @@ class Step(Generic[_V]):
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
     channel: Channel | None = None
+    last_use: Sequence[int] | None = None
 
     @staticmethod
     def of(op: ir.Operation) -> "Step[ir.Value]":

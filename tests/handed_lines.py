@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.mesh_functions import read_meshes
 from jaxpp.ir.phases import read_main
 from jaxpp.ir.read_line import Tables
@@ -22,6 +23,7 @@ def check(module: ir.Module, line: MainLine | MeshLines) -> None:
         _compare(found.steps, expected.steps)
         for one, other in zip(found.steps, expected.steps, strict=True):
             assert one.channel is None or one.channel == tables.channel(other)
+            assert one.last_use is None or list(one.last_use) == at.integers(other.op, at.LAST_USE)
 
 
 def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
@@ -29,6 +31,7 @@ def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
         assert (one.op, one.name, one.operands) == (other.op, other.name, other.operands)
         assert list(one.results) == list(other.results)
         if isinstance(one.attributes, dict):  # else it is the operation's own map
-            assert one.attributes == dict(other.attributes.items())
+            dying = {at.LAST_USE: at.i64s(one.last_use)} if one.last_use else {}
+            assert {**one.attributes, **dying} == dict(other.attributes.items())
         if other.function is not None:
             assert (one.function, list(one.meshes)) == (other.function, list(other.meshes))

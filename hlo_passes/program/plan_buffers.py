@@ -62,11 +62,11 @@ def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[ir.Attribute,
         if step.name not in ("func.call", "stablehlo.send"):
             continue
         operands = step.operands
-        last = tuple([number for number, value in enumerate(operands) if value not in kept])
+        last = step.last_use = tuple([number for number, value in enumerate(operands) if value not in kept])
         if last:
             if last not in lists:
                 lists[last] = at.i64s(last)
-            step.write(at.LAST_USE, lists[last])
+            step.op.attributes[at.LAST_USE] = lists[last]
             kept.update(operands)
         else:
             step.delete(at.LAST_USE)  # of an earlier run
