@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
-from jaxpp.ir.steps import MainLine, Step, handed, merged
+from jaxpp.ir.steps import MainLine, Step, handed
 
 _MOST_MESHES = 1 << 16
 _MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}
@@ -68,13 +68,17 @@ def read_placed(module: ir.Module) -> MainLine:
     return line
 
 
-def read_main(module: ir.Module, *, placed: bool, known: Iterable[Step] = ()) -> MainLine:
-    """Read `@main`, among whose calls these are known; each call is on one mesh until all is placed.
+def read_main(module: ir.Module, *, placed: bool) -> MainLine:
+    """Read `@main`; each call is on one mesh until all is placed.
 
     Raises PassError for a call on no mesh, or of a function that can't be called.
     """
-    made_by, meshes = _MADE_BY[placed], _meshes(module, _MADE_BY[placed])
-    steps = merged(operations(body_of(main_of(module)))[:-1], known)
+    return main_line(module, map(Step.of, operations(body_of(main_of(module)))[:-1]), placed=placed)
+
+
+def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: bool) -> MainLine:
+    """`@main` of these steps: finds what its calls call, and where, if they do not say. Raises as `read_main`."""
+    made_by, meshes, steps = _MADE_BY[placed], _meshes(module, _MADE_BY[placed]), list(steps)
     function_of = _Callees(module)
     for step in steps:
         if step.name != "func.call" or step.function is not None:

@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -376,6 +375,8 @@ class Line:
 
     def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
         """The stage and the microbatch of a call that is one task; the tasks of one that is several; else nothing."""
+        if step.task is not None and step.task[2] == self.mesh:
+            return *step.task[:2], ()
         op, attributes = step.op, step.attributes
         stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
         mesh = attributes.get(at.MESH)
@@ -413,12 +414,10 @@ class Line:
         mortal = {register for register, state in enumerate(self._states) if state == _MORTAL}
         if not mortal:
             return
-        read = [
-            each.operands if isinstance(each, Call) else (each.operand,)
-            for each in self.sequence
-            if isinstance(each, Call | Send)
-        ]
-        self._forgotten = mortal.intersection(chain.from_iterable(read))
+        for each in self.sequence:
+            if isinstance(each, Call | Send):
+                self._forgotten.update(each.operands if isinstance(each, Call) else (each.operand,))
+        self._forgotten &= mortal
         unused = mortal - self._forgotten
         for index, each in enumerate(self.sequence):
             if isinstance(each, Call) and not unused.isdisjoint(each.results):

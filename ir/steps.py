@@ -5,7 +5,7 @@ in a straight line when it ends leaves that to the pass right behind it, in `run
 behind one that leaves nothing, reads the module; so do `verify-unrolled` and `verify-placed`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -30,7 +30,8 @@ class Step(Generic[_V]):
         attributes: those of the operation, or a copy of all but `last_use`.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
-        channel: of a send or a receive, as its attributes say it, if that is known.
+        task: of a call that is one task its stage, microbatch and mesh, as its attributes say it, if that is known.
+        channel: of a send or a receive, likewise.
         last_use: the numbers of the operands that die in the function of a mesh, likewise.
     """
 
@@ -41,6 +42,7 @@ class Step(Generic[_V]):
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
+    task: tuple[int, int, int] | None = None
     channel: Channel | None = None
     last_use: Sequence[int] | None = None
 
@@ -106,20 +108,6 @@ class MeshLines:
 
 
 _Lines = TypeVar("_Lines", MainLine, MeshLines)
-
-
-def merged(ops: Iterable[ir.Operation], known: Iterable[Step[ir.Value]]) -> list[Step[ir.Value]]:
-    """The steps of `ops`, among which the `known` ones stand in their order; the others are read."""
-    ahead = iter(known)
-    expected = next(ahead, None)
-    steps: list[Step[ir.Value]] = []
-    for op in ops:
-        if expected is not None and op == expected.op:
-            steps.append(expected)
-            expected = next(ahead, None)
-        else:
-            steps.append(Step.of(op))
-    return steps
 
 
 class Relay:

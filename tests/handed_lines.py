@@ -26,6 +26,9 @@ def check(module: ir.Module, line: MainLine | MeshLines) -> None:
             assert one.last_use is None or list(one.last_use) == at.integers(other.op, at.LAST_USE)
 
 
+_TASK = (at.STAGE, at.MICROBATCH, at.MESH)
+
+
 def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one.op, one.name, one.operands) == (other.op, other.name, other.operands)
@@ -33,5 +36,6 @@ def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
         if isinstance(one.attributes, dict):  # else it is the operation's own map
             dying = {at.LAST_USE: at.i64s(one.last_use)} if one.last_use else {}
             assert {**one.attributes, **dying} == dict(other.attributes.items())
+        assert one.task is None or one.task == tuple(at.integer(other.op, name) for name in _TASK)
         if other.function is not None:
             assert (one.function, list(one.meshes)) == (other.function, list(other.meshes))
