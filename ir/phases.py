@@ -26,7 +26,7 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
     for op in operations(block):
         if op.name != "func.call":
             continue
-        function = function_of(op)
+        function = function_of(callee(op), op)
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -83,14 +83,14 @@ def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: boo
     for step in steps:
         if step.name != "func.call" or step.function is not None:
             continue
-        step.function = function_of(step.op)
+        step.function = function_of(step.callee, step.op)
         mesh = step.attributes.get(at.MESH)
         if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
             step.meshes = (number,)
         elif placed and _are_meshes(step.attributes.get(at.MESHES), meshes):
             step.meshes = at.integers(step.op, at.MESHES)
         else:
-            raise _misplaced(step.op, step.attributes, f"the call of @{callee(step.op)}", made_by, meshes)
+            raise _misplaced(step.op, step.attributes, f"the call of @{step.callee}", made_by, meshes)
     return MainLine(meshes, steps, placed)
 
 
@@ -107,16 +107,13 @@ class _Callees:
 
     def __init__(self, module: ir.Module) -> None:
         self._by_name = functions(module)
-        self._checked: dict[ir.Attribute, ir.Operation] = {}
+        self._checked: set[str] = set()
 
-    def __call__(self, op: ir.Operation) -> ir.Operation:
-        symbol = op.attributes["callee"]
-        function = self._checked.get(symbol)
-        if function is None:
-            name = callee(op)
-            function = self._checked[symbol] = self._by_name[name]
-            _check_callee(function, name, op)
-        return function
+    def __call__(self, name: str, op: ir.Operation) -> ir.Operation:
+        if name not in self._checked:
+            self._checked.add(name)
+            _check_callee(self._by_name[name], name, op)
+        return self._by_name[name]
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:

@@ -104,13 +104,13 @@ class Tables:
             channel = self._numbers[handle] = (stablehlo.ChannelHandle(handle).handle,)
         return channel[0], pair[0], pair[1]
 
-    def function(self, op: ir.Operation, axes: MeshAxes) -> Function:
-        """The function that `op` calls, for a mesh of these sizes."""
-        called = callee(op)
+    def function(self, step: Step[int], axes: MeshAxes) -> Function:
+        """The function that a step calls, for a mesh of these sizes."""
+        called = step.callee
         name = called + axes.suffix
         if name not in self.functions:
             if called not in self.tasks:
-                raise ProgramError(f"a call of @{called}, which is no task in the module", location=op.location)
+                raise ProgramError(f"a call of @{called}, which is no task in the module", location=step.op.location)
             self.functions[name] = self._read_function(name, self.tasks[called], axes)
             self.sources[name] = self.tasks[called], axes
         return self.functions[name]
@@ -215,7 +215,7 @@ class Line:
         """The specs of the registers that have a value in another sharding; they follow those of the values."""
         self._states = bytearray()
         self._forgotten: set[int] = set()
-        self._functions: dict[ir.Attribute, Function] = {}
+        self._functions: dict[str, Function] = {}
         self._received: dict[tuple[ir.Type, ir.Attribute | None], TensorSpec] = {}
         self._constants: dict[int, Constant] = {}
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
@@ -314,10 +314,9 @@ class Line:
         known[number] = step
 
     def _call(self, step: Step[int]) -> None:
-        target = step.attributes["callee"]
-        function = self._functions.get(target)
+        function = self._functions.get(step.callee)
         if function is None:
-            function = self._functions[target] = self._tables.function(step.op, self.axes)
+            function = self._functions[step.callee] = self._tables.function(step, self.axes)
         operands = own = tuple(step.operands)
         specs = self.specs
         if tuple([specs[register] for register in own]) != function.arguments:
@@ -329,7 +328,7 @@ class Line:
             frees += [operands[number] for number in self._last_use(step)]
         results = tuple(step.results)
         if len(results) != len(function.results):
-            raise ProgramError(f"a call of {target} with {len(results)} results", location=step.op.location)
+            raise ProgramError(f"a call of @{step.callee} with {len(results)} results", location=step.op.location)
         specs.extend(function.results)
         self._make_mortal(results)
         stage, microbatch, fused = self._tasks(step, function)
@@ -342,7 +341,7 @@ class Line:
         distinct = len(set(own)) == len(own)
         for number in function.donates:
             if number not in numbers or not (distinct or own.count(own[number]) == 1):
-                what = f"{step.attributes['callee']} takes over the buffer of its argument {number}"
+                what = f"@{step.callee} takes over the buffer of its argument {number}"
                 raise ProgramError(f"{what}, which lives on", location=step.op.location)
 
     def _fitting(self, op: ir.Operation, operands: Sequence[int], function: Function) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ from typing import Generic, TypeAlias, TypeVar
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir.functions import callee
+
 _V = TypeVar("_V")
 
 
@@ -27,7 +29,8 @@ class Step(Generic[_V]):
     Attributes:
         operands: values; in the function of a mesh their numbers, without tokens.
         results: likewise.
-        attributes: those of the operation, or a copy of all but `last_use`.
+        attributes: those of the operation, or a copy of all but `callee` and `last_use`, which may be others by now.
+        callee: of a call, the name of what it calls.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
         task: of a call that is one task its stage, microbatch and mesh, as its attributes say it, if that is known.
@@ -40,6 +43,7 @@ class Step(Generic[_V]):
     operands: list[_V]
     results: Sequence[_V]
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
+    callee: str = ""
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
     task: tuple[int, int, int] | None = None
@@ -49,7 +53,9 @@ class Step(Generic[_V]):
     @staticmethod
     def of(op: ir.Operation) -> "Step[ir.Value]":
         """Read `op`."""
-        return Step(op, op.name, list(op.operands), list(op.results), op.attributes)
+        name = op.name
+        called = callee(op) if name == "func.call" else ""
+        return Step(op, name, list(op.operands), list(op.results), op.attributes, called)
 
     def write(self, name: str, attribute: ir.Attribute) -> None:
         """Write an attribute of the operation."""

@@ -207,10 +207,10 @@ class _Regroup:
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
         uses = self._graph.task_uses
-        slots = Counter((use.callee, use.mesh, use.number, use.value) for use in uses)
+        slots = Counter((use.task.callee, use.mesh, use.number, use.value) for use in uses)
         for use in uses:
             node = use.value.node
-            once = slots[use.callee, use.mesh, use.number, use.value] == 1
+            once = slots[use.task.callee, use.mesh, use.number, use.value] == 1
             if node.free and not (once and ir.RankedTensorType(use.value.ssa.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
             meshes = 1 << use.mesh

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
@@ -183,15 +183,14 @@ class _Plan:
 
     def read(self, steps: Sequence[Step[ir.Value]]) -> None:
         """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
-        late: dict[ir.Attribute, bool] = {}
+        late: dict[str, bool] = {}
         for step in steps:
             if step.function is None:
                 self._add_other(step)
                 continue
-            symbol = step.attributes["callee"]
-            if symbol not in late:
-                late[symbol] = form_of(kind_and_stage(step.function)[0]).sends_late
-            self._add(step, late=late[symbol])
+            if step.callee not in late:
+                late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
+            self._add(step, late=late[step.callee])
         for line in self.lines:
             line.returned = self._bring([border.value for border in line.results], line, late=False)
 
@@ -317,10 +316,11 @@ class _Writer:
         for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
             if values[number] is not value:
                 step.op.operands[position] = values[number]
-        made = range(len(values), len(values) + len(step.results))
-        values.extend(step.results)
-        task = None if run.copied else step.task
-        self._line.steps.append(Step(step.op, step.name, run.operands, made, step.attributes, task=task))
+        first = len(values)
+        values += step.results
+        here = cast(Step[int], step)
+        here.operands, here.results = run.operands, range(first, len(values))
+        self._line.steps.append(here)
 
     def _send(self, sends: dict[int, list[Channel]]) -> None:
         """Send values to the meshes that need them: last the value that is needed first."""

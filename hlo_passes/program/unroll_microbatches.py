@@ -86,6 +86,7 @@ class _Template:
 
     key: tuple[str, int]
     is_copy: bool
+    name: str
     callee: ir.Attribute
     function: ir.Operation
     operands: Sequence[ir.Value]
@@ -127,12 +128,14 @@ class _Unrolled:
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
-                function = by_name[callee(op)]
+                name = callee(op)
+                function = by_name[name]
                 key = kind_and_stage(function)
                 operands, results = list(op.operands), list(op.results)
                 template = self._templates[key] = _Template(
                     key,
                     form_of(key[0]).is_copy,
+                    name,
                     op.attributes["callee"],
                     function,
                     operands,
@@ -222,7 +225,8 @@ class _Unrolled:
         for accumulator, number in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[number])
         one = (task.stage, task.microbatch, mesh)
-        made = Step(op, "func.call", operands, results, attributes, template.function, (mesh,), one)
+        called = template.name
+        made = Step(op, "func.call", operands, results, attributes, called, template.function, (mesh,), one)
         self.steps.append(made)
         return made
 
