@@ -175,7 +175,7 @@ class _Orders:
 
     def _run(self, rows: Rows, since: float, most: float) -> bool:
         """Run again all that ends at this time or later, and keep the rows if the cost is at most `most`."""
-        run = _Run(self, rows, 0.0 if self.special else since)
+        run = _Run(self, rows, 0.0 if self.special or self.cells.by_time else since)
         # No mesh ends before all its cells have run, nor do they on average.
         run.advance(most - _EARLY * sum(self.loads) / len(rows))
         self.work += run.steps
@@ -234,6 +234,7 @@ class _Run:
         ends: of the cells of each mesh, in its order; shorter where it is stuck.
         end_of: the same, by the number of the cell; infinite for those that do not run.
         clocks: when each mesh is free.
+        begins: of cells, where the memory asks for it: the end less the time is not exactly that.
         latest: when the last of those beside a mesh ends, where that counts.
         steps: how many cells have run.
     """
@@ -249,6 +250,7 @@ class _Run:
         self.clocks = [ends[-1] if ends else 0.0 for ends in self.ends]
         self.steps = -sum(map(len, self.ends))
         self.latest = 0.0
+        self.begins: dict[int, float] = {}
         self.free: dict[int, float] = {}
         self.arrived: dict[int, float] = {}
         self.runnable = list(range(len(rows)))
@@ -257,6 +259,7 @@ class _Run:
     def advance(self, last: float) -> None:
         """Run until all has run or is stuck, or a mesh takes longer than that."""
         times, waits, end_of, runnable = self.cells.times, self.cells.waits, self.end_of, self.runnable
+        begins = self.begins if self.cells.by_time else None
         special, waiting, from_start = self.special, self.waiting, self.cells.objective == "makespan"
         while runnable:
             mesh = runnable.pop()
@@ -273,6 +276,8 @@ class _Run:
                             waiting.setdefault(need, []).append(mesh)
                             break
                     break
+                if begins is not None:
+                    begins[cell] = begin
                 if special and cell in special:
                     self.clocks[mesh] = clock
                     self._meet(cell, begin)
@@ -303,10 +308,9 @@ class _Run:
 
     def fits_by_time(self) -> bool:
         """Whether those meshes have room whose memory depends on more than their own order."""
-        times, end_of = self.cells.times, self.end_of
         for mesh, changes in self.cells.by_time.items():
-            moments = [(end_of[cell] - times[cell], taken) for cell, taken, _ in changes if taken]
-            moments += [(end_of[cell], given) for cell, _, given in changes if given]
+            moments = [(self.begins[cell], taken) for cell, taken, _ in changes if taken]
+            moments += [(self.end_of[cell], given) for cell, _, given in changes if given]
             if max(accumulate(change for _, change in sorted(moments)), default=0.0) > self.cells.rooms[mesh]:
                 return False
         return True
@@ -321,12 +325,13 @@ class _Run:
         begin = max([*(self.arrived[other] for other in group), *(self.free.get(each, 0.0) for each in used)])
         end = begin + max(times[other] for other in group)
         self.free.update(dict.fromkeys(used, end))
+        self.begins.update(dict.fromkeys(group, begin))
         for other in group:
             mesh = self.mesh_of[other]
             self.end_of[other] = end
             self.ends[mesh].append(end)
             if other in self.cells.asides:
-                self.latest = max(self.latest, end)
+                self.latest = max(self.latest, end if self.cells.objective == "makespan" else 0.0)
             else:
                 self.clocks[mesh] = end
             if other != cell:

@@ -28,6 +28,16 @@ mesh 0: 0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1
 mesh 1: 1F0 2F0 2B0 1B0 1F1 2F1 2B1 1B1
 """
 
+TAKEN = """
+schedule: taken
+placement: 0 1
+kind take: forward; here +1; peer -1; on peer; time 0.5
+kind give: take; here +1; peer -1; time 0.5
+kind backward: forward backward|input_grad@+1 ?give
+mesh 0: 0F0 0F1 0F2 0give0 0B0 0B1 0B2
+mesh 1: 1F0 0take0 1F1 1B0 1B1 1F2 1B2
+"""
+
 
 def made(name: str, **options: Any) -> S.Schedule:
     return S.make(name, meshes=4, microbatches=8, **options)
@@ -49,6 +59,7 @@ SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
     "of a user": lambda: S.insert(
         made("zb-h1"), S.Operation.parse("norms: forward; holds activation"), after="forward"
     ),
+    "taken in turn": lambda: S.parse(TAKEN),
     "side work": lambda: S.fill(made("interleaved-1f1b"), S.Operation.parse("side:; time 0.5")),
 }
 
@@ -58,15 +69,13 @@ SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
 def test_what_is_found_runs_as_it_says(name: str, objective: Any) -> None:
     schedule = SCHEDULES[name]()
     before = S.simulate(schedule, COSTS)
-    limits = {"memory_bytes": [max(before.peak_bytes())] * schedule.meshes, "host_bytes": math.inf}
-    if max(before.peak_host_bytes()):
-        limits["host_bytes"] = max(before.peak_host_bytes())
-    found = S.improve(schedule, COSTS, objective=objective, seconds=0.05, **limits)
+    most, hosts = max(before.peak_bytes()), max(before.peak_host_bytes()) or math.inf
+    found = S.improve(schedule, COSTS, memory_bytes=most, host_bytes=hosts, objective=objective, seconds=0.05)
     after = S.simulate(found, COSTS)
     assert getattr(after, objective) == pytest.approx(found.value, rel=1e-9)
     assert found.lower_bound <= found.value <= getattr(before, objective) * (1 + 1e-9)
-    assert max(after.peak_bytes()) <= limits["memory_bytes"][0] * (1 + 1e-9)
-    assert max(after.peak_host_bytes()) <= limits["host_bytes"] * (1 + 1e-9)
+    assert max(after.peak_bytes()) <= most * (1 + 1e-9)
+    assert max(after.peak_host_bytes()) <= hosts * (1 + 1e-9)
     assert {mesh: set(cells) for mesh, cells in enumerate(found.cells)} == {
         mesh: set(cells) for mesh, cells in enumerate(schedule.cells)
     }
@@ -118,7 +127,11 @@ def test_contention_is_left_out_and_arguments_find_the_same_again() -> None:
 
 def test_progress_is_told() -> None:
     seen: list[tuple[float, float, float]] = []
-    found = S.improve(made("v-min"), COSTS, seconds=0.2, memory_limit=2, progress=lambda *each: seen.append(each))
+
+    def progress(share: float, value: float, bound: float) -> None:
+        seen.append((share, value, bound))
+
+    found = S.improve(made("v-min"), COSTS, seconds=0.2, memory_limit=2, progress=progress)
     assert [share for share, _, _ in seen] == sorted(share for share, _, _ in seen)
     assert seen[-1][1] == found.value
     assert seen[0][1] > found.value
