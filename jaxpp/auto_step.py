@@ -87,6 +87,11 @@ class AutoStep(CompiledStep):
         """What was tried and what is the fastest; None until that is known."""
         return self._auto.tuned
 
+    @property
+    def choice(self) -> Choice:
+        """How it runs now."""
+        return self._choice
+
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
         how = self._next()
