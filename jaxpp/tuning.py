@@ -43,8 +43,9 @@ class Choice:
 
     def __str__(self) -> str:
         """In words: `7, 3 layers in zb-h1`."""
-        name = "an order of its own" if self.schedule.name == "search" else self.schedule.name
-        chunks = self.schedule.stages // self.schedule.meshes
+        name, chunks = self.schedule.name, self.schedule.stages // self.schedule.meshes
+        if name == "search":
+            name = "an order of its own" + ", backwards in two" * any(task.kind == "input_grad" for task in self.schedule)
         several = f", {chunks} stages per mesh" if chunks > 1 else ""
         return f"{', '.join(map(str, self.cuts))} layers in {name}{several}"
 

@@ -15,7 +15,7 @@ from jaxpp.schedules.search.cuts import even_cuts
 from jaxpp.step import LoweredStep
 from jaxpp.tuning import Choice
 
-SECONDS = 10.0
+SECONDS = 5.0
 """What the search may take: counted work, so that equal costs give equal choices."""
 
 
