@@ -5,12 +5,13 @@ import statistics
 import sys
 import time
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from jaxpp.backend import CompiledProgram
 from jaxpp.compatibility.times import current_times
@@ -135,6 +136,10 @@ class AutoStep(CompiledStep):
 
     def _take(self, choice: Choice) -> None:
         """Run in this way from now on. Raises as `LoweredStep.compile`."""
+        made = self._made.get(choice.key)
+        if made is not None and made[0] is self.executable:
+            self._choice = choice
+            return
         if choice.key not in self._made:
             lowered = self.ways.of(choice)
             compiled = lowered.compile()
@@ -149,7 +154,7 @@ class AutoStep(CompiledStep):
     def _tune(self) -> Generator[Run]:
         """How each step of the tuning is run; what happens between two of them."""
         yield self.executable
-        time = yield from self._timed()
+        time, before = (yield from self._timed()), self.places()
         layers = yield from self._traced_layers()
         first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
         scale = time / first.report.makespan
@@ -160,18 +165,15 @@ class AutoStep(CompiledStep):
             if predicted < min(trial.time for trial in trials) and self._can_take(choice):
                 yield self.executable
                 trials.append(Trial(choice, predicted, (yield from self._timed())))
-        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=tuple(self._failed)))
+        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=tuple(self._failed)), before)
 
-    def _finish(self, tuning: Tuning) -> None:
-        """Keep the fastest, and say so."""
-        self._lead(tuning.before.choice)
-        before = self.places()
+    def _finish(self, tuning: Tuning, before: Mapping[int, NamedSharding]) -> None:
+        """Keep the fastest, and say so; `before`: where the arguments were in the first choice."""
         self._lead(tuning.best.choice)
-        state = [(number, self._lowered.in_avals[number]) for number in self._lowered.feeds.values()]
-        after = self.places()
+        after, avals = self.places(), self._lowered.in_avals
         moved = [
-            aval.size * aval.dtype.itemsize
-            for number, aval in state
+            avals[number].size * avals[number].dtype.itemsize
+            for number in self._lowered.feeds.values()
             if number in after and after[number].device_set != before[number].device_set
         ]
         self._made = {tuning.best.choice.key: self._made[tuning.best.choice.key]}

@@ -36,7 +36,7 @@ def mpmd_jit_with_loop(
     fun: Callable[..., Any],
     mpmd_mesh: MpmdMesh,
     *,
-    schedule: Schedule | None = None,
+    schedule: "Schedule | MpmdFunction | None" = None,
     operations: Mapping[str, Callable[..., Any]] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -63,7 +63,8 @@ def mpmd_jit_with_loop(
     Args:
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
-        schedule: for a loop that names none (a `lax.scan`): as for `treduce`.
+        schedule: for a loop that names none (a `lax.scan`): as for `treduce`. Or another step of `mpmd_jit_with_loop`
+            whose schedule is "auto", to run its stages where that one has them: for an evaluation.
         operations: a function for each kind of task of your own that the schedule has, called where the task stands. It
             is given what its parameters ask for, by their names: `task`, the `jaxpp.Task`, and `residuals`, the arrays
             that the stage keeps from the forward to the backward of that microbatch. They are valid until it returns,
@@ -201,16 +202,17 @@ class MpmdFunction:
         self,
         fun: Callable[..., Any],
         mpmd_mesh: MpmdMesh,
-        schedule: Schedule | None,
+        schedule: "Schedule | MpmdFunction | None",
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
         passes: Mapping[str, str],
         costs: Costs | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)
-        self._follows = isinstance(schedule, MpmdFunction)
-        self._auto = schedule._auto if isinstance(schedule, MpmdFunction) else Auto()
-        self._fun, self._mesh, self._schedule = fun, mpmd_mesh, AUTO if self._follows else schedule
+        self._leader = schedule if isinstance(schedule, MpmdFunction) else None
+        self._auto = self._leader._auto if self._leader else Auto()
+        self._fun, self._mesh, self._schedule = fun, mpmd_mesh, AUTO if self._leader else schedule
+        self._is_fixed = False
         self._options, self._compiler_options = options, compiler_options
         self._passes, self._costs = passes, costs
         self._compiled: dict[Any, CompiledStep] = {}
@@ -256,6 +258,7 @@ class MpmdFunction:
             ways = Ways(lowered, self._compiler_options, self._passes)
             self._check_auto(ways)
             return AutoLowered(ways, self._auto)
+        self._is_fixed = True
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
 
     def _check_auto(self, ways: Ways) -> None:
@@ -264,11 +267,13 @@ class MpmdFunction:
         Raises:
             ValueError: names it.
         """
-        given = {"cuts": "cuts" in self._passes, "recompute": bool(self._passes["recompute"])}
+        given = {"cuts": "cuts" in ways.passes, "recompute": bool(self._passes["recompute"])}
         given |= {"operations": bool(self._options["operations"]), "costs": self._costs is not None}
         for name in [name for name, is_given in given.items() if is_given]:
             raise ValueError(f"{name}: {_WITHOUT[name]}")
-        if not self._follows and not ways.loop.has_backward:
+        if self._leader and self._leader._is_fixed:
+            raise ValueError(f'schedule: {self._leader!r} is not tuned: give its own, or "auto" to that step')
+        if not self._leader and not ways.loop.has_backward:
             raise ValueError(
                 'schedule="auto": a step is tuned by its forwards and backwards, and this one takes no gradients; '
                 "give the step of the training, schedule=train, to run where that one runs"

@@ -9,6 +9,7 @@ from unittest import mock
 from jaxpp.auto_step import AutoStep
 from jaxpp.partitioning import LayeredStep, Layers
 from jaxpp.schedules import Costs
+from jaxpp.ways import Ways
 
 
 def of_layers(times: Sequence[float], **options: Any) -> Costs:
@@ -34,5 +35,17 @@ def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: in
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(LayeredStep, "layers", costs))
         stack.enter_context(mock.patch.object(AutoStep, "_timed", timed))
-        stack.enter_context(mock.patch("jaxpp.ways.SECONDS", 0.1))
+        stack.enter_context(quick())
+        yield
+
+
+@contextmanager
+def quick() -> Generator[None]:
+    """Searches take a tenth of a second."""
+    search = Ways.search
+
+    def short(self: Ways, layers: Layers) -> Any:
+        return search(replace(self, seconds=0.1), layers)
+
+    with mock.patch.object(Ways, "search", short):
         yield
