@@ -1,15 +1,17 @@
-"""`schedule="auto"` on the GPT with a large vocabulary, against the library's schedules with equally many layers per stage.
+"""`schedule="auto"` on the GPT with a large vocabulary, against the library's schedules with equal stages.
 
     python benchmarks/auto.py [--layers 12] [--width 256] [--vocabulary 32768] [--microbatches 8] [--repeat 7]
 
-Two processes of one core each (see processes.py), a mesh each. The head takes as long as several blocks, and the library's
-schedules have as many blocks in each stage. Each step is compiled and warmed up, the automatic one until it is tuned; then
-all take turns. Printed are the least and the median time of a step, what auto chose and why, and its speed-up over the
-best of the others: the median and the range of the ratios, round by round.
+Two processes of one core each (see processes.py), a mesh each. The head takes as long as several blocks, and the
+library's schedules have as many blocks in each stage. Each step is compiled and warmed up, the automatic one until it
+is tuned; then all take turns. Printed are the least and the median time of a step, what auto chose and why, and its
+speed-up over the best of the others: the median and the range of the ratios, round by round. A machine that is busy
+with other work shows none: what one process leaves idle, the other work takes.
 """
 
 import argparse
 import functools
+import importlib
 import json
 import os
 import statistics
@@ -28,8 +30,8 @@ from processes import start
 import jaxpp
 from jaxpp.runtime.processes.job import gather
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-import gpt_model
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+gpt_model: Any = importlib.import_module("gpt_model")
 
 LIBRARY = ("1f1b", "zb-h1", "interleaved-1f1b", "zb-v")
 
@@ -54,7 +56,7 @@ def main() -> None:
     runs["auto"] = tuned[1]
     while tuned[0].tuned is None:
         runs["auto"]()
-    times = {name: measured for name, measured in measure(runs, options.repeat).items()}
+    times = measure(runs, options.repeat)
     if jax.process_index() == 0:
         print(tuned[0].tuned)
         report(times)
@@ -101,8 +103,9 @@ def measure(runs: Mapping[str, Callable[[], None]], repeat: int) -> dict[str, li
             run()
             found[-1][name] = begin, time.perf_counter()
     every = [json.loads(each) for each in gather(json.dumps(found))]
+    turns = list(zip(*every, strict=True))
     return {
-        name: [max(each[name][1] for each in turn) - min(each[name][0] for each in turn) for turn in zip(*every)]
+        name: [max(each[name][1] for each in turn) - min(each[name][0] for each in turn) for turn in turns]
         for name in runs
     }
 
@@ -114,7 +117,7 @@ def report(times: Mapping[str, list[float]]) -> None:
     best = min((name for name in times if name != "auto"), key=lambda name: statistics.median(times[name]))
     ratios = sorted(one / other for one, other in zip(times[best], times["auto"], strict=True))
     middle = statistics.median(ratios)
-    print(f"auto over {best}: {middle:.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f}; asked: 1.15)", flush=True)
+    print(f"auto over {best}: {middle:.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f}; asked: 1.15)")
 
 
 if __name__ == "__main__":

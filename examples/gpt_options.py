@@ -178,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
         "--schedule",
         metavar="NAME|FILE",
         default="1f1b",
-        help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file; or auto: the training measures itself, "
+        help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file; or auto, which measures "
         "and takes what is fastest (default: 1f1b)",
     )
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")

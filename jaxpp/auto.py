@@ -1,6 +1,6 @@
 """`schedule="auto"` and `jaxpp.tune`: steps that choose their cuts and their schedule by what they measure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
@@ -69,10 +69,8 @@ class _Step(Protocol):
         ...
 
 
-def tune(
-    step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None
-) -> Tuning:
-    """The cuts and the schedule with which a step that marks every layer is the fastest, tried out with these arguments.
+def tune(step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None) -> Tuning:
+    """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
 
     What `schedule="auto"` does in the first steps of a training, done at once, by hand: some thirty steps are run, each
     with the state that the one before it returns.

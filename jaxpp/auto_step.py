@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -60,9 +60,9 @@ class Auto:
 class AutoStep(CompiledStep):
     """A step that tunes itself while it runs, or runs as another one does that is tuned.
 
-    Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task, each
-    layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for some
-    steps, until none that is left promises to be faster than the fastest so far, which stays. All are steps of the
+    Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task,
+    each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
+    some steps, until none that is left promises to be faster than the fastest so far, which stays. All are steps of the
     training, with the same results. In several processes the first one searches, and times are those of the slowest.
 
     ways: how it could run.

@@ -209,10 +209,12 @@ class MpmdFunction:
         costs: Costs | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)
-        self._leader = schedule if isinstance(schedule, MpmdFunction) else None
+        self._leader: MpmdFunction | None = None
+        if isinstance(schedule, MpmdFunction):
+            self._leader, schedule = schedule, AUTO
         self._auto = self._leader._auto if self._leader else Auto()
-        self._fun, self._mesh, self._schedule = fun, mpmd_mesh, AUTO if self._leader else schedule
-        self._is_fixed = False
+        self._is_fixed = False  # True as soon as it is known that it has a schedule
+        self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
         self._options, self._compiler_options = options, compiler_options
         self._passes, self._costs = passes, costs
         self._compiled: dict[Any, CompiledStep] = {}
@@ -330,7 +332,7 @@ class MpmdFunction:
 
 _WITHOUT = {
     "cuts": 'schedule="auto" finds them; leave them out, or give a schedule',
-    "recompute": 'schedule="auto" finds the stages; leave it out, and give a memory_limit, or jax.checkpoint in the model',
+    "recompute": 'schedule="auto" finds the stages; leave it out, and give a memory_limit, or use jax.checkpoint',
     "operations": 'schedule="auto" has no tasks of your own; leave them out, or give a schedule',
     "costs": 'schedule="auto" measures them; leave them out',
 }

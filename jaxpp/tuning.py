@@ -45,7 +45,8 @@ class Choice:
         """In words: `7, 3 layers in zb-h1`."""
         name, chunks = self.schedule.name, self.schedule.stages // self.schedule.meshes
         if name == "search":
-            name = "an order of its own" + ", backwards in two" * any(task.kind == "input_grad" for task in self.schedule)
+            is_split = any(task.kind == "input_grad" for task in self.schedule)
+            name = "an order of its own, backwards in two" if is_split else "an order of its own"
         several = f", {chunks} stages per mesh" if chunks > 1 else ""
         return f"{', '.join(map(str, self.cuts))} layers in {name}{several}"
 

@@ -87,7 +87,7 @@ class MergeStages(Pass):
 
 
 class LoopOfLayers(NamedTuple):
-    """Says of a loop over microbatches how many layers are marked in it, how often it runs, whether it has a backward."""
+    """Says of a loop over microbatches how many layers are marked, how often it runs, and if it has a backward."""
 
     layers: int
     microbatches: int

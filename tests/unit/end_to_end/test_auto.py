@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false
 
 import gc
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,12 @@ from jaxpp.ways import Ways
 STEP = partial(sgd_step, schedule="auto")
 HEAVY = [1.0, 1.0, 1.0, 3.0]
 """What four layers cost: the best cuts on two meshes are 3, 1."""
-FASTER = {(2, 2): 10.0, (3, 1): 8.0}
-SLOWER = {(2, 2): 10.0, (3, 1): 12.0}
+FASTER: dict[tuple[int, ...], float] = {(2, 2): 10.0, (3, 1): 8.0}
+SLOWER: dict[tuple[int, ...], float] = {(2, 2): 10.0, (3, 1): 12.0}
 
 
-def made(step: Any = STEP, **options: Any) -> MpmdFunction:
-    return jaxpp.mpmd_jit_with_loop(step, make_mesh(2), **{"donate_argnums": 0, **options})
+def made(step: Any = STEP, donate_argnums: Any = 0, **options: Any) -> MpmdFunction:
+    return jaxpp.mpmd_jit_with_loop(step, make_mesh(2), donate_argnums=donate_argnums, **options)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -47,7 +48,7 @@ def train(function: MpmdFunction, times: Any, layers: Any = HEAVY, state: Any = 
     """Train until the step is tuned, as it would under jax.jit; the state, and where it was."""
     ours, data = jax.tree.map(jnp.copy, weights(4) if state is None else state), batch(4) if data is None else data
     theirs = jax.device_get(ours)
-    plain, places = jax.jit(function.__wrapped__), list[list[int]]()
+    plain, places = jax.jit(STEP), list[list[int]]()
     with given(layers, lambda step: times[step.choice.cuts]):
         for _ in range(12):
             ours, losses = function(ours, data)
@@ -63,7 +64,8 @@ def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: P
     function = made()
     state, places = train(function, FASTER)
     assert places == [[0, 0, 1, 1], [0, 0, 0, 1]]
-    assert (tuned := function.tuned) is not None
+    tuned = function.tuned
+    assert tuned is not None
     assert (tuned.cuts, tuned.speedup, tuned.moved) == ((3, 1), 1.25, (1, 256))
     assert tuned.before.choice.cuts == (2, 2)
     first, second, third = said(capsys)
@@ -112,7 +114,7 @@ def test_a_choice_that_is_refused() -> None:
     with mock.patch.object(Ways, "of", refusing):
         _, places = train(function, FASTER)
     assert places == [[0, 0, 1, 1]]
-    assert "layers in an order of its own: mesh 0 needs 8 bytes" in str(function.tuned).replace(", backwards in two", "")
+    assert re.search(r"3, 1 layers in an order of its own(, backwards in two)?: mesh 0 needs 8", str(function.tuned))
 
 
 def keyed_step(state: Any, data: Any) -> Any:
@@ -311,14 +313,17 @@ def test_a_limit_of_memory() -> None:
     function = made(memory_limit=2 * peak)
     _, places = train(function, FASTER)
     assert places[-1] == [0, 0, 0, 1]
-    with pytest.raises(ProgramError, match="mesh . needs .* memory limit is 600"):
+    with pytest.raises(ProgramError, match=r"mesh . needs .* memory limit is 600"):
         made(memory_limit=600)(weights(4), batch(4))
 
 
 REFUSED = {
     "cuts": ({"cuts": [2, 2]}, 'cuts: schedule="auto" finds them; leave them out, or give a schedule'),
     "recompute": ({"recompute": "inputs"}, 'recompute: schedule="auto" finds the stages; leave it out, and give a'),
-    "operations": ({"operations": {"log": lambda: None}}, 'operations: schedule="auto" has no tasks of your own; leave'),
+    "operations": (
+        {"operations": {"log": lambda: None}},
+        'operations: schedule="auto" has no tasks of your own; leave',
+    ),
     "costs": ({"costs": S.Costs(), "memory_limit": 10**6}, 'costs: schedule="auto" measures them; leave them out'),
 }
 
@@ -326,21 +331,22 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_options_that_are_refused(name: str) -> None:
     options, message = REFUSED[name]
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         made(**options)(weights(4), batch(4))
-    assert str(caught.value).startswith(message)
 
 
 def test_steps_that_are_refused() -> None:
     with pytest.raises(S.ScheduleError, match=r"^auto: 1 marked layers are fewer than 2 meshes: mark every layer$"):
         made()(weights(1), batch(4))
-    with pytest.raises(ValueError, match='^schedule="auto": a step is tuned by .* give the step of the training'):
+    with pytest.raises(ValueError, match=r'^schedule="auto": a step is tuned by .* give the step of the training'):
         jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule="auto")(weights(4), batch(4))
-    with pytest.raises(ValueError, match="auto has no options, found auto{chunks=2}: jaxpp.tune has some"):
+    with pytest.raises(ValueError, match=r"auto has no options, found auto{chunks=2}: jaxpp.tune has some"):
         made(partial(sgd_step, schedule="auto{chunks=2}"))(weights(4), batch(4))
     fixed = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(4)), make_mesh(4))
     fixed.lower(weights(4), batch(4))
-    with pytest.raises(ValueError, match=r'^schedule: .*sgd_step.* is not tuned: give its own, or "auto" to that step$'):
+    with pytest.raises(
+        ValueError, match=r'^schedule: .*sgd_step.* is not tuned: give its own, or "auto" to that step$'
+    ):
         jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(4), schedule=fixed)(weights(4), batch(4))
     with pytest.raises(TypeError, match=r"^tune: expected a step of mpmd_jit_with_loop, .* found functools\.partial"):
         tune(STEP, weights(4), batch(4))  # pyright: ignore[reportArgumentType]
