@@ -134,7 +134,7 @@ def test_small_pipelines_are_optimal(
     shape: str, meshes: int, microbatches: int, limit: float, release: Any, optimum: float
 ) -> None:
     found = S.search(
-        meshes, microbatches, memory_limit=limit, placement=shape, released_at=release, seconds=3, **_chunks(shape)
+        meshes, microbatches, memory_limit=limit, placement=shape, released_at=release, seconds=2, **_chunks(shape)
     )
     assert found.value == pytest.approx(optimum)
     report = S.simulate(found)
@@ -199,7 +199,7 @@ def test_a_search_is_reproducible_and_no_worse_than_the_library(made: tuple[Prob
         "objective": problem.objective,
         "split_backward": split,
         "seed": seed,
-        "seconds": 0.3,
+        "seconds": 0.15,
     }
     found = S.search(problem.meshes, problem.microbatches, **arguments)
     assert found == S.search(problem.meshes, problem.microbatches, **arguments)
