@@ -105,6 +105,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
 def _check(options: Options) -> None:
     """Raises ValueError for the first flags that don't go together."""
     per_microbatch = options.batch // options.microbatches
+    if options.is_auto and options.chunks:
+        raise ValueError("--schedule auto chooses how many stages each mesh has: leave out --chunks")
     if options.is_auto and options.layers + 2 < options.stages:
         raise ValueError(f"--layers ({options.layers}) and two more must be at least --stages ({options.stages})")
     divisions = (
