@@ -29,6 +29,8 @@ from jaxpp.ways import Ways
 
 STEPS = 5
 """The time of a choice is the median of so many steps, after one that is not counted."""
+GAIN = 0.01
+"""What a choice must promise to be faster by, to be compiled and tried."""
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a step: from the leaves of the arguments to those of the results."""
@@ -162,7 +164,7 @@ class AutoStep(CompiledStep):
         found, bound = self._searched(layers)
         for choice in found:
             predicted = scale * choice.report.makespan
-            if predicted < min(trial.time for trial in trials) and self._can_take(choice):
+            if predicted < (1 - GAIN) * min(trial.time for trial in trials) and self._can_take(choice):
                 yield self.executable
                 trials.append(Trial(choice, predicted, (yield from self._timed())))
         self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=tuple(self._failed)), before)

@@ -1,7 +1,7 @@
 """The ways to run a step that marks every layer, and what steps share that run in the same way."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ class Ways:
     compiler_options: Mapping[str, Any] | None
     passes: Mapping[str, str]
     seconds: float = SECONDS
+    _latest: dict[Any, LoweredStep] = field(default_factory=dict[Any, LoweredStep], repr=False, compare=False)
 
     @cached_property
     def loop(self) -> LoopOfLayers:
@@ -77,9 +78,12 @@ class Ways:
         return replace(choice, schedule=found)
 
     def of(self, choice: Choice) -> LoweredStep:
-        """The step in one way."""
-        costs = choice.costs if self.memory_limit else None
-        return LoweredStep(self.lowered, None, self.compiler_options, {**self.passes, **choice.options}, costs)
+        """The step in one way; the last one is kept, so that it is rewritten once."""
+        if choice.key not in self._latest:
+            costs, passes = choice.costs if self.memory_limit else None, {**self.passes, **choice.options}
+            self._latest.clear()
+            self._latest[choice.key] = LoweredStep(self.lowered, None, self.compiler_options, passes, costs)
+        return self._latest[choice.key]
 
     def layered(self) -> LayeredStep:
         """The step in which each layer is a stage, to be measured."""

@@ -20,7 +20,6 @@ from bokeh.models import (
     LegendItem,
     LinearAxis,
     Range1d,
-    UIElement,
 )
 from bokeh.plotting import figure
 from bokeh.resources import INLINE
@@ -72,7 +71,7 @@ def page(scenes: Sequence[Scene]) -> bytes:
     shortest = min(box.end - box.start for scene in scenes for box in scene.boxes)
     bounds = (-0.02 * makespan, 1.02 * makespan)
     time = Range1d(start=0, end=makespan, bounds=bounds, min_interval=min(4 * shortest, makespan))
-    rows: list[list[UIElement | None]] = []
+    rows: list[list[Any]] = []
     for scene in scenes:
         meshes = scene.report.schedule.meshes
         tasks = _rows(meshes, time, scene.title, min(max(460 / meshes, 14), 56))
