@@ -53,7 +53,7 @@ def test_a_name_of_the_library_goes_before_a_file(tmp_path: Path, monkeypatch: p
 WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda _: "1f2b", "no schedule is named '1f2b': there are gpipe, "),
     (lambda _: "1f1b", "1f1b is a schedule of the library: it needs the numbers of meshes and microbatches"),
-    (lambda _: "auto", "auto: a step that runs chooses this schedule, from what it measures; give one by name, such as"),
+    (lambda _: "auto", "auto: a step that runs chooses this schedule, from what it measures; give one by name, "),
     (lambda _: "auto{chunks=2}", "auto has no options, found auto{chunks=2}: jaxpp.tune has some"),
     (lambda _: "gis{", "expected a schedule such as gis or gis{chunks=4 group=2}, found 'gis{'"),
     (lambda _: "gis{group=x}", "group must be a whole number, found 'x'"),
