@@ -194,6 +194,7 @@ class AutoStep(CompiledStep):
         error = ""
         try:
             self._take(choice)
+            error = self._overfull()
         except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
             error = str(caught).splitlines()[0]
         errors = list(filter(None, self._gathered(error)))
@@ -202,6 +203,12 @@ class AutoStep(CompiledStep):
             return False
         self._lead(choice)
         return True
+
+    def _overfull(self) -> str:
+        """What is wrong where a device of this process needs more memory than it has: a step there would fail."""
+        needed = max((each.peak_memory_in_bytes for each in self.memory_analysis() if each), default=0)
+        room = self.ways.room
+        return f"a device needs {needed:,} bytes, and has {room:,}" if room is not None and needed > room else ""
 
     def _timed(self) -> Generator[Run, None, float]:
         """The median time of some steps, in milliseconds: of each step, that of the slowest process."""

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import jax
+
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
 from jaxpp.lowering.lower import Lowered
@@ -89,17 +91,28 @@ class Ways:
         """The step in which each layer is a stage, to be measured."""
         return LayeredStep(self.lowered, self.compiler_options, self.passes, AUTO)
 
+    @cached_property
+    def room(self) -> int | None:
+        """The bytes that each device of this process has; None where devices don't say it, as CPUs."""
+        mesh = self.lowered.mpmd_mesh
+        here = [] if mesh.backend else [each for sub in mesh.unstack for each in sub.devices.flat]
+        found = [device.memory_stats() for device in here if device.process_index == jax.process_index()]
+        sizes = [stats["bytes_limit"] for stats in found if stats and "bytes_limit" in stats]
+        return min(sizes, default=None)
+
     def search(self, layers: Layers) -> tuple[list[Choice], float]:
         """The most promising choices for layers of such costs, and the least that any may take; none if nothing fits.
 
-        They are the best with backwards cut in two and with whole ones, with one stage per mesh and with several.
+        That is, within `memory_limit`, or else the memory that devices say they have. They are the best with backwards
+        cut in two and with whole ones, with one stage per mesh and with several.
         """
         found: list[schedules.Partition] = []
+        limit = self.memory_limit or str(self.room or "")
         for split_backward in (True, False):
             for chunks in (1, None):
                 options: dict[str, Any] = {"chunks": chunks, "split_backward": split_backward}
                 try:
-                    found.append(layers.partition(self.memory_limit, seconds=self.seconds / 4, **options))
+                    found.append(layers.partition(limit, seconds=self.seconds / 4, **options))
                 except ScheduleError:
                     continue
         found.sort(key=lambda each: each.value)

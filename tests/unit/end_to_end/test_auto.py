@@ -6,6 +6,7 @@ import gc
 import re
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,6 +21,7 @@ from unit.end_to_end.tuning import given, quick
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
 from jaxpp import target, tune
+from jaxpp.auto_step import AutoStep
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
 from jaxpp.moves import Moves
@@ -115,6 +117,18 @@ def test_a_choice_that_is_refused() -> None:
         _, places = train(function, FASTER)
     assert places == [[0, 0, 1, 1]]
     assert re.search(r"3, 1 layers in an order of its own(, backwards in two)?: mesh 0 needs 8", str(function.tuned))
+
+
+def test_a_choice_for_which_devices_are_too_small() -> None:
+    """CPUs don't say how much memory they have; others do."""
+    function = made()
+    lowered: Any = function.lower(weights(4), batch(4))
+    assert lowered.ways.room is None
+    needed = [SimpleNamespace(peak_memory_in_bytes=10**6), None]
+    with mock.patch.object(Ways, "room", 10**5), mock.patch.object(AutoStep, "memory_analysis", return_value=needed):
+        _, places = train(function, FASTER)
+    assert places == [[0, 0, 1, 1]]
+    assert ": a device needs 1,000,000 bytes, and has 100,000" in str(function.tuned)
 
 
 def keyed_step(state: Any, data: Any) -> Any:
