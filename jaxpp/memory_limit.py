@@ -236,7 +236,7 @@ class _Fitting:
 
     def search(self) -> Choice | None:
         """The fastest choice that fits, or None."""
-        again, moved = self._stages("recompute"), self._stages("offload", "evict")
+        again, moved = self._stages("recompute"), self._stages("offload")
         count = len(self.limits) // 2
         groups = [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
         return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
@@ -246,9 +246,9 @@ class _Fitting:
         """The choice of no stage."""
         return {stage: Way() for stage in self.levels}
 
-    def _stages(self, *kinds: str) -> set[int]:
+    def _stages(self, kind: str) -> set[int]:
         """The stages of which the schedule has such tasks."""
-        return {task.stage for task in self.plan if task.kind in kinds}
+        return {task.stage for task in self.plan if task.kind == kind}
 
     def peaks(self, choice: Choice) -> list[int]:
         """The bytes that the devices of each mesh need, and the hosts: by the program itself."""

@@ -46,6 +46,7 @@ def check(schedule: HasGraph) -> None:
     _check_spread(graph)
     _check_complete(graph, schedule.skipped)
     _check_needs(graph)
+    _check_moves(graph)
     _check_deadlock(graph)
 
 
@@ -140,6 +141,14 @@ def _check_needs(graph: Graph) -> None:
                 if number <= need < row.stop:
                     needed = f"needs {graph.tasks[need].words}, which comes later on mesh {mesh}"
                     raise _error(graph, number, f"{graph.tasks[number].words} {needed}")
+
+
+def _check_moves(graph: Graph) -> None:
+    evicted, offloaded = graph.numbers.get("evict", {}), graph.numbers.get("offload", {})
+    for key in evicted.keys() & offloaded.keys():
+        number, other = offloaded[key], graph.tasks[evicted[key]].words
+        reason = f"{graph.tasks[number].words} moves what {other} moves already: it can wait in one place only"
+        raise _error(graph, number, reason)
 
 
 def _check_deadlock(graph: Graph) -> None:

@@ -10,10 +10,10 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import whole_number
-from jaxpp.schedules.rewrites import held_stages, refuse
+from jaxpp.schedules.rewrites import held_stages
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
-from jaxpp.schedules.timeline import Life, Timeline, timelines, with_tasks
+from jaxpp.schedules.timeline import Life, Timeline, timelines
 
 
 def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float = 1.0) -> Schedule:
@@ -21,8 +21,8 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
 
     Both run beside the mesh's own tasks. Each comes back as late as it may without a wait of its backward, if forward,
     input gradient and weight gradient of a mesh take equally long, and nothing a hop: then the schedule takes as long
-    as before, whatever `k`. An activation for whose copies there is no time stays where it is. Of a stage that is
-    recomputed it is what the recompute reads that moves.
+    as before, whatever `k`. An activation for whose copies there is no time stays where it is; so does one that waits
+    on another mesh (`evict`). Of a stage that is recomputed it is what the recompute reads that moves.
 
     Args:
         schedule: without copies of these stages so far.
@@ -33,19 +33,19 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
         k: the time of both copies of an activation, as a share of that of its forward and backward.
 
     Raises:
-        ScheduleError: a stage does not exist, has copies already, or is evicted; a number is none.
+        ScheduleError: a stage does not exist, or has copies already; a number is none.
     """
     held = held_stages(schedule, stages)
-    refuse(schedule, held, "evict", "offloaded: its activations go to another mesh")
     if ahead is not None:
         ahead = whole_number(ahead, "ahead", least=0)
     k = positive(k, "offload: k")
     costs = Costs()
     both = zip(*(costs.at_home(kind, schedule) for kind in ("forward", "backward")), strict=True)
     seconds = [k / 2 * sum(times) / schedule.slices for times in both]
+    evicted = {task.unit for task in schedule if task.kind == "evict"}
     rows: list[list[tuple[Task, ...]]] = []
-    for cells, timeline in zip(schedule.cells, timelines(schedule), strict=True):
-        lives = [life for life in timeline.lives if life.unit[0] in held]
+    for timeline in timelines(schedule):
+        lives = [life for life in timeline.lives if life.unit[0] in held and life.unit not in evicted]
         if ahead is None:
             trips = _in_time(timeline, lives, seconds)
         else:
@@ -59,7 +59,7 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
             before.setdefault(trip.leaves, []).append(Task("offload", *trip.unit))
         for trip in sorted(trips, key=lambda trip: trip.returns):
             before.setdefault(trip.returns, []).append(Task("reload", *trip.unit))
-        rows.append(with_tasks(cells, before))
+        rows.append(timeline.with_tasks(before))
     made = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
     check(made)
     return made

@@ -147,13 +147,6 @@ def held_stages(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
     return frozenset(stages or range(schedule.stages))
 
 
-def refuse(schedule: Schedule, held: frozenset[int], kind: str, why: str) -> None:
-    """Raise ScheduleError if one of these stages has tasks of a kind; `why` says what it cannot be."""
-    task = next((task for task in schedule if task.kind == kind and task.stage in held), None)
-    if task:
-        raise ScheduleError(f"stage {task.stage} cannot be {why}")
-
-
 def _around(cells: tuple[Cell, ...], around: Callable[[Task], tuple[list[Task], list[Task]]]) -> list[Cell]:
     row: list[Cell] = []
     for cell in cells:

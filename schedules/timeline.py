@@ -3,81 +3,100 @@
 from __future__ import annotations
 
 import itertools
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.pools import Sizes, changes
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Cell, Task, Unit
 
 
 class Life(NamedTuple):
-    """An activation, and the positions of the cells that make it, first need it again, and let it go."""
+    """An activation, and the cells that make it and first need it again."""
 
     unit: Unit
     made: int
     read: int
-    freed: int
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The cells of one mesh: when they run, each task one unit of time and a backward two, and what they keep."""
+    """The cells of one mesh that take its turn: when they run, each task one unit of time and a backward two.
+
+    Cells are counted without those that run beside the mesh.
+
+    Attributes:
+        starts: of each cell.
+        ends: of each cell.
+        alive: how many activations of the mesh are alive in each cell; one that leaves it is until the next cell ends.
+        lives: the activations of the mesh, in the order of their forwards; those that no backward needs are none.
+        cells: all cells of the mesh.
+        places: where in these each cell stands.
+    """
 
     starts: Sequence[float]
     ends: Sequence[float]
+    alive: Sequence[int]
     lives: Sequence[Life]
-
-    @cached_property
-    def alive(self) -> list[int]:
-        """How many activations are alive in each cell."""
-        changes = [0] * (len(self.starts) + 1)
-        for life in self.lives:
-            changes[life.made] += 1
-            changes[life.freed + 1] -= 1
-        return list(itertools.accumulate(changes))
+    cells: Sequence[Cell]
+    places: Sequence[int]
 
     def first_after(self, time: float) -> int:
-        """The position of the first cell that starts at this time, or later."""
+        """The first cell that starts at this time, or later."""
         return bisect_left(self.starts, time - 1e-9)
+
+    def with_tasks(self, before: Mapping[int, Sequence[Task]]) -> list[Cell]:
+        """All cells of the mesh, with these tasks before those that take its turn, or behind the last."""
+        places = [*self.places, len(self.cells)]
+        return with_tasks(self.cells, {places[at]: tasks for at, tasks in before.items()})
 
 
 def timelines(schedule: Schedule) -> list[Timeline]:
-    """When the cells of each mesh run; those beside it take no time, nor do those that nothing tells the time of."""
+    """When the cells of each mesh run, if those that nothing tells the time of take none."""
     graph, costs = schedule.graph, Costs()
     told = [kind for kind in graph.numbers if costs.is_told(kind, schedule)]
     run = simulate(schedule, Costs(kinds=dict.fromkeys(graph.numbers.keys() - told, 1e-12))).run
     found: list[Timeline] = []
-    for cells, row in zip(schedule.cells, graph.rows, strict=True):
-        starts: list[float] = []
-        ends: list[float] = []
-        for number in (number for number in row if graph.spans[number]):
-            aside = number in graph.asides
-            clock = ends[-1] if ends else 0.0
-            starts.append(clock if aside else run.starts[number])
-            ends.append(clock if aside else run.ends[number])
-        found.append(Timeline(starts, ends, _lives(schedule, cells)))
+    for mesh, (cells, row) in enumerate(zip(schedule.cells, graph.rows, strict=True)):
+        heads = [number for number in row if graph.spans[number]]
+        places = [place for place, head in enumerate(heads) if head not in graph.asides]
+        own = [heads[place] for place in places]
+        starts, ends = ([times[head] for head in own] for times in (run.starts, run.ends))
+        alive, lives = _alive(schedule, mesh, own), _lives(schedule, [cells[place] for place in places])
+        found.append(Timeline(starts, ends, alive, lives, cells, places))
     return found
 
 
-def _lives(schedule: Schedule, cells: Sequence[Cell]) -> list[Life]:
-    """The activations of a mesh, in the order of their forwards; those that no backward needs are none."""
+def _alive(schedule: Schedule, mesh: int, heads: Sequence[int]) -> list[int]:
+    """How many activations of a mesh are alive in the cells that begin with these tasks.
+
+    Those that are made again count from their forward on.
+    """
+    graph, ones = schedule.graph, [1.0] * schedule.stages
+    change = [0.0] * (len(heads) + 2)
+    for number, start, end in changes(graph, mesh, Sizes(ones, ones, ones, inside=False)):
+        if number in graph.rows[mesh]:
+            at = bisect_left(heads, number) if number in graph.asides else bisect_right(heads, number) - 1
+            change[at] += start
+            change[at + 1] += end
+    return [round(each) for each in itertools.accumulate(change[: len(heads)])]
+
+
+def _lives(schedule: Schedule, cells: Iterable[Cell]) -> list[Life]:
     made: dict[Unit, int] = {}
     read: dict[Unit, int] = {}
-    freed: dict[Unit, int] = {}
     for at, cell in enumerate(cells):
         for task in cell:
             rule = schedule.rules[task.kind]
             if rule.holds:
                 read.setdefault(task.unit, at)
-                freed[task.unit] = at
             elif rule.makes:
                 made[task.unit] = at
-    return [Life(unit, at, read[unit], freed[unit]) for unit, at in made.items() if unit in read]
+    return [Life(unit, at, read[unit]) for unit, at in made.items() if unit in read]
 
 
 def with_tasks(cells: Sequence[Cell], before: Mapping[int, Sequence[Task]]) -> list[Cell]:

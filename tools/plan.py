@@ -38,6 +38,8 @@ from jaxpp.step import LoweredStep
 from jaxpp.task_times import Rates
 from jaxpp.tools import source, streams
 
+_LIMITS = ("memory_limit", "host_memory_limit")
+
 OK, BAD_INPUT, BAD_USAGE, TOO_LARGE = 0, 1, 2, 3
 
 _SHAPE = re.compile(r"(?P<element>[A-Za-z]\w*)\[(?P<sizes>[\d, ]*)\]")
@@ -105,6 +107,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--schedule", metavar="NAME|FILE", help="for a --shapes step or a module whose loop names none")
     parser.add_argument("--memory-limit", type=_bytes, metavar="BYTES", help="of each device, as 95GB or 90GiB")
+    about = "of each device in the memory of its host"
+    parser.add_argument("--host-memory-limit", type=_bytes, metavar="BYTES", help=about)
     parser.add_argument("--rank", action="store_true", help="rank the schedules of the library under the costs, too")
     parser.add_argument("-o", "--output", metavar="FILE", help="save the plan there, as JSON")
     parser.add_argument("--page", metavar="FILE", help="write the tables there, as HTML")
@@ -142,9 +146,7 @@ def _bytes(text: str) -> int:
 
 def _plan(options: argparse.Namespace) -> Plan:
     if options.source.endswith(".json"):
-        _refuse(
-            options, "a saved plan", "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", "memory_limit"
-        )
+        _refuse(options, "a saved plan", "target", "nodes", "gpus", "devices", "mesh", "shapes", "schedule", *_LIMITS)
         return Plan.load(options.source)
     if options.target is None:
         raise PlanError("give a --target, such as v5p:4x4x4, h200 or cpu")
@@ -184,13 +186,13 @@ def _of_function(options: argparse.Namespace, target: Target) -> Plan:
         _check_takes(options.source, function, options.shapes, f"{len(options.shapes)} --shapes")
 
         def lowered(schedule: str | None) -> LoweredStep:
-            step = jaxpp.mpmd_jit_with_loop(function, mesh, schedule=schedule, memory_limit=options.memory_limit)
-            return step.lower(*options.shapes)
+            limits = {name: getattr(options, name) for name in _LIMITS}
+            return jaxpp.mpmd_jit_with_loop(function, mesh, schedule=schedule, **limits).lower(*options.shapes)
 
         if options.schedule:
             _refuse_schedule(source.parse(lowered(None).as_text().encode(), name, make_context(), whole=True))
         return lowered(options.schedule).compile().plan
-    _refuse(options, "a function that makes its step itself", "schedule", "memory_limit")
+    _refuse(options, "a function that makes its step itself", "schedule", *_LIMITS)
     _check_takes(options.source, function, [mesh], "a mesh alone; give a training step its --shapes")
     made: Any = function(mesh)
     if not (isinstance(made, tuple) and len(made) == 2 and hasattr(made[0], "lower")):
@@ -226,9 +228,10 @@ def _of_module(options: argparse.Namespace, target: Target) -> Plan:
     name = ir.StringAttr(lowered.operation.attributes["sym_name"]).value if has_name else path
 
     rates = Rates().on(target.chip, lowered)
+    host_limit = limit_text(options.host_memory_limit, count, "host_memory_limit")
 
     def make(limits: str) -> tuple[ProgramModule, Plan]:
-        passes = {"memory_limit": limits}
+        passes = {"memory_limit": limits, "host_memory_limit": host_limit}
         program = rewritten(own_copy(lowered), options.schedule or "", count, passes, rates=rates)
         return program, plan_program(program, target, name.removeprefix("jit_")).plan
 

@@ -44,7 +44,7 @@ class Search:
         groups: of each group its meshes and its stages.
         levels: for each stage what a recompute may keep: (bytes, FLOPs), the bytes falling, the FLOPs rising.
         recomputed: the stages that the schedule recomputes already.
-        moved: the stages whose residuals the schedule moves already: they are not offloaded.
+        moved: the stages that are not offloaded: those of which the schedule does so already.
         limits: of each mesh, in bytes.
         peaks: the bytes that each mesh needs. It takes long.
         time: of the step, and where that is the same, of its tasks.

@@ -27,6 +27,10 @@ def offload_and_recompute(schedule: schedules.Schedule) -> schedules.Schedule:
     return schedules.offload(schedules.recompute(schedule))
 
 
+def evict_and_offload(schedule: schedules.Schedule) -> schedules.Schedule:
+    return schedules.offload(schedules.evict(schedule))
+
+
 def recompute_and_evict(schedule: schedules.Schedule) -> schedules.Schedule:
     return schedules.evict(schedules.recompute(schedule))
 
@@ -66,7 +70,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    evicting = [schedules.evict, recompute_and_evict]
+    evicting = [schedules.evict, recompute_and_evict, evict_and_offload]
     changes = [*CHANGES.values(), offload_and_recompute, *evicting * in_turn] if not moved else []
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
@@ -130,9 +134,11 @@ def test_residuals_that_wait_on_another_mesh(name: str) -> None:
 @pytest.mark.parametrize("keep", [None, 0.3])
 @pytest.mark.parametrize("recomputed", [(), (0, 2)])
 def test_what_a_recompute_reads_waits_on_another_mesh(recomputed: tuple[int, ...], keep: float | None) -> None:
-    """Forward, evict, load, recompute, backward; and stages that go to the host meanwhile, recomputed or not."""
+    """Forward, evict, load, recompute, backward; other microbatches go to the host meanwhile, recomputed or not."""
     plain = schedules.make("1f1b", meshes=6, microbatches=6)
-    schedule = schedules.offload(schedules.recompute(schedules.evict(plain), *recomputed), 2, 3)
+    schedule = schedules.offload(schedules.recompute(schedules.evict(plain), *recomputed))
+    both = {kind: {task.stage for task in schedule if task.kind == kind} for kind in ("evict", "offload")}
+    assert {0, 1} <= both["evict"] & both["offload"]
     step = partial(sgd_step, schedule=schedule)
     arguments = (weights(6), batch(6))
     found = peaks(lower(step, arguments, 6))

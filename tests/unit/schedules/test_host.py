@@ -84,7 +84,10 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
         (lambda plain: S.offload(plain, k=10**400), "offload: k must be a positive number, found 1000"),
         (lambda plain: S.offload(plain, ahead=-1), "ahead must be a whole number of at least 0, found -1"),
         (lambda plain: S.offload(plain, 4), "1f1b has no stage 4: there are 4"),
-        (lambda plain: S.offload(S.evict(plain), 0), "stage 0 cannot be offloaded: its activations go to another"),
+        (
+            lambda plain: S.insert(S.evict(plain), "offload", 0, after="forward"),
+            "mesh 0 position 5: offload(stage 0, mb 2) moves what evict(stage 0, mb 2) moves already: it can wait",
+        ),
         (lambda plain: S.offload(S.offload(plain, 0), 0), "mesh 0 position 2: offload(stage 0, mb 0) is there twice"),
         (lambda plain: S.make("po-h", meshes=2, microbatches=4, chunks=1), "chunks must be a whole number of at"),
     ],

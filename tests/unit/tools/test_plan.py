@@ -3,6 +3,7 @@
 import io
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import pytest
 from unit.planning import steps
 
 import jaxpp
+from jaxpp import schedules
 from jaxpp.planning import Plan
 from jaxpp.step import LoweredStep
 from jaxpp.tools import plan
@@ -82,6 +84,24 @@ def test_a_lowered_module(tmp_path: Path) -> None:
     assert few == "error: cpu x 1 has 1 devices, the 2 meshes take 2"
 
 
+def test_the_memory_of_hosts_is_limited(tmp_path: Path) -> None:
+    """For a training step and for a module. With a limit for devices too a stage may compute again what it offloads."""
+    offloaded = schedules.offload(schedules.make("1f1b", meshes=2, microbatches=4))
+    grid, module = tmp_path / "offload.txt", tmp_path / "step.mlir"
+    grid.write_text(str(offloaded), encoding="utf-8")
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:2]), ("mpmd",)), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(partial(steps.train_step, schedule=str(offloaded)), mesh)
+    weight, inputs = jax.ShapeDtypeStruct((8, 8), "float32"), jax.ShapeDtypeStruct((4, 2, 8), "float32")
+    module.write_text(step.lower(weight, weight, inputs).as_text(), encoding="utf-8")
+    for given in ((*STEP, "--schedule", grid), (module, *CPUS)):
+        assert output(*given, "--host-memory-limit", "1KiB") == output(*given)
+        refused = failure(*given, "--host-memory-limit", "100")
+        assert (
+            "mesh 0 needs 128 bytes of the memory of its host for each device, its host memory limit is 100" in refused
+        )
+        assert output(*given, "--host-memory-limit", "100", "--memory-limit", "1GB") != output(*given)
+
+
 def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Plan, "fits", False)
     code, out, _ = run("unit.planning.steps:made", *CPUS)
@@ -151,8 +171,8 @@ def test_a_message_says_error_once(tmp_path: Path) -> None:
             _NO.format("a function that makes its step itself", "--schedule"),
         ),
         (
-            ("saved.json", *CPUS, "--memory-limit", "9GB"),
-            "error: saved.json is a saved plan, which takes no --target, ",
+            ("saved.json", "--host-memory-limit", "9GB"),
+            "error: saved.json is a saved plan, which takes no --host-memory-limit",
         ),
         (("a.mlir", *CPUS, "--shapes", "f32[8]"), "error: a.mlir is a module, which takes no --shapes"),
         (
@@ -177,6 +197,7 @@ def test_bad_input(argv: tuple[str, ...], message: str) -> None:
         (("--shapes", "f32"), "expected a type with a shape, as f32[8,128]; found 'f32'"),
         (("--shapes", "int[2]"), "expected a type with a shape, as f32[8,128]; found 'int[2]'"),
         (("--shapes", "f33[2]"), "expected a type with a shape, as f32[8,128]; found 'f33[2]'"),
+        (("--host-memory-limit", "0GB"), "expected bytes, as 95GB or 90GiB; found '0GB'"),
         (("--memory-limit", "much"), "expected bytes, as 95GB or 90GiB; found 'much'"),
     ],
 )
