@@ -168,7 +168,7 @@ def mpmd_jit_by_yield(
         PassError, TypeError, ValueError: as for `mpmd_jit_with_loop`.
     """
     _check_mesh(mpmd_mesh)
-    return mpmd_jit_with_loop(
+    step = mpmd_jit_with_loop(
         in_one_microbatch(fun, mpmd_mesh.mpmd_dim, target_num_stages),
         mpmd_mesh,
         in_shardings=in_shardings,
@@ -181,6 +181,8 @@ def mpmd_jit_by_yield(
         donate_argnames=donate_argnames,
         compiler_options=compiler_options,
     )
+    step.takes_cuts = False
+    return step
 
 
 def _check_mesh(mpmd_mesh: Any) -> None:
@@ -196,7 +198,12 @@ def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 class MpmdFunction:
-    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments."""
+    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments.
+
+    takes_cuts: whether its marks may be of layers, of which stages have several.
+    """
+
+    takes_cuts = True
 
     def __init__(
         self,

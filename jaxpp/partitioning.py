@@ -51,6 +51,8 @@ def _text(cuts: Sequence[int]) -> str:
 class _Step(Protocol):
     """What `mpmd_jit_with_loop` makes."""
 
+    takes_cuts: bool
+
     def measure_layers(self, *args: Any) -> "Layers":
         """What each marked layer costs."""
         ...
@@ -95,6 +97,8 @@ def partition(
     """
     if not hasattr(step, "measure_layers"):
         raise TypeError(f"partition: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
+    if not step.takes_cuts:
+        raise TypeError("partition: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd_jit_with_loop")
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.devices))
     return layers.partition(

@@ -324,7 +324,7 @@ def test_planned_for_devices_that_are_not_here() -> None:
 def test_a_limit_of_memory() -> None:
     lowered = made().lower(weights(4), batch(4))
     peak = max(lowered.compile().memory_analysis()[0].peak_memory_in_bytes, *lowered.program().peak_bytes)  # pyright: ignore[reportOptionalMemberAccess]
-    function = made(memory_limit=2 * peak)
+    function = made(memory_limit=4 * peak)
     _, places = train(function, FASTER)
     assert places[-1] == [0, 0, 0, 1]
     with pytest.raises(ProgramError, match=r"mesh . needs .* memory limit is 600"):
