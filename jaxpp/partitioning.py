@@ -1,7 +1,9 @@
 """`cuts` and `jaxpp.partition`: which layers of a step that marks all of them each stage has."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, Protocol, cast
 
 import jax
@@ -119,6 +121,12 @@ class Layers:
     resident: list[float]
     devices: list[int]
     microbatches: int
+
+    def cut(self, cuts: Sequence[int]) -> "Layers":
+        """What so many neighbours together cost, each as one layer."""
+        ends = list(accumulate(cuts))
+        resident = [math.fsum(self.resident[end - size : end]) for size, end in zip(cuts, ends, strict=True)]
+        return replace(self, costs=self.costs.cut(cuts), resident=resident)
 
     def partition(self, memory_limit: str, **options: Any) -> Partition:
         """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.

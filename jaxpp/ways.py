@@ -1,6 +1,7 @@
 """The ways to run a step that marks every layer, and what steps share that run in the same way."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -104,17 +105,17 @@ class Ways:
         """The most promising choices for layers of such costs, and the least that any may take; none if nothing fits.
 
         That is, within `memory_limit`, or else the memory that devices say they have. They are the best with backwards
-        cut in two and with whole ones, with one stage per mesh and with several.
+        cut in two and with whole ones; with one stage per mesh, with several, and with the cuts of the first choice,
+        which leave everything where it is.
         """
         found: list[schedules.Partition] = []
-        limit = self.memory_limit or str(self.room or "")
+        limit, cuts = self.memory_limit or str(self.room or ""), self.first.cuts
         for split_backward in (True, False):
-            for chunks in (1, None):
-                options: dict[str, Any] = {"chunks": chunks, "split_backward": split_backward}
-                try:
-                    found.append(layers.partition(limit, seconds=self.seconds / 4, **options))
-                except ScheduleError:
-                    continue
+            options: dict[str, Any] = {"split_backward": split_backward, "seconds": self.seconds / 6}
+            for row, chunks in ((layers, 1), (layers, None), (layers.cut(cuts), 1)):
+                with suppress(ScheduleError):  # nothing fits
+                    each = row.partition(limit, chunks=chunks, **options)
+                    found.append(each if row is layers else replace(each, cuts=cuts))
         found.sort(key=lambda each: each.value)
         bound = min((each.lower_bound for each in found), default=0.0)
         return [Choice(each.cuts, each.schedule, each.costs) for each in found], bound

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from unit.end_to_end import test_partition
 from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_step, weights
 from unit.end_to_end.tuning import given, quick
 
@@ -202,13 +203,20 @@ def scanned_step(params: Any, data: Any) -> Any:
 
 
 def test_a_stack_of_layers_in_a_plain_loop() -> None:
+    """Unequal cuts are tried; as rows cross, they are slower than another order on equal ones."""
+
+    def time(step: AutoStep) -> float:
+        return 12.0 if step.choice.cuts == (3, 1) else 10.0 if step.choice.schedule.name == "1f1b" else 9.0
+
     ours = theirs = jnp.stack(weights(4))
     function = made(scanned_step, schedule="auto", donate_argnums=())
-    with given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+    with given(HEAVY, time):
         while function.tuned is None:
             (ours, losses), (theirs, expected) = function(ours, batch(4)), jax.jit(scanned_step)(theirs, batch(4))
             assert_same((ours, losses), (theirs, expected), exact=True)
-    assert function.tuned.cuts == (3, 1)
+    assert (function.tuned.cuts, function.tuned.schedule.name) == ((2, 2), "search")
+    assert {trial.choice.cuts for trial in function.tuned.trials} == {(2, 2), (3, 1)}
+    assert function.tuned.moved == (0, 0)
 
 
 def evaluate(params: Any, data: Any) -> Any:
@@ -301,16 +309,8 @@ def test_tuned_by_what_is_measured() -> None:
 def test_planned_for_devices_that_are_not_here() -> None:
     devices = np.array(target("cpu", devices=2).devices).reshape(2, 1)
     mesh = jaxpp.MpmdMesh(Mesh(devices, ("mpmd", "data")), "mpmd")
-    heavy = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 3 + [jax.ShapeDtypeStruct((8, 4096), jnp.float32)]
-
-    def loss(params: Any, microbatch: Any) -> jax.Array:
-        x = microbatch["x"]
-        for w in params:
-            x = jaxpp.mark_stage_end(jnp.tanh(x @ w))
-        return jnp.mean(x**2)
-
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto", loss=loss), mesh)
-    data = {"x": jax.ShapeDtypeStruct((4, 64, 8), jnp.float32)}
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto", loss=test_partition.loss), mesh)
+    heavy, data = jax.eval_shape(lambda: (test_partition.heavy_last(3), batch(4, 64)))
     with quick():
         plan = step.lower(heavy, data).compile().plan
     assert step.tuned is not None
@@ -324,7 +324,7 @@ def test_planned_for_devices_that_are_not_here() -> None:
 def test_a_limit_of_memory() -> None:
     lowered = made().lower(weights(4), batch(4))
     peak = max(lowered.compile().memory_analysis()[0].peak_memory_in_bytes, *lowered.program().peak_bytes)  # pyright: ignore[reportOptionalMemberAccess]
-    function = made(memory_limit=2 * peak)
+    function = made(memory_limit=4 * peak)
     _, places = train(function, FASTER)
     assert places[-1] == [0, 0, 0, 1]
     with pytest.raises(ProgramError, match=r"mesh . needs .* memory limit is 600"):
