@@ -101,16 +101,20 @@ def inherit_task(op: ir.Operation, source: ir.Operation | None) -> None:
         op.attributes[at.TASK] = source.attributes[at.TASK]
 
 
+def task_inside(op: ir.Operation, body: ir.Block) -> StageTask | None:
+    """The task of the operation of `body` that is `op`, or has it inside."""
+    while op.block != body and op.parent is not None:
+        op = op.parent.operation
+    return task_of(op)
+
+
 def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
     """A copy of `op` in `task`, right behind it; the operations of `task` use it in place of `op`."""
     copy = op.clone(ir.InsertionPoint.after(op)).operation
     set_task(copy, task)
     for result, copied in zip(op.results, copy.results, strict=True):
         for use in list(result.uses):
-            user = use.owner.operation
-            while user.block != op.block and user.parent is not None:
-                user = user.parent.operation
-            if task_of(user) == task:
+            if task_inside(use.owner.operation, op.block) == task:
                 use.owner.operands[use.operand_number] = copied
     return copy
 

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from jaxlib.mlir import ir
 
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
+from jaxpp.ir.ops import MOST_RECOMPUTED
 from jaxpp.ir.values import byte_size
 
 
@@ -69,6 +70,33 @@ def divide(
         size: what keeping a value costs; its bytes if not given.
     """
     return _FlowProblem(halves, size or _bytes).solve(late, wanted)
+
+
+def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
+    """Those of `again`, in program order, that are not long chains: of one that is, a value is kept.
+
+    XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
+    and computed, once for each of its values.
+
+    Args:
+        halves: what uses and makes what.
+        again: the operations that the late half would do again.
+        is_wanted: whether the late half wants a value.
+    """
+    lengths: dict[int, int] = {}
+    for op in again:
+        producers = (halves.producer(value) for value in halves.operands(op))
+        length = 1 + sum(lengths.get(each, 0) for each in producers if each is not None)
+        if length <= MOST_RECOMPUTED:
+            lengths[op] = length
+    found: list[int] = []
+    needed: set[ir.Value] = set()
+    for op in reversed(lengths):
+        results = halves.results(op)
+        if not needed.isdisjoint(results) or any(map(is_wanted, results)):
+            found.append(op)
+            needed.update(halves.operands(op))
+    return found[::-1]
 
 
 def _bytes(value: ir.Value) -> int:

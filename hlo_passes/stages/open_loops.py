@@ -80,13 +80,13 @@ class OpenLoop:
         rows = {value: self.rows[value] for value in kept if value in self.rows}
         return TwoLoops(
             self.op,
-            self._half({*first, *(row.position for row in rows.values())}, kept),
-            self._half(second, (), kept),
+            self.half({*first, *(row.position for row in rows.values())}, kept),
+            self.half(second, (), kept),
             [value for value in kept if value not in rows],
             rows,
         )
 
-    def _half(self, positions: Iterable[int], values: Collection[ir.Value], given: Collection[ir.Value] = ()) -> Half:
+    def half(self, positions: Iterable[int], values: Collection[ir.Value], given: Collection[ir.Value] = ()) -> Half:
         """What carries these positions and makes these values, where others are given."""
         carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
         ops: set[ir.Operation] = set()
@@ -110,7 +110,7 @@ class OpenLoop:
         argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None
-        update, numbers = defining_op(op.operands[1]), self._affine(op.operands[2])
+        update, numbers = defining_op(op.operands[1]), self.affine(op.operands[2])
         if update is None or update.name not in _ROW_OF_ONE or numbers is None or len(list(argument.uses)) != 1:
             return None
         value, (first, step) = update.operands[0], numbers
@@ -119,7 +119,7 @@ class OpenLoop:
         is_stack = argument.type == stack_type(value, self.trips) and value in self.inside
         return (value, Row(position, first, step)) if each_once and is_stack else None
 
-    def _affine(self, value: ir.Value) -> tuple[int, int] | None:
+    def affine(self, value: ir.Value) -> tuple[int, int] | None:
         """(first, step) of an integer that changes by as much in each trip."""
         position, op = self.arguments.get(value), defining_op(value)
         if position is not None:
@@ -132,7 +132,7 @@ class OpenLoop:
             (left, constant_integer(right), 1, sign),
             (right, constant_integer(left), sign, 1),
         ):
-            found = None if constant is None else self._affine(operand)
+            found = None if constant is None else self.affine(operand)
             if found is not None and constant is not None:
                 return factor * found[0] + other * constant, factor * found[1]
         return None

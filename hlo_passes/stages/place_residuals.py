@@ -7,12 +7,14 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.stages.cut import divide
+from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
+from jaxpp.hlo_passes.stages.stacked_rows import stack_less
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task
 
 
@@ -24,6 +26,9 @@ class PlaceResiduals(Pass):
     keeps its result instead of its operands. A cheap one of the forward may be computed again in the backward, which
     gets a copy of it, unless that takes a long chain of others: XLA would fuse the chain into each of its users.
     Nothing moves between stages, nor into a forward that is one task with its backward.
+
+    A loop of the forward that runs a known number of times, as that of a `lax.scan` over layers, stacks for the loop of
+    its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips.
 
     Preconditions: `assign-stages` ran.
 
@@ -40,6 +45,7 @@ class PlaceResiduals(Pass):
     def run(self, module: ir.Module) -> None:
         """Place the residuals of the loop of `module`. Raises PassError when `assign-stages` has not run."""
         loop = MicrobatchLoop.of(module)
+        stack_less(loop, MeshAxes.of(module))
         body = _Uses(loop)
         stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
         chosen = [(stage, stage.residuals()) for stage in stages]  # all of it before the first edit
@@ -97,28 +103,10 @@ class _Stage:
         if not early:  # a stage without a forward function must not get one
             return [], []
         moved, again = divide(self, late, self.body.wanted.get(self.backward, []))
-        return sorted(moved), self._bounded(sorted(again))
+        return sorted(moved), without_long_chains(self, sorted(again), self._is_read)
 
-    def _bounded(self, again: Sequence[int]) -> list[int]:
-        """Return `again` without long chains: of a chain that is too long, one value is kept as a residual.
-
-        XLA fuses all that makes a value into each fusion that uses it: a chain as long as the stage would be compiled,
-        and computed, once for each of its values.
-        """
-        lengths: dict[int, int] = {}
-        for op in again:
-            producers = (self.producer(value) for value in self.operands(op))
-            length = 1 + sum(lengths.get(each, 0) for each in producers if each is not None)
-            if length <= MOST_RECOMPUTED:
-                lengths[op] = length
-        found: list[int] = []
-        needed: set[ir.Value] = set()
-        for op in reversed(lengths):
-            used_by = (self.body.used_by.get(result, set()) for result in self.results(op))
-            if not needed.isdisjoint(self.results(op)) or any(self.backward in tasks for tasks in used_by):
-                found.append(op)
-                needed.update(self.operands(op))
-        return found[::-1]
+    def _is_read(self, value: ir.Value) -> bool:
+        return self.backward in self.body.used_by.get(value, ())
 
     def operands(self, op: int) -> Sequence[ir.Value]:
         return self.body.operands[op]

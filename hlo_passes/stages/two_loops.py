@@ -14,9 +14,6 @@ from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.shardings import MeshAxes
 
-Counter = tuple[int, int, int]
-"""(position, start, step)."""
-
 
 @dataclass(frozen=True)
 class Half:
@@ -40,6 +37,10 @@ class Row(NamedTuple):
     first: int
     step: int
 
+    def at(self, trip: ir.Value) -> ir.Value:
+        """The number of the row of a trip."""
+        return counted(trip, self.first, self.step)
+
 
 @dataclass(frozen=True)
 class TwoLoops:
@@ -57,22 +58,72 @@ class TwoLoops:
 
     def write(self, mesh: MeshAxes | None) -> tuple[ir.Operation, ir.Operation]:
         """Write both in front of the loop, which nobody uses afterwards; returns them."""
-        counter = counter_of_test(self.loop)  # the one counter that both loops carry, and that never wraps around
         first = _Writer(self.loop, self.first, mesh)
-        first.open(self.kept)
-        first.clone()
-        first.close([first.write_row(number, value, counter) for number, value in enumerate(self.kept)])
+        first.write(self.kept)
         second = _Writer(self.loop, self.second, mesh)
         second.open([])
         for stack, value in zip(first.stacks, self.kept, strict=True):
-            second.read_row(stack, value, counter)
+            second.read_row(stack, value)
         for value, row in self.rows.items():
-            second.read_row(first.op.results[self.first.positions.index(row.position)], value, counter, row)
+            second.read_row(first.op.results[self.first.positions.index(row.position)], value, row)
         second.clone()
         second.close([])
         for half in (first, second):
             half.replace_results()
         return first.op, second.op
+
+
+def stack_more(
+    loop: ir.Operation, half: Half, values: Sequence[ir.Value], mesh: MeshAxes | None
+) -> tuple[ir.Operation, Sequence[ir.Value]]:
+    """Write a half of `loop` in front of it that also stacks these values: (the new loop, the stacks).
+
+    Its results stand for those of the old one.
+    """
+    writer = _Writer(loop, half, mesh)
+    writer.write(values)
+    writer.replace_results()
+    return writer.op, writer.stacks
+
+
+def counted(trip: ir.Value, first: int, step: int) -> ir.Value:
+    """The integer `first + step * trip`."""
+    if step != 1:
+        trip = stablehlo.multiply(trip, constant(trip.type, step))
+    return stablehlo.add(trip, constant(trip.type, first)) if first else trip
+
+
+def trip_of(loop: ir.Operation) -> ir.Value:
+    """The number of the trip, from 0 on, in the body of a loop."""
+    position, start, step = counter_of_test(loop)
+    return _trip(loop_body(loop).arguments[position], start, step)
+
+
+def _trip(count: ir.Value, start: int, step: int) -> ir.Value:
+    if start:
+        count = stablehlo.subtract(count, constant(count.type, start))
+    return stablehlo.divide(count, constant(count.type, step)) if step != 1 else count
+
+
+def read_row(stack: ir.Value, value: ir.Value, row: ir.Value, mesh: MeshAxes | None) -> ir.Value:
+    """What stands for a value of the body in this row of a stack of such values."""
+    found = stablehlo.dynamic_slice(stack, _start(row, value), stack_type(value, 1).shape)
+    return sharded(stablehlo.reshape(value.type, sharded(found, _stacked(value, mesh))), _sharding(value, mesh))
+
+
+def _start(row: ir.Value, value: ir.Value) -> list[ir.Value]:
+    """The start indices of a row in a stack of such values: its number, and zeros."""
+    return [row, *(constant(row.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
+
+
+def _sharding(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
+    """Return the sharding of `value`; None where a mesh is one device."""
+    return None if mesh is None else mesh.attribute(mesh.read(value))
+
+
+def _stacked(value: ir.Value, mesh: MeshAxes | None) -> ir.Attribute | None:
+    """Return the sharding of a stack of values like this; None where a mesh is one device."""
+    return None if mesh is None else mesh.attribute([(), *mesh.read(value)])
 
 
 class _Writer:
@@ -89,13 +140,20 @@ class _Writer:
         """The stacks that the loop made."""
         return list(self.op.results)[len(self._half.positions) :]
 
+    def write(self, kept: Sequence[ir.Value]) -> None:
+        """Write the loop, with a stack for each of `kept`."""
+        self.open(kept)
+        self.clone()
+        self.close([self._write_row(number, value) for number, value in enumerate(kept)])
+
     def open(self, kept: Sequence[ir.Value]) -> None:
         """Create the loop with its test, a body without operations, and a stack of zeros for each of `kept`."""
         old, positions = self._old, self._half.positions
         operands = [*(old.operands[position] for position in positions), *map(self._zeros, kept)]
         types = [value.type for value in operands]
         carried = [old.results[position] for position in positions]
-        every = shardings([*map(self._sharding, carried), *map(self._stacked, kept)])
+        known = (_sharding(value, self._mesh) for value in carried)
+        every = shardings([*known, *(_stacked(value, self._mesh) for value in kept)])
         self.op = remake(old, operands, types, every, empty=True)
         for region in self.op.regions:
             ir.Block.create_at_start(region, types, [old.location] * len(types))
@@ -107,26 +165,11 @@ class _Writer:
         """Fill the body with the operations of this half."""
         clone_into(loop_body(self.op), self._half.ops, self._values, self._half.same)
 
-    def write_row(self, number: int, value: ir.Value, counter: Counter) -> ir.Value:
-        """Write `value` of the old body to the stack of this number."""
-        stack = loop_body(self.op).arguments[len(self._half.positions) + number]
-        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            row = sharded(stablehlo.reshape(stack_type(value, 1), self._values[value]), self._stacked(value))
-            written = stablehlo.dynamic_update_slice(stack, row, self._place(value, counter))
-        return sharded(written, self._stacked(value))
-
-    def read_row(self, stack: ir.Value, value: ir.Value, counter: Counter, row: Row | None = None) -> None:
+    def read_row(self, stack: ir.Value, value: ir.Value, row: Row | None = None) -> None:
         """Read the value that stands for `value` of the old body from `stack`, from that of the trip or another row."""
-        type_ = stack_type(value, 1)
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            trip, *zeros = self._place(value, counter)
-            if row is not None and row.step != 1:
-                trip = stablehlo.multiply(trip, constant(trip.type, row.step))
-            if row is not None and row.first:
-                trip = stablehlo.add(trip, constant(trip.type, row.first))
-            found = stablehlo.dynamic_slice(stack, [trip, *zeros], type_.shape)
-            read = stablehlo.reshape(value.type, sharded(found, self._stacked(value)))
-        self._values[value] = sharded(read, self._sharding(value))
+            trip = self._trip()
+            self._values[value] = read_row(stack, value, trip if row is None else row.at(trip), self._mesh)
 
     def close(self, stacks: Sequence[ir.Value]) -> None:
         """End the body."""
@@ -150,28 +193,24 @@ class _Writer:
         tests = [values.get(value, value) for value in end.operands]
         stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
 
-    def _place(self, value: ir.Value, counter: Counter) -> list[ir.Value]:
-        """Return the start indices of this trip's row in a stack of such values: the number of the trip, and zeros."""
-        position, start, step = counter
-        trip = self._values[loop_body(self._old).arguments[position]]
-        if start:
-            trip = stablehlo.subtract(trip, constant(trip.type, start))
-        if step != 1:
-            trip = stablehlo.divide(trip, constant(trip.type, step))
-        return [trip, *(constant(trip.type, 0) for _ in ir.RankedTensorType(value.type).shape)]
+    def _write_row(self, number: int, value: ir.Value) -> ir.Value:
+        """Write `value` of the old body to the stack of this number."""
+        stack = loop_body(self.op).arguments[len(self._half.positions) + number]
+        sharding = _stacked(value, self._mesh)
+        with ir.InsertionPoint(loop_body(self.op)), self._old.location:
+            row = sharded(stablehlo.reshape(stack_type(value, 1), self._values[value]), sharding)
+            written = stablehlo.dynamic_update_slice(stack, row, _start(self._trip(), value))
+        return sharded(written, sharding)
+
+    def _trip(self) -> ir.Value:
+        """The number of the trip, by the one counter that both loops carry, and that never wraps around."""
+        position, start, step = counter_of_test(self._old)
+        return _trip(self._values[loop_body(self._old).arguments[position]], start, step)
 
     def _zeros(self, value: ir.Value) -> ir.Value:
         type_ = stack_type(value, trips(self._old) or 0)
         made = constant(type_, 0, ip=ir.InsertionPoint(self._old), loc=self._old.location)
-        return sharded(made, self._stacked(value))
-
-    def _sharding(self, value: ir.Value) -> ir.Attribute | None:
-        """Return the sharding of `value`; None where a mesh is one device."""
-        return None if self._mesh is None else self._mesh.attribute(self._mesh.read(value))
-
-    def _stacked(self, value: ir.Value) -> ir.Attribute | None:
-        """Return the sharding of a stack of values like this; None where a mesh is one device."""
-        return None if self._mesh is None else self._mesh.attribute([(), *self._mesh.read(value)])
+        return sharded(made, _stacked(value, self._mesh))
 
 
 def stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
