@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Final
+from typing import Final, cast
 
 from jaxpp.schedules import library
 from jaxpp.schedules.costs import Costs
@@ -16,9 +16,7 @@ from jaxpp.schedules.simulate import simulate
 _FORWARDS_FIRST: Final = ("gpipe", "looped-bfs")
 
 
-def make(
-    name: str, *, meshes: int, microbatches: int, costs: Costs | None = None, seconds: float = 1.0, **options: object
-) -> Schedule:
+def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Schedule:
     """Build a schedule of the library: `make("1f1b", meshes=4, microbatches=8)`.
 
     Published orders are for tasks and hops of certain times. With other `costs` they can be worse by a tenth and more
@@ -29,17 +27,21 @@ def make(
         name: one of `names()`.
         meshes: number of meshes.
         microbatches: number of microbatches.
-        costs: what its order is for. None: the published one.
-        seconds: what to spend on that, counted as in `search`.
-        options: what else that schedule takes, e.g. `chunks=2`.
+        options: what else that schedule takes, e.g. `chunks=2`; and `costs`, what its order is for (None: the published
+            one), with `seconds`, what to spend on that, counted as in `search` (by default 1).
 
     Raises:
         ScheduleError: the name or an option is unknown, the schedule does not exist for these numbers, or it has no
             order for given costs, as all forwards of a stage come first.
     """
-    if costs is None or "costs" in library.options_of(name):
-        given = {} if costs is None else {"costs": costs}
-        return library.make(name, meshes=meshes, microbatches=microbatches, **given, **options)
+    costs = options.get("costs")
+    if costs is None or name not in library.LIBRARY or "costs" in library.options_of(name):
+        given = {each: value for each, value in options.items() if each != "costs" or value is not None}
+        return library.make(name, meshes=meshes, microbatches=microbatches, **given)
+    if not isinstance(costs, Costs):
+        raise ScheduleError(f"{name}: costs must be a Costs, found {costs!r}")
+    seconds = cast("float", options.pop("seconds", 1.0))
+    del options["costs"]
     made = library.make(name, meshes=meshes, microbatches=microbatches, **options)
     if name in _FORWARDS_FIRST:
         raise ScheduleError(f"{name}: there is no order for given costs, as all forwards of a stage come first")

@@ -185,6 +185,14 @@ def test_costs_that_a_schedule_is_for_leave_it_as_it_is() -> None:
     assert made("zb-1p", costs=S.Costs(hop=0.5)) != made("zb-1p")  # it has a way of its own
 
 
+def test_costs_that_are_none() -> None:
+    assert made("1f1b", costs=None) == made("1f1b")
+    with pytest.raises(S.ScheduleError, match="1f1b: costs must be a Costs, found 3"):
+        made("1f1b", costs=3)
+    with pytest.raises(S.ScheduleError, match="no schedule is named '2f2b'"):
+        made("2f2b", costs=S.Costs())
+
+
 def test_all_forwards_first_is_one_order() -> None:
     for name in ("gpipe", "looped-bfs"):
         with pytest.raises(S.ScheduleError) as error:
