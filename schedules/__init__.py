@@ -51,7 +51,7 @@ from jaxpp.schedules.host import offload
 from jaxpp.schedules.kinds import Kind, Need
 from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Plan, W
 from jaxpp.schedules.layers import rows_of_layers, stored_rows
-from jaxpp.schedules.library import make, names
+from jaxpp.schedules.library import names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.named import (
@@ -87,7 +87,7 @@ from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search import Found, Partition, Tuned, improve, partition, search, tune
+from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, partition, search, tune
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 

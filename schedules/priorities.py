@@ -1,8 +1,8 @@
 """Priorities: a schedule from what a free mesh prefers, such as 1F1B on any placement of S stages.
 
-    by_priority("1f1b", placement, 8, lambda t: (t.kind == "forward", t.microbatch), limit=lambda stage: S - stage)
+    by_priority("1f1b", placement, 8, lambda t: (t.kind != "forward", t.microbatch), limit=lambda stage: S - stage)
 
-Backwards go first, then the oldest microbatch, and no stage keeps more activations than its limit.
+Forwards go first, as long as their stage keeps less than its limit, and of those of a kind the oldest microbatch.
 """
 
 from __future__ import annotations

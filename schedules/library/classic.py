@@ -45,8 +45,9 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     Mesh i of p runs min(m, p - i - 1) forwards ahead, then one forward and one backward in turn, then the backwards
     that are left; it keeps at most min(m, p - i) activations instead of GPipe's m.
 
-    With several stages per mesh no closed form stands in these papers: each mesh then takes, whenever it is free, a
-    backward that is ready, else a forward, as long as stage s of S keeps at most S - s of them.
+    With several stages per mesh no closed form stands in these papers. Each mesh then takes, whenever it is free, the
+    oldest forward of a stage that keeps less than its share, S - s activations of stage s of S, else the oldest
+    backward: on a linear placement that is the same. On a V of 2p stages a mesh keeps p + 1/2 microbatches at most.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -61,7 +62,13 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     if placement == Placement.linear(placement.meshes):
         return _one_in_turn("1f1b", placement, microbatches, 1)
     stages = placement.stages
-    return by_priority("1f1b", placement, microbatches, oldest_backward, limit=lambda stage: stages - stage)
+    return by_priority(
+        "1f1b",
+        placement,
+        microbatches,
+        lambda task: (task.kind != "forward", task.microbatch),
+        limit=lambda stage: stages - stage,
+    )
 
 
 def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:

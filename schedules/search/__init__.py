@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from jaxpp.schedules.search.improve import improve
+from jaxpp.schedules.search.made import make
 from jaxpp.schedules.search.partition import Partition, partition
 from jaxpp.schedules.search.search import Found, search
 from jaxpp.schedules.search.tune import Row, Tuned, tune
 
-__all__ = ["Found", "Partition", "Row", "Tuned", "improve", "partition", "search", "tune"]
+__all__ = ["Found", "Partition", "Row", "Tuned", "improve", "make", "partition", "search", "tune"]

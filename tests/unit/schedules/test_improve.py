@@ -168,3 +168,43 @@ def test_a_schedule_that_is_wrong_is_refused() -> None:
     orders = made("1f1b").orders
     with pytest.raises(S.ScheduleError, match="comes later on mesh 3"):
         S.improve(S.Schedule("wrong", S.Placement.linear(4), (*orders[:3], orders[3][::-1])))
+
+
+@pytest.mark.parametrize(("name", "less"), [("hanayo", 0.12), ("bitpipe", 0.08), ("v-half", 0.02)])
+def test_a_published_schedule_in_an_order_for_given_costs(name: str, less: float) -> None:
+    costs = S.Costs(hop=0.3)
+    published, found = made(name), made(name, costs=costs, seconds=0.3)
+    before, after = S.simulate(published, costs), S.simulate(found, costs)
+    assert after.makespan < before.makespan * (1 - less)
+    assert all(peak <= most for peak, most in zip(after.peak_activations(), before.peak_activations(), strict=True))
+    assert (found.name, found.placement, set(found)) == (name, published.placement, set(published))
+
+
+def test_costs_that_a_schedule_is_for_leave_it_as_it_is() -> None:
+    assert made("1f1b", costs=S.Costs(), seconds=0.1) == made("1f1b")
+    assert made("zb-1p", costs=S.Costs(hop=0.5)) != made("zb-1p")  # it has a way of its own
+
+
+def test_costs_that_are_none() -> None:
+    assert made("1f1b", costs=None) == made("1f1b")
+    with pytest.raises(S.ScheduleError, match="1f1b: costs must be a Costs, found 3"):
+        made("1f1b", costs=3)
+    with pytest.raises(S.ScheduleError, match="no schedule is named '2f2b'"):
+        made("2f2b", costs=S.Costs())
+
+
+def test_all_forwards_first_is_one_order() -> None:
+    for name in ("gpipe", "looped-bfs"):
+        with pytest.raises(S.ScheduleError) as error:
+            made(name, costs=S.Costs(hop=0.3))
+        assert str(error.value) == (f"{name}: there is no order for given costs, as all forwards of a stage come first")
+
+
+def test_1f1b_on_a_v_is_near_its_bound() -> None:
+    """Of p = 8 and 32 microbatches within 1 % of the lower bound for its memory, 109.5."""
+    schedule = S.make("1f1b", meshes=8, microbatches=32, placement=S.Placement.waves(8, 2))
+    report = S.simulate(schedule)
+    assert (report.makespan, max(report.peak_activations())) == (110, 8.5)
+    for stage in range(16):
+        counts = [{"forward": 1, "backward": -1}[task.kind] for task in schedule if task.stage == stage]
+        assert max(sum(counts[: end + 1]) for end in range(len(counts))) <= 16 - stage

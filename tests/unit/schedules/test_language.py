@@ -105,7 +105,7 @@ def test_1f1b_by_priority_on_any_placement(homes: list[int], m: int) -> None:
         "1f1b",
         placement,
         m,
-        lambda task: (task.kind == "forward", task.microbatch),
+        lambda task: (task.kind != "forward", task.microbatch),
         limit=lambda stage: placement.stages - stage,
     )
     assert made == S.one_f_one_b(placement.meshes, m, placement=placement)
