@@ -66,3 +66,13 @@ def test_layers_under_a_limit(size: int, expected: set[int] | None) -> None:
     """AdaPipe's question: which of two layers of one input are done again, so that the rest fits."""
     problem = Recomputation([Value(10), Value(10, 0), Value(20, 1)], [Step([0], 3), Step([0], 9)], [1, 2])
     assert problem.fewest_flops(size) == expected
+
+
+@pytest.mark.parametrize("above", [1, 1000, 10**6])
+def test_what_the_solver_takes_for_nothing_is_above_the_limit(above: int) -> None:
+    """It keeps to limits within a millionth of the sum of all; we keep to them."""
+    large = 10**12
+    problem = Recomputation([Value(large - above), Value(large, 0), Value(large)], [Step([0], large)], [1, 2])
+    assert problem.fewest_flops(2 * large - 1) == {0}
+    assert problem.fewest_bytes(large - 1) == set()
+    assert problem.fewest_flops(2 * large - above - 1) is None
