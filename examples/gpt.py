@@ -4,6 +4,7 @@
     python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
+    python examples/gpt.py --schedule auto --stages 2 --vocabulary 32768
     python examples/gpt.py --processes 4         # each with a quarter of the devices
     python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
     python examples/gpt.py --checkpoint saved    # goes on from there when it was ended, also with other stages
@@ -51,9 +52,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, devices = gpt_options.parse(arguments)
     if options.starts_others:
         return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
-    model = gpt_model.Config(
-        options.stages, options.layers, options.width, options.heads, options.sequence, options.dtype
-    )
+    stages = None if options.is_auto else options.stages
+    sizes = (options.layers, options.width, options.heads, options.sequence)
+    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary)
     optimizer = make_optimizer(options)
     parameters = gpt_model.init(model, options.seed)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
@@ -91,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.costs:
         costs = pipeline.costs(events)
         costs.save(options.costs)
-        predicted = jaxpp.schedules.simulate(options.plan, costs).makespan
+        plan = pipeline.tuned.schedule if options.is_auto and pipeline.tuned else options.plan
+        predicted = jaxpp.schedules.simulate(plan, costs).makespan
         print(f"wrote {options.costs}: its costs, for jaxpp-schedule (simulated, these tasks take {predicted:.1f} ms)")
     return 0 if agrees else 1
 
@@ -107,7 +109,7 @@ def make_train_step(
         losses, gradients = jaxpp.treduce(
             functools.partial(loss_and_gradients, parameters),
             batch,
-            schedule=options.plan,
+            schedule="auto" if options.is_auto else options.plan,
             operation=(jaxpp.Concat(), jaxpp.Add),
         )
         gradients = optax.tree.scale(1 / options.microbatches, gradients)  # from their sum to their mean

@@ -13,8 +13,6 @@ from jax.sharding import PartitionSpec
 
 import jaxpp
 
-VOCABULARY = 256  # tokens are bytes
-
 Parameters = dict[str, Any]
 
 # Tensor parallelism is where four weights live; all that follows is the compiler's work. Attention is cut by heads, the
@@ -32,20 +30,23 @@ class Config:
     """The sizes of a model.
 
     Attributes:
-        stages: pipeline stages; each holds `layers / stages` blocks.
+        stages: pipeline stages; each holds `layers / stages` blocks. None: each block is marked, and what stands before
+            and after them, to be shared out to stages afterwards.
         layers: blocks.
         width: size of an activation; the MLP is 4 times as wide.
         heads: attention heads of `width / heads` each.
         sequence: the longest sequence.
         dtype: what is computed with; parameters, norms and the loss stay float32.
+        vocabulary: how many tokens there are; those of the text are bytes.
     """
 
-    stages: int
+    stages: int | None
     layers: int
     width: int
     heads: int
     sequence: int
     dtype: str = "float32"
+    vocabulary: int = 256
 
 
 def specs(tree: Any) -> Any:
@@ -79,25 +80,27 @@ def init(config: Config, seed: int) -> Parameters:
         }
 
     return {
-        "tokens": normal(VOCABULARY, width, fan_in=width),
+        "tokens": normal(config.vocabulary, width, fan_in=width),
         "positions": normal(config.sequence, width, fan_in=width),
         "blocks": [block_weights() for _ in range(config.layers)],
         "norm": norm(),
-        "head": normal(width, VOCABULARY, fan_in=width),
+        "head": normal(width, config.vocabulary, fan_in=width),
     }
 
 
 def loss(config: Config, parameters: Parameters, text: jax.Array) -> jax.Array:
     """The mean cross-entropy, in nats, of each next byte of `text`, int32 [sequences, length + 1].
 
-    One mark per stage: after the last block of a stage, and for the last stage on the loss.
+    One mark per stage: after the last block of a stage, and for the last stage on the loss. Or one for each layer.
     """
     x = embed(config, parameters, text[:, :-1])
-    per_stage = config.layers // config.stages
+    per_stage = config.layers // config.stages if config.stages else 1
     for layer, weights in enumerate(parameters["blocks"]):
-        if layer and layer % per_stage == 0:
+        if layer % per_stage == 0 and (layer or not config.stages):
             x = jaxpp.mark_stage_end(x)
         x = block(weights, x)
+    if not config.stages:
+        x = jaxpp.mark_stage_end(x)
     return jaxpp.mark_stage_end(cross_entropy(parameters, x, text[:, 1:]))
 
 

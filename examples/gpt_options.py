@@ -39,6 +39,7 @@ class Options:
     heads: int
     sequence: int
     dtype: str
+    vocabulary: int
     steps: int
     batch: int
     optimizer: str
@@ -61,10 +62,16 @@ class Options:
         """The number of devices in all."""
         return self.plan.meshes * self.data * self.model
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the training chooses its schedule, and how many layers each stage has."""
+        return self.schedule == "auto"
+
     @cached_property
     def plan(self) -> schedules.Schedule:
-        """What each mesh does. Raises ValueError when the schedule doesn't exist for these numbers."""
-        made = partial(schedules.resolve, self.schedule, **({} if self.chunks is None else {"chunks": self.chunks}))
+        """What each mesh does, at first. Raises ValueError when the schedule doesn't exist for these numbers."""
+        name = "1f1b" if self.is_auto else self.schedule
+        made = partial(schedules.resolve, name, **({} if self.chunks is None else {"chunks": self.chunks}))
         small = made(meshes=2, microbatches=4)
         per_mesh = small.stages // small.meshes
         if small.slices > 1:
@@ -98,8 +105,12 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Options, list[Any]]:
 def _check(options: Options) -> None:
     """Raises ValueError for the first flags that don't go together."""
     per_microbatch = options.batch // options.microbatches
+    if options.is_auto and options.chunks:
+        raise ValueError("--schedule auto chooses how many stages each mesh has: leave out --chunks")
+    if options.is_auto and options.layers + 2 < options.stages:
+        raise ValueError(f"--layers ({options.layers}) and two more must be at least --stages ({options.stages})")
     divisions = (
-        ("--layers", options.layers, "--stages", options.stages),
+        ("--layers", options.layers, "--stages", 1 if options.is_auto else options.stages),
         ("--batch", options.batch, "--microbatches", options.microbatches),
         ("--batch / --microbatches", per_microbatch, "--data", options.data),
         ("--width", options.width, "--heads", options.heads),
@@ -169,7 +180,8 @@ def _parser() -> argparse.ArgumentParser:
         "--schedule",
         metavar="NAME|FILE",
         default="1f1b",
-        help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file (default: 1f1b)",
+        help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file; or auto, which measures "
+        "and takes what is fastest (default: 1f1b)",
     )
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
     _number(pipeline, "--data", 2, "data parallelism inside each stage")
@@ -195,6 +207,8 @@ def _parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="of the computation (default: float32)"
     )
+
+    _number(model, "--vocabulary", 256, "tokens, of which the text has 256 at most", least=256)
 
     training = parser.add_argument_group("the training")
     _number(training, "--steps", 20, "training steps")

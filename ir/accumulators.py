@@ -47,15 +47,13 @@ class Accumulator:
     parts: dict[int, ir.Value] = field(default_factory=dict)
     microbatches: dict[int, list[int]] = field(default_factory=dict)
 
-    def part(self, mesh: int, ip: ir.InsertionPoint) -> ir.Value:
-        """Return the accumulator of `mesh`: the first starts from the initial value, others of a sum from zero."""
-        if mesh not in self.parts:
-            zero = bool(self.parts) and self.operator == ADD
-            self.parts[mesh] = self.initial
-            if zero:
-                zeros = constant(self.initial.type, 0, ip=ip, loc=ir.Location.unknown())
-                self.parts[mesh] = sharded(zeros, self.sharding)
-        return self.parts[mesh]
+    def start(self, mesh: int, ip: ir.InsertionPoint) -> ir.Operation | None:
+        """Begin on `mesh`: the first mesh with the initial value, others with a zero, which is made, if it is a sum."""
+        zeros = None
+        if self.parts and self.operator == ADD:
+            zeros = sharded(constant(self.initial.type, 0, ip=ip, loc=ir.Location.unknown()), self.sharding)
+        self.parts[mesh] = self.initial if zeros is None else zeros
+        return None if zeros is None else defining_op(zeros)
 
     def update(self, mesh: int, microbatch: int, value: ir.Value) -> None:
         """Note that a task of `microbatch` on `mesh` has updated that mesh's accumulator to `value`."""

@@ -50,6 +50,14 @@ def operations(block: ir.Block) -> list[ir.Operation]:
     return [op.operation for op in block.operations]
 
 
+def following(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The operations behind `op` in its block, without a walk over those before it."""
+    behind = ir.InsertionPoint.after(op).ref_operation
+    while behind is not None:
+        yield behind.operation
+        behind = ir.InsertionPoint.after(behind).ref_operation
+
+
 def terminator(block: ir.Block) -> ir.Operation:
     """The last operation of a block, found without the walk over all others that `block.operations[-1]` takes."""
     last = ir.InsertionPoint.at_block_terminator(block).ref_operation

@@ -89,7 +89,8 @@ def _read(function: ir.Operation) -> MeshLine:
         known.update(zip(step.results, numbers, strict=True))
         if not known.keys() >= set(step.operands):
             raise ProgramError(f"a {step.name} of a token, which only a send or a recv takes", location=op.location)
-        steps.append(Step(op, step.name, [known[value] for value in step.operands], numbers, step.attributes))
+        operands = [known[value] for value in step.operands]
+        steps.append(Step(op, step.name, operands, numbers, step.attributes, step.callee))
     return MeshLine(steps, values)
 
 

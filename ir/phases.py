@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
-from jaxpp.ir.steps import MainLine, Step, handed, merged
+from jaxpp.ir.steps import MainLine, Step, handed
 
 _MOST_MESHES = 1 << 16
 _MADE_BY = {False: "unroll-microbatches", True: "infer-placement"}
@@ -26,7 +26,7 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
     for op in operations(block):
         if op.name != "func.call":
             continue
-        function = function_of(op)
+        function = function_of(callee(op), op)
         for name, is_right in ((at.KIND, at.is_text), (at.STAGE, at.is_number)):
             if not is_right(function.attributes.get(name)):
                 found = at.found(function.attributes, name)
@@ -68,25 +68,29 @@ def read_placed(module: ir.Module) -> MainLine:
     return line
 
 
-def read_main(module: ir.Module, *, placed: bool, known: Iterable[Step] = ()) -> MainLine:
-    """Read `@main`, among whose calls these are known; each call is on one mesh until all is placed.
+def read_main(module: ir.Module, *, placed: bool) -> MainLine:
+    """Read `@main`; each call is on one mesh until all is placed.
 
     Raises PassError for a call on no mesh, or of a function that can't be called.
     """
-    made_by, meshes = _MADE_BY[placed], _meshes(module, _MADE_BY[placed])
-    steps = merged(operations(body_of(main_of(module)))[:-1], known)
+    return main_line(module, map(Step.of, operations(body_of(main_of(module)))[:-1]), placed=placed)
+
+
+def main_line(module: ir.Module, steps: Iterable[Step[ir.Value]], *, placed: bool) -> MainLine:
+    """`@main` of these steps: finds what its calls call, and where, if they do not say. Raises as `read_main`."""
+    made_by, meshes, steps = _MADE_BY[placed], _meshes(module, _MADE_BY[placed]), list(steps)
     function_of = _Callees(module)
     for step in steps:
         if step.name != "func.call" or step.function is not None:
             continue
-        step.function = function_of(step.op)
+        step.function = function_of(step.callee, step.op)
         mesh = step.attributes.get(at.MESH)
         if isinstance(mesh, ir.IntegerAttr) and 0 <= (number := mesh.value) < meshes:
             step.meshes = (number,)
         elif placed and _are_meshes(step.attributes.get(at.MESHES), meshes):
             step.meshes = at.integers(step.op, at.MESHES)
         else:
-            raise _misplaced(step.op, step.attributes, f"the call of @{callee(step.op)}", made_by, meshes)
+            raise _misplaced(step.op, step.attributes, f"the call of @{step.callee}", made_by, meshes)
     return MainLine(meshes, steps, placed)
 
 
@@ -103,16 +107,13 @@ class _Callees:
 
     def __init__(self, module: ir.Module) -> None:
         self._by_name = functions(module)
-        self._checked: dict[ir.Attribute, ir.Operation] = {}
+        self._checked: set[str] = set()
 
-    def __call__(self, op: ir.Operation) -> ir.Operation:
-        symbol = op.attributes["callee"]
-        function = self._checked.get(symbol)
-        if function is None:
-            name = callee(op)
-            function = self._checked[symbol] = self._by_name[name]
-            _check_callee(function, name, op)
-        return function
+    def __call__(self, name: str, op: ir.Operation) -> ir.Operation:
+        if name not in self._checked:
+            self._checked.add(name)
+            _check_callee(self._by_name[name], name, op)
+        return self._by_name[name]
 
 
 def _check_callee(function: ir.Operation, name: str, op: ir.Operation) -> None:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -25,13 +25,8 @@ Source = tuple[ir.Operation | None, MeshAxes]
 """The func.func of a function of the program, and the mesh for which it is; None for one that the module lacks."""
 
 
-class ChannelEnd(NamedTuple):
-    """A send or a receive, the mesh where it stands, and its register."""
-
-    step: Step[int]
-    channel: Channel
-    mesh: int
-    register: int
+_KEPT, _MORTAL, _DEAD = range(3)
+"""The states of registers: what must not die; what the program made or was given, and may die; what has died."""
 
 
 @dataclass
@@ -45,8 +40,8 @@ class Tables:
     tasks: dict[str, ir.Operation]
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
-    sends: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
-    receives: dict[int, ChannelEnd] = field(default_factory=dict[int, ChannelEnd])
+    sends: dict[int, Step[int]] = field(default_factory=dict[int, Step[int]])
+    receives: dict[int, Step[int]] = field(default_factory=dict[int, Step[int]])
     resharded: bool = False
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
@@ -88,8 +83,11 @@ class Tables:
 
     def channel(self, step: Step[int]) -> Channel:
         """What a send or receive says of its channel. Raises ProgramError on another form."""
-        if step.channel is not None:
-            return step.channel
+        if step.channel is None:
+            step.channel = self._read_channel(step)
+        return step.channel
+
+    def _read_channel(self, step: Step[int]) -> Channel:
         op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
@@ -106,13 +104,13 @@ class Tables:
             channel = self._numbers[handle] = (stablehlo.ChannelHandle(handle).handle,)
         return channel[0], pair[0], pair[1]
 
-    def function(self, op: ir.Operation, axes: MeshAxes) -> Function:
-        """The function that `op` calls, for a mesh of these sizes."""
-        called = callee(op)
+    def function(self, step: Step[int], axes: MeshAxes) -> Function:
+        """The function that a step calls, for a mesh of these sizes."""
+        called = step.callee
         name = called + axes.suffix
         if name not in self.functions:
             if called not in self.tasks:
-                raise ProgramError(f"a call of @{called}, which is no task in the module", location=op.location)
+                raise ProgramError(f"a call of @{called}, which is no task in the module", location=step.op.location)
             self.functions[name] = self._read_function(name, self.tasks[called], axes)
             self.sources[name] = self.tasks[called], axes
         return self.functions[name]
@@ -215,11 +213,9 @@ class Line:
         self._returned: set[int] = set()
         self._copies: list[TensorSpec] = []
         """The specs of the registers that have a value in another sharding; they follow those of the values."""
-        self._mortal: set[int] = set()
-        """The registers that may die: what the program made or was given, as long as it is alive and not returned."""
-        self._dead: set[int] = set()
-        self._used: set[int] = set()
-        self._functions: dict[ir.Attribute, Function] = {}
+        self._states = bytearray()
+        self._forgotten: set[int] = set()
+        self._functions: dict[str, Function] = {}
         self._received: dict[tuple[ir.Type, ir.Attribute | None], TensorSpec] = {}
         self._constants: dict[int, Constant] = {}
         self._resharded: dict[tuple[int, TensorSpec], int] = {}
@@ -230,6 +226,7 @@ class Line:
         The number of a value is its register.
         """
         self._values, self._returned = line.values, set(line.steps[-1].operands)
+        self._states = bytearray(len(line.values))
         for register, border in enumerate(arguments):
             self.specs.append(self._border_spec(border, register))
             self.arguments.append((border, register))
@@ -245,7 +242,7 @@ class Line:
             if step.name != "stablehlo.create_token":
                 readers[step.name](step)
         self.specs.extend(self._copies)
-        self._free_unused()
+        self._look_at_mortal()
 
     def _border_spec(self, border: Border, register: int) -> TensorSpec:
         type_ = self._values[register].type
@@ -253,32 +250,32 @@ class Line:
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
-        forgotten = self._mortal & self._used
-        return self._values[min(forgotten)] if forgotten else None
+        return self._values[min(self._forgotten)] if self._forgotten else None
 
     def _make_mortal(self, registers: Sequence[int]) -> None:
-        self._mortal.update(registers)
-        if not self._returned.isdisjoint(registers):
-            self._mortal -= self._returned
-
-    def _check_alive(self, step: Step[int]) -> None:
-        if not self._dead.isdisjoint(step.operands):
-            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
+        for register in registers:
+            if register not in self._returned:
+                self._states[register] = _MORTAL
 
     def _last_use(self, step: Step[int]) -> Sequence[int]:
-        attribute = step.attributes.get(at.LAST_USE)
-        return () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, step.op)
+        if step.last_use is None:
+            attribute = step.attributes.get(at.LAST_USE)
+            step.last_use = () if attribute is None else self._tables.numbers(attribute, at.LAST_USE, step.op)
+        return step.last_use
 
-    def _free(self, step: Step[int], numbers: Sequence[int]) -> list[int]:
-        """Let the operands of these numbers die; their registers."""
-        own, dying = step.operands, list[int]()
-        for number in numbers:
-            if not 0 <= number < len(own) or own[number] not in self._mortal:
+    def _use(self, step: Step[int]) -> list[int]:
+        """Let a step use its operands, and those die that it uses last; their registers."""
+        own, states, dying = step.operands, self._states, list[int]()
+        for register in own:
+            if states[register] == _DEAD:
+                raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
+        for number in self._last_use(step):
+            if not 0 <= number < len(own) or states[own[number]] != _MORTAL:
                 message = f"{at.LAST_USE} names operand {number}, which must not die here"
                 raise ProgramError(message, location=step.op.location)
             dying.append(own[number])
-        self._mortal.difference_update(dying)
-        self._dead.update(dying)
+        for register in dying:
+            states[register] = _DEAD
         return dying
 
     def _constant(self, step: Step[int]) -> None:
@@ -289,12 +286,10 @@ class Line:
         self.sequence.append(constant)
 
     def _send(self, step: Step[int]) -> None:
-        self._check_alive(step)
-        (register,) = step.operands
-        self._used.add(register)
-        number, source, target = channel = self._tables.channel(step)
-        self._note(self._tables.sends, ChannelEnd(step, channel, self.mesh, register), source)
-        self.sequence.append(Send(number, register, target, tuple(self._free(step, self._last_use(step)))))
+        frees = tuple(self._use(step))
+        number, source, target = self._tables.channel(step)
+        self._note(self._tables.sends, number, step, on_mesh=target != source == self.mesh)
+        self.sequence.append(Send(number, step.operands[0], target, frees))
 
     def _receive(self, step: Step[int]) -> None:
         (register,) = step.results
@@ -306,52 +301,47 @@ class Line:
             spec = self._received[key] = self._tables.spec(key[0], sharding, self.axes, step.op)
         self.specs.append(spec)
         self._make_mortal(step.results)
-        number, source, target = channel = self._tables.channel(step)
-        self._note(self._tables.receives, ChannelEnd(step, channel, self.mesh, register), target)
+        number, source, target = self._tables.channel(step)
+        self._note(self._tables.receives, number, step, on_mesh=source != target == self.mesh)
         self.sequence.append(Receive(number, register, source))
 
-    def _note(self, known: dict[int, ChannelEnd], end: ChannelEnd, expected: int) -> None:
-        """Enter a send or a receive, which must stand on the `expected` mesh, under its channel."""
-        number, source, target = end.channel
-        if number in known or source == target or self.mesh != expected:
-            second = "second " if number in known and source != target and self.mesh == expected else ""
-            message = f"channel {number}: a {second}{end.step.name} on mesh {self.mesh}"
-            raise ProgramError(message, location=end.step.op.location)
-        known[number] = end
+    def _note(self, known: dict[int, Step[int]], number: int, step: Step[int], *, on_mesh: bool) -> None:
+        """Enter a send or a receive under its channel, of which this must be the one, and this `on_mesh` its end."""
+        if number in known or not on_mesh:
+            second = "second " if on_mesh else ""
+            message = f"channel {number}: a {second}{step.name} on mesh {self.mesh}"
+            raise ProgramError(message, location=step.op.location)
+        known[number] = step
 
     def _call(self, step: Step[int]) -> None:
-        self._check_alive(step)
-        target = step.attributes["callee"]
-        function = self._functions.get(target)
+        function = self._functions.get(step.callee)
         if function is None:
-            function = self._functions[target] = self._tables.function(step.op, self.axes)
+            function = self._functions[step.callee] = self._tables.function(step, self.axes)
         operands = own = tuple(step.operands)
         specs = self.specs
         if tuple([specs[register] for register in own]) != function.arguments:
             operands = self._fitting(step.op, own, function)
-        self._used.update(operands)
-        numbers = self._last_use(step)
         if function.donates:
-            self._check_donated(step, function, numbers)
-        frees = self._free(step, numbers)
+            self._check_donated(step, function)
+        frees = self._use(step)
         if operands is not own:
-            frees += [operands[number] for number in numbers]
+            frees += [operands[number] for number in self._last_use(step)]
         results = tuple(step.results)
         if len(results) != len(function.results):
-            raise ProgramError(f"a call of {target} with {len(results)} results", location=step.op.location)
+            raise ProgramError(f"a call of @{step.callee} with {len(results)} results", location=step.op.location)
         specs.extend(function.results)
         self._make_mortal(results)
         stage, microbatch, fused = self._tasks(step, function)
-        dying = tuple(sorted({*frees})) if frees else ()
+        dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
         self.sequence.append(Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused))
 
-    def _check_donated(self, step: Step[int], function: Function, numbers: Sequence[int]) -> None:
+    def _check_donated(self, step: Step[int], function: Function) -> None:
         """Raise ProgramError unless the arguments whose buffers the function takes over die here, each given once."""
-        own = step.operands
+        own, numbers = step.operands, self._last_use(step)
         distinct = len(set(own)) == len(own)
         for number in function.donates:
             if number not in numbers or not (distinct or own.count(own[number]) == 1):
-                what = f"{step.attributes['callee']} takes over the buffer of its argument {number}"
+                what = f"@{step.callee} takes over the buffer of its argument {number}"
                 raise ProgramError(f"{what}, which lives on", location=step.op.location)
 
     def _fitting(self, op: ir.Operation, operands: Sequence[int], function: Function) -> tuple[int, ...]:
@@ -379,12 +369,13 @@ class Line:
                 self.sequence.append(Constant(copy, constant.value, expected))
             else:
                 function = self._tables.reshard(found, expected, self.axes)
-                self._used.add(register)
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self._resharded[register, expected]
 
     def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
         """The stage and the microbatch of a call that is one task; the tasks of one that is several; else nothing."""
+        if step.task is not None and step.task[2] == self.mesh:
+            return *step.task[:2], ()
         op, attributes = step.op, step.attributes
         stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
         mesh = attributes.get(at.MESH)
@@ -412,16 +403,21 @@ class Line:
         return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), fused
 
     def _return(self, results: Sequence[Border], step: Step[int]) -> None:
-        self._check_alive(step)
+        self._use(step)
         for position, (border, own) in enumerate(zip(results, step.operands, strict=True)):
             spec = self._border_spec(border, own)
             self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
 
-    def _free_unused(self) -> None:
-        """Let a result that nothing uses die with its call."""
-        unused = self._mortal - self._used
-        if not unused:
+    def _look_at_mortal(self) -> None:
+        """Note the registers that are used and never freed; let a result that nothing uses die with its call."""
+        mortal = {register for register, state in enumerate(self._states) if state == _MORTAL}
+        if not mortal:
             return
+        for each in self.sequence:
+            if isinstance(each, Call | Send):
+                self._forgotten.update(each.operands if isinstance(each, Call) else (each.operand,))
+        self._forgotten &= mortal
+        unused = mortal - self._forgotten
         for index, each in enumerate(self.sequence):
             if isinstance(each, Call) and not unused.isdisjoint(each.results):
                 frees = (*each.frees, *unused.intersection(each.results))

@@ -15,7 +15,7 @@ from jaxpp.ir.functions import callee, functions, nested, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
-from jaxpp.ir.read_line import ChannelEnd, Line, Source, Tables
+from jaxpp.ir.read_line import Line, Source, Tables
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 
@@ -97,29 +97,25 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
     for transfers, others, other in pairs:
         alone = next((channel for channel in transfers if channel not in others), None)
         if alone is not None:
-            step, (_, source, target), *_ = transfers[alone]
+            _, source, target = tables.channel(transfers[alone])
             message = f"channel {alone} from mesh {source} to mesh {target} has no {other}"
-            raise ProgramError(message, location=step.op.location)
-    for channel, send in tables.sends.items():
-        receive = tables.receives[channel]
-        sent = lines[send.mesh].specs[send.register]
-        taken = lines[receive.mesh].specs[receive.register]
-        if send.channel != receive.channel or sent is not taken:
-            _check_pair(channel, send, receive, lines)
-
-
-def _check_pair(channel: int, send: ChannelEnd, receive: ChannelEnd, lines: Sequence[Line]) -> None:
-    sent, taken = (lines[each.mesh].specs[each.register] for each in (send, receive))
-    symbol, same_size = lines[0].axes.name, lines[send.mesh].axes == lines[receive.mesh].axes
-    differ = {
-        "meshes": [each.channel[1:] for each in (send, receive)],
-        "type": [tensor_text(each) for each in (sent, taken)],
-        "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
-    }
-    for what, (one, other) in differ.items():
-        if one != other:
-            message = f"channel {channel}: sent with {what} {one}, received with {other}"
-            raise ProgramError(message, location=receive.step.op.location)
+            raise ProgramError(message, location=transfers[alone].op.location)
+    for number, send in tables.sends.items():
+        receive = tables.receives[number]
+        one, other = tables.channel(send), tables.channel(receive)
+        sent, taken = lines[one[1]].specs[send.operands[0]], lines[other[2]].specs[receive.results[0]]
+        if one == other and sent is taken:
+            continue
+        symbol, same_size = lines[0].axes.name, lines[one[1]].axes == lines[other[2]].axes
+        differ = {
+            "meshes": [one[1:], other[1:]],
+            "type": [tensor_text(each) for each in (sent, taken)],
+            "sharding": [sharding_text(each, symbol) for each in (sent, taken)] if same_size else ["", ""],
+        }
+        for what, (here, there) in differ.items():
+            if here != there:
+                message = f"channel {number}: sent with {what} {here}, received with {there}"
+                raise ProgramError(message, location=receive.op.location)
 
 
 def _check_order(program: Program, tables: Tables) -> None:
@@ -141,9 +137,9 @@ def _check_order(program: Program, tables: Tables) -> None:
     if waiting:
         channels = sorted(waiting, key=lambda channel: waiting[channel])
         stuck = [tables.receives[channel] for channel in channels]
-        hops = [each.channel for each in stuck]
+        hops = [tables.channel(each) for each in stuck]
         waits = [f"mesh {target} waits for channel {number} from mesh {source}" for number, source, target in hops]
-        raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].step.op.location)
+        raise ProgramError("deadlock: " + "; ".join(waits), location=stuck[0].op.location)
 
 
 def _arguments(lines: Sequence[Line]) -> dict[int, Argument]:

@@ -5,13 +5,15 @@ in a straight line when it ends leaves that to the pass right behind it, in `run
 behind one that leaves nothing, reads the module; so do `verify-unrolled` and `verify-placed`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
 from jaxlib.mlir import ir
+
+from jaxpp.ir.functions import callee
 
 _V = TypeVar("_V")
 
@@ -27,10 +29,13 @@ class Step(Generic[_V]):
     Attributes:
         operands: values; in the function of a mesh their numbers, without tokens.
         results: likewise.
-        attributes: those of the operation, or a copy of all of them.
+        attributes: those of the operation, or a copy of all but `callee` and `last_use`, which may be others by now.
+        callee: of a call, the name of what it calls.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
-        channel: of a send or a receive, as its attributes say it, if that is known.
+        task: of a call that is one task its stage, microbatch and mesh, as its attributes say it, if that is known.
+        channel: of a send or a receive, likewise.
+        last_use: the numbers of the operands that die in the function of a mesh, likewise.
     """
 
     op: ir.Operation
@@ -38,14 +43,19 @@ class Step(Generic[_V]):
     operands: list[_V]
     results: Sequence[_V]
     attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
+    callee: str = ""
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
+    task: tuple[int, int, int] | None = None
     channel: Channel | None = None
+    last_use: Sequence[int] | None = None
 
     @staticmethod
     def of(op: ir.Operation) -> "Step[ir.Value]":
         """Read `op`."""
-        return Step(op, op.name, list(op.operands), list(op.results), op.attributes)
+        name = op.name
+        called = callee(op) if name == "func.call" else ""
+        return Step(op, name, list(op.operands), list(op.results), op.attributes, called)
 
     def write(self, name: str, attribute: ir.Attribute) -> None:
         """Write an attribute of the operation."""
@@ -104,20 +114,6 @@ class MeshLines:
 
 
 _Lines = TypeVar("_Lines", MainLine, MeshLines)
-
-
-def merged(ops: Iterable[ir.Operation], known: Iterable[Step[ir.Value]]) -> list[Step[ir.Value]]:
-    """The steps of `ops`, among which the `known` ones stand in their order; the others are read."""
-    ahead = iter(known)
-    expected = next(ahead, None)
-    steps: list[Step[ir.Value]] = []
-    for op in ops:
-        if expected is not None and op == expected.op:
-            steps.append(expected)
-            expected = next(ahead, None)
-        else:
-            steps.append(Step.of(op))
-    return steps
 
 
 class Relay:

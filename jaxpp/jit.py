@@ -9,6 +9,8 @@ import jax
 import jax.core
 
 from jaxpp._compat import trace_context
+from jaxpp.auto import AutoLowered, is_auto
+from jaxpp.auto_step import Auto
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
@@ -18,20 +20,23 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
 from jaxpp.memory_limit import limit_text
-from jaxpp.partitioning import Layers, cuts_options, schedule_of_layers
+from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition
+from jaxpp.schedules.given import AUTO
 from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.tuning import Tuning
+from jaxpp.ways import Ways
 
 
 def mpmd_jit_with_loop(
     fun: Callable[..., Any],
     mpmd_mesh: MpmdMesh,
     *,
-    schedule: Schedule | None = None,
+    schedule: "Schedule | MpmdFunction | None" = None,
     operations: Mapping[str, Callable[..., Any]] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -58,7 +63,8 @@ def mpmd_jit_with_loop(
     Args:
         fun: a function of arrays with one `treduce`, or one loop with stage marks in its body.
         mpmd_mesh: the mesh and its mpmd axis; mesh i runs what the schedule places on mesh i.
-        schedule: for a loop that names none (a `lax.scan`): as for `treduce`.
+        schedule: for a loop that names none (a `lax.scan`): as for `treduce`. Or another step of `mpmd_jit_with_loop`
+            whose schedule is "auto", to run its stages where that one has them: for an evaluation.
         operations: a function for each kind of task of your own that the schedule has, called where the task stands. It
             is given what its parameters ask for, by their names: `task`, the `jaxpp.Task`, and `residuals`, the arrays
             that the stage keeps from the forward to the backward of that microbatch. They are valid until it returns,
@@ -162,7 +168,7 @@ def mpmd_jit_by_yield(
         PassError, TypeError, ValueError: as for `mpmd_jit_with_loop`.
     """
     _check_mesh(mpmd_mesh)
-    return mpmd_jit_with_loop(
+    step = mpmd_jit_with_loop(
         in_one_microbatch(fun, mpmd_mesh.mpmd_dim, target_num_stages),
         mpmd_mesh,
         in_shardings=in_shardings,
@@ -175,6 +181,8 @@ def mpmd_jit_by_yield(
         donate_argnames=donate_argnames,
         compiler_options=compiler_options,
     )
+    step.takes_cuts = False
+    return step
 
 
 def _check_mesh(mpmd_mesh: Any) -> None:
@@ -190,19 +198,29 @@ def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
 
 
 class MpmdFunction:
-    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments."""
+    """A function that runs as a program of several meshes; compiled once per structure, shapes and static arguments.
+
+    takes_cuts: whether its marks may be of layers, of which stages have several.
+    """
+
+    takes_cuts = True
 
     def __init__(
         self,
         fun: Callable[..., Any],
         mpmd_mesh: MpmdMesh,
-        schedule: Schedule | None,
+        schedule: "Schedule | MpmdFunction | None",
         options: Mapping[str, Any],
         compiler_options: Mapping[str, Any] | None,
         passes: Mapping[str, str],
         costs: Costs | None = None,
     ) -> None:
         functools.update_wrapper(self, fun)
+        self._leader: MpmdFunction | None = None
+        if isinstance(schedule, MpmdFunction):
+            self._leader, schedule = schedule, AUTO
+        self._auto = self._leader._auto if self._leader else Auto()
+        self._is_fixed = False  # True as soon as it is known that it has a schedule
         self._fun, self._mesh, self._schedule = fun, mpmd_mesh, schedule
         self._options, self._compiler_options = options, compiler_options
         self._passes, self._costs = passes, costs
@@ -245,7 +263,49 @@ class MpmdFunction:
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
+        if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
+            ways = Ways(lowered, self._compiler_options, self._passes)
+            self._check_auto(ways)
+            return AutoLowered(ways, self._auto)
+        self._is_fixed = True
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
+
+    def _check_auto(self, ways: Ways) -> None:
+        """Refuse what has no meaning for a step that chooses its stages itself.
+
+        Raises:
+            ValueError: names it.
+        """
+        given = {"cuts": "cuts" in ways.passes, "recompute": bool(self._passes["recompute"])}
+        given |= {"operations": bool(self._options["operations"]), "costs": self._costs is not None}
+        for name in [name for name, is_given in given.items() if is_given]:
+            raise ValueError(f"{name}: {_WITHOUT[name]}")
+        if self._leader and self._leader._is_fixed:
+            raise ValueError(f'schedule: {self._leader!r} is not tuned: give its own, or "auto" to that step')
+        if not self._leader and not ways.loop.has_backward:
+            raise ValueError(
+                'schedule="auto": a step is tuned by its forwards and backwards, and this one takes no gradients; '
+                "give the step of the training, schedule=train, to run where that one runs"
+            )
+
+    def to_tune(
+        self, args: Sequence[Any], seconds: float, memory_limit: int | Sequence[int] | None
+    ) -> tuple[AutoLowered, list[Any]]:
+        """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
+        described = jax.tree.map(_described, plain(args))
+        options = {**self._options, **dict[str, Any](donate_argnums=None, donate_argnames=None)}
+        lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
+        if memory_limit is not None:
+            passes["memory_limit"] = limit_text(memory_limit, self._mesh.mpmd_dim)
+        ways = Ways(lowered, self._compiler_options, passes, seconds)
+        self._check_auto(ways)
+        return AutoLowered(ways, Auto(is_quiet=True)), self._split(args, {})[1]
+
+    @property
+    def tuned(self) -> Tuning | None:
+        """With `schedule="auto"` what was tried and what is the fastest; None until that is known."""
+        return self._auto.tuned
 
     def measure_layers(self, *args: Any) -> Layers:
         """What each marked layer costs as a stage of its own, for `jaxpp.partition`; nothing is donated.
@@ -255,12 +315,11 @@ class MpmdFunction:
         described = jax.tree.map(_described, plain(args))
         options = {**self._options, **dict[str, Any](operations={}, donate_argnums=None, donate_argnames=None)}
         lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
-        passes = {
-            name: value for name, value in self._passes.items() if name in ("gather_weights", "scatter_gradients")
-        }
-        schedule = schedule_of_layers(lowered.module, self._mesh.mpmd_dim)
-        step = LoweredStep(lowered, None, self._compiler_options, passes | {"schedule": str(schedule)})
-        return Layers.of(schedule, step, self._split(args, {})[1])
+        step = LayeredStep(lowered, self._compiler_options, self._passes, "partition")
+        if not self._mesh.is_present:
+            return step.layers()
+        leaves = self._split(args, {})[1]
+        return step.layers(step.compiled.executable.trace([array_of(leaf) for leaf in leaves])[1])
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""
@@ -276,6 +335,15 @@ class MpmdFunction:
         named = {name: value for name, value in kwargs.items() if name not in static.names}
         leaves, tree = jax.tree.flatten((dynamic, named))
         return values, plain(leaves), tree
+
+
+_WITHOUT = {
+    "cuts": 'schedule="auto" finds them; leave them out, or give a schedule',
+    "recompute": 'schedule="auto" finds the stages; leave it out, and give a memory_limit, or use jax.checkpoint',
+    "operations": 'schedule="auto" has no tasks of your own; leave them out, or give a schedule',
+    "costs": 'schedule="auto" measures them; leave them out',
+}
+"""What a step that chooses its stages itself can't have."""
 
 
 def _check_hashable(static: Sequence[tuple[int | str, type, Any]]) -> None:

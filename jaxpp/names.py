@@ -1,5 +1,6 @@
 """The public names: `import jaxpp` loads them from here, each when it is first used."""
 
+from jaxpp.auto import tune
 from jaxpp.compatibility.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
 from jaxpp.compatibility.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with
 from jaxpp.compatibility.times import collect_task_times_ms
@@ -107,4 +108,5 @@ __all__ = [
     "target",
     "treduce",
     "treduce_i",
+    "tune",
 ]

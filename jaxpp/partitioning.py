@@ -1,6 +1,6 @@
 """`cuts` and `jaxpp.partition`: which layers of a step that marks all of them each stage has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
@@ -12,12 +12,13 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
-from jaxpp.hlo_passes.loop.merge_stages import MergeStages, layers_and_microbatches
+from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers, MergeStages, find_layers
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.ir.program import Call, Program
+from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
-from jaxpp.planning.backend import PlannedProgram
+from jaxpp.runtime import Event
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.layers import layers_of_stages
 from jaxpp.schedules.search.cuts import even_cuts
@@ -47,6 +48,8 @@ def _text(cuts: Sequence[int]) -> str:
 
 class _Step(Protocol):
     """What `mpmd_jit_with_loop` makes."""
+
+    takes_cuts: bool
 
     def measure_layers(self, *args: Any) -> "Layers":
         """What each marked layer costs."""
@@ -92,21 +95,12 @@ def partition(
     """
     if not hasattr(step, "measure_layers"):
         raise TypeError(f"partition: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
+    if not step.takes_cuts:
+        raise TypeError("partition: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd_jit_with_loop")
     layers = step.measure_layers(*args)
-    limits = [float(word) for word in limit_text(memory_limit, len(layers.devices)).split()]
-    each = limits * len(layers.devices) if len(limits) == 1 else limits
-    by_mesh = [limit * devices for limit, devices in zip(each, layers.devices, strict=False)]
-    return schedules.partition(
-        layers.costs,
-        len(layers.devices),
-        layers.microbatches,
-        memory_bytes=by_mesh or float("inf"),
-        resident_bytes=layers.resident,
-        chunks=chunks,
-        placement=placement,
-        split_backward=split_backward,
-        seconds=seconds,
-        seed=seed,
+    limit = limit_text(memory_limit, len(layers.devices))
+    return layers.partition(
+        limit, chunks=chunks, placement=placement, split_backward=split_backward, seconds=seconds, seed=seed
     )
 
 
@@ -126,33 +120,63 @@ class Layers:
     devices: list[int]
     microbatches: int
 
-    @classmethod
-    def of(cls, schedule: Schedule, lowered: LoweredStep, leaves: Sequence[Any]) -> "Layers":
-        """Compile the step in which each layer is a stage, and trace it once if it can run."""
-        compiled = lowered.compile()
-        executable = compiled.executable
-        if isinstance(executable, PlannedProgram):
-            costs = executable.plan.costs("ms")
-        else:
-            costs = compiled.costs(executable.trace([_array(leaf) for leaf in leaves])[1])
-        devices = list(executable.program.partitions)
-        resident = _resident(executable.program, schedule, costs, lowered.program().peak_bytes)
-        return cls(_by_speed(costs, schedule, devices), resident, devices, schedule.microbatches)
+    def partition(self, memory_limit: str, **options: Any) -> Partition:
+        """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.
+
+        Raises:
+            ScheduleError: nothing fits the memory.
+        """
+        limits = [float(word) for word in memory_limit.split()]
+        each = limits * len(self.devices) if len(limits) == 1 else limits
+        by_mesh = [limit * devices for limit, devices in zip(each, self.devices, strict=False)] or float("inf")
+        sizes: dict[str, Any] = {"memory_bytes": by_mesh, "resident_bytes": self.resident}
+        return schedules.partition(self.costs, len(self.devices), self.microbatches, **sizes, **options)
 
 
-def schedule_of_layers(module: ir.Module, meshes: int) -> Schedule:
-    """Each marked layer of a lowered step as a stage, equally many on each mesh, microbatch after microbatch.
+class LayeredStep:
+    """A step of which each marked layer is a stage of its own, to find what it costs.
+
+    schedule: one microbatch after the other.
+    compiled: the step, which computes what it computes in any other schedule.
+    """
+
+    def __init__(
+        self, lowered: Lowered, compiler_options: Mapping[str, Any] | None, passes: Mapping[str, str], who: str
+    ) -> None:
+        self.schedule = schedule_of_layers(loop_of_layers(lowered.module), lowered.mpmd_mesh.mpmd_dim, who)
+        kept = {name: value for name, value in passes.items() if name in ("gather_weights", "scatter_gradients")}
+        self.lowered = LoweredStep(lowered, None, compiler_options, kept | {"schedule": str(self.schedule)})
+        self.compiled = self.lowered.compile()
+
+    def layers(self, *steps: Sequence[Event]) -> Layers:
+        """What the layers cost, by traced steps; on devices that are not here by the plan, without any."""
+        costs, program = self.compiled.costs(*steps), self.compiled.executable.program
+        devices = list(program.partitions)
+        resident = _resident(program, self.schedule, costs, self.lowered.program().peak_bytes)
+        return Layers(_by_speed(costs, self.schedule, devices), resident, devices, self.schedule.microbatches)
+
+
+def loop_of_layers(module: ir.Module) -> LoopOfLayers:
+    """What a lowered step, which stays as it is, says of its marked layers.
 
     Raises:
         PassError: the marks are not in one loop over microbatches.
-        ScheduleError: there are fewer layers than meshes.
     """
     copy = own_copy(module)
     run_passes(copy, (InlineCalls(), SplitConditionals(), UnrollLayers()))
     with copy.context, ir.Location.unknown():
-        layers, microbatches = layers_and_microbatches(copy)
+        return find_layers(copy)
+
+
+def schedule_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Schedule:
+    """Each marked layer of a loop as a stage, equally many on each mesh, microbatch after microbatch.
+
+    Raises:
+        ScheduleError: there are fewer layers than meshes; `who` asks for them.
+    """
+    layers, microbatches, _ = loop
     if layers < meshes:
-        raise ScheduleError(f"partition: {layers} marked layers are fewer than {meshes} meshes: mark every layer")
+        raise ScheduleError(f"{who}: {layers} marked layers are fewer than {meshes} meshes: mark every layer")
     homes = [mesh for mesh, size in enumerate(even_cuts(layers, meshes)) for _ in range(size)]
     rows: list[list[Task]] = [[] for _ in range(meshes)]
     for microbatch in range(microbatches):
@@ -163,7 +187,8 @@ def schedule_of_layers(module: ir.Module, meshes: int) -> Schedule:
     return Schedule("layers", Placement.of(*homes), tuple(map(tuple, rows)))
 
 
-def _array(leaf: Any) -> Any:
+def array_of(leaf: Any) -> Any:
+    """The leaf; zeros where only its shape is given."""
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 

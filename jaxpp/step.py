@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp import schedules
 from jaxpp.backend import CompiledProgram, backend_of
@@ -189,6 +189,14 @@ class CompiledStep:
         found = self.executable.program.arguments
         each = [found.get(number) for number in range(len(self._lowered.in_avals))]
         return jax.tree.unflatten(self._lowered.in_tree, [self._sharding(argument) for argument in each])
+
+    def places(self) -> dict[int, NamedSharding]:
+        """The sharding in which each argument enters, by its number; without those that no mesh uses."""
+        found: dict[int, NamedSharding] = {}
+        for number, each in self.executable.program.arguments.items():
+            if meshes := tuple(mesh for mesh, _ in each.registers):
+                found[number] = self._places.place(each.spec, meshes, each.stacked).sharding
+        return found
 
     @property
     def out_shardings(self) -> Any:

@@ -118,7 +118,7 @@ class Placer:
         if placed is None:
             placed = self._present(leaf)
         else:
-            _check_fits(f"in_shardings for {name}", "argument", aval.shape, placed, bool(self.mpmd_mesh.uneven))
+            _check_fits(f"in_shardings for {name}", "argument", aval.shape, placed, self.mpmd_mesh.is_uneven)
         return jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=placed, weak_type=aval.weak_type)
 
     def requested(self, what: str, sharding: Any, of_result: bool = False) -> NamedSharding | None:
@@ -186,7 +186,7 @@ class Placer:
             return None
         mpmd = self.mpmd_mesh.mpmd_axis_name
         sizes = {name: size for name, size in sharding.mesh.shape.items() if name != mpmd}
-        if self.mpmd_mesh.uneven:
+        if self.mpmd_mesh.is_uneven:
             # An array on several meshes is replicated because they differ in size: the user has not asked for it.
             mesh = sharding.mesh
             if not isinstance(mesh, Mesh) or len(self.mpmd_mesh.mpmd_indices_for_mesh(mesh) or ()) != 1:
@@ -202,7 +202,7 @@ def over_mpmd_axis(what: str, mpmd_mesh: MpmdMesh) -> str:
     return (
         f"{what} shards over the mpmd axis {mpmd_mesh.mpmd_axis_name!r}; a value lives on whole submeshes, unless it "
         "is a stack of layers that the loop reads one by one, as many for each mesh"
-        f"{', these being of one size' if mpmd_mesh.uneven else ''}: "
+        f"{', these being of one size' if mpmd_mesh.is_uneven else ''}: "
         f"shard it over {mpmd_mesh.spmd_axis_names or 'no axis'}"
     )
 
@@ -292,7 +292,7 @@ def check_results(placer: Placer, prefix: Any, results: Any) -> None:
     for name, result, sharding in zip(leaf_names("result", results), jax.tree.leaves(results), shardings, strict=True):
         placed = placer.requested(f"out_shardings for {name}", sharding, of_result=True)
         if placed is not None:
-            uneven = bool(placer.mpmd_mesh.uneven)
+            uneven = placer.mpmd_mesh.is_uneven
             _check_fits(f"out_shardings for {name}", "result", result.shape, placed, uneven)
 
 

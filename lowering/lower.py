@@ -301,9 +301,9 @@ def _has_mesh() -> bool:
 
 def _set_sizes(module: ir.Module, mpmd_mesh: MpmdMesh) -> None:
     """Say how large the meshes are, where they differ: the module's own mesh has each axis in its largest size."""
-    if mpmd_mesh.uneven:
+    if mpmd_mesh.is_uneven:
         with module.context:
-            shapes = [mesh.shape.items() for mesh in mpmd_mesh.uneven]
+            shapes = [mesh.shape.items() for mesh in mpmd_mesh.separate]
             sizes = [ir.DictAttr.get({name: at.i64(size) for name, size in shape}) for shape in shapes]
             module.operation.attributes[at.MESH_SIZES] = ir.ArrayAttr.get(sizes)
 

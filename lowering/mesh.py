@@ -29,14 +29,14 @@ class MpmdMesh:
 
     The mpmd axis may stand at any position. Every submesh keeps it, with size 1, so that a `PartitionSpec` over the
     other axes means the same on the whole mesh, on one submesh and on several. Axis types (Auto, Explicit) are kept.
-    Submeshes of different sizes: `MpmdMesh.of`.
+    Submeshes of different sizes, or on the same devices: `MpmdMesh.of`.
 
     Args:
         jax_mesh: all devices; of submeshes of different sizes, one that has each axis in its largest size.
         mpmd_axis_name: the axis along which the meshes lie.
         backend: compiles for its own devices and runs steps there, as a `jaxpp.ray.Cluster` does; the devices of
             `jax_mesh` stand for them. None: the devices are JAX's.
-        uneven: the submeshes, where they differ in size.
+        separate: the submeshes, where they differ in size or share devices.
 
     Raises:
         ValueError: `jax_mesh` has no axis of that name.
@@ -45,7 +45,7 @@ class MpmdMesh:
     jax_mesh: Mesh
     mpmd_axis_name: str
     backend: Host | None = None
-    uneven: tuple[Mesh, ...] = ()
+    separate: tuple[Mesh, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.jax_mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
@@ -76,8 +76,13 @@ class MpmdMesh:
         All have the same axes in the same order; a `PartitionSpec` means on each what the sizes of its axes say. The
         mpmd axis is of size 1 in each, or in none of them: then it is put first. `backend`: as of an MpmdMesh.
 
+        A mesh may stand there several times, as in `MpmdMesh.of([mesh] * 4)`: a pipeline on one GPU. Its devices run
+        the tasks of all its stages, one after the other, and hold the memory of all of them. Limits and peaks are still
+        those of each stage's mesh.
+
         Raises:
-            ValueError: there are none, their axes differ, or a device is in two of them.
+            ValueError: there are none, their axes differ, a device is in two of them that are not the same, or in
+                several of a backend or of another process.
         """
         if isinstance(meshes, Mesh):
             raise TypeError("MpmdMesh.of: expected a sequence of meshes, found a Mesh; MpmdMesh(mesh, axis) takes one")
@@ -91,12 +96,16 @@ class MpmdMesh:
                     f"MpmdMesh.of: the axes of mesh {number} are {_axes_of(mesh)}, those of mesh 0 {_axes_of(first)}; "
                     "give all meshes the same axes in the same order, of size 1 where there is nothing to shard"
                 )
-        devices = [device for mesh in meshes for device in mesh.devices.flat]
+        distinct = [*dict.fromkeys(meshes)]
+        devices = [device for mesh in distinct for device in mesh.devices.flat]
         if twice := [device for device in devices if devices.count(device) > 1]:
             raise ValueError(
-                f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; each stage needs devices of its own"
+                f"MpmdMesh.of: device {twice[0].id} is in more than one mesh; give each stage devices of its own, or "
+                "stages that share them the same mesh"
             )
-        if len({mesh.devices.shape for mesh in meshes}) > 1:
+        if len(distinct) < len(meshes):
+            _check_shared(meshes, backend)
+        if len(distinct) < len(meshes) or len({mesh.devices.shape for mesh in meshes}) > 1:
             return MpmdMesh(_largest(meshes), mpmd_axis_name, backend, tuple(meshes))
         whole = np.concatenate([mesh.devices for mesh in meshes], first.axis_names.index(mpmd_axis_name))
         return MpmdMesh(Mesh(whole, first.axis_names, axis_types=first.axis_types), mpmd_axis_name, backend)
@@ -109,12 +118,12 @@ class MpmdMesh:
     @property
     def mpmd_dim(self) -> int:
         """The number of meshes."""
-        return len(self.uneven) or self.jax_mesh.shape[self.mpmd_axis_name]
+        return len(self.separate) or self.jax_mesh.shape[self.mpmd_axis_name]
 
     @cached_property
     def unstack(self) -> list[Mesh]:
         """The meshes, one per mpmd index, each with the mpmd axis of size 1."""
-        return list(self.uneven) or [self.mpmd_submesh([k]).jax_mesh for k in range(self.mpmd_dim)]
+        return list(self.separate) or [self.mpmd_submesh([k]).jax_mesh for k in range(self.mpmd_dim)]
 
     def mpmd_submesh(self, mpmd_indices: Sequence[int]) -> "MpmdMesh":
         """The meshes of `mpmd_indices`, in that order, as one mesh.
@@ -125,21 +134,27 @@ class MpmdMesh:
         wrong = [k for k in mpmd_indices if not 0 <= k < self.mpmd_dim]
         if wrong or not mpmd_indices:
             raise ValueError(f"mpmd_submesh: indices {list(mpmd_indices)} of a mesh with {self.mpmd_dim} mpmd groups")
-        if self.uneven:
-            return MpmdMesh.of([self.uneven[k] for k in mpmd_indices], self.mpmd_axis_name, self.backend)
+        if self.separate:
+            return MpmdMesh.of([self.separate[k] for k in mpmd_indices], self.mpmd_axis_name, self.backend)
         devices = np.take(self.jax_mesh.devices, list(mpmd_indices), self.mpmd_axis)
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
         return MpmdMesh(mesh, self.mpmd_axis_name, self.backend)
 
     @property
+    def is_uneven(self) -> bool:
+        """Whether the meshes differ in size."""
+        return len({mesh.devices.shape for mesh in self.separate}) > 1
+
+    @property
     def mpmd_idx_for_mesh(self) -> Mapping[Mesh, int]:
-        """The mpmd index of each mesh of `unstack`."""
-        return {mesh: k for k, mesh in enumerate(self.unstack)}
+        """The mpmd index of each mesh of `unstack`; the first one of a mesh that stands there several times."""
+        return {mesh: k for k, mesh in reversed([*enumerate(self.unstack)])}
 
     def mpmd_indices_for_mesh(self, mesh: Mesh) -> tuple[int, ...] | None:
         """The mpmd indices of the devices of `mesh`, ascending; None if it is no union of whole submeshes.
 
-        The names and the order of its axes don't matter: only where its devices are.
+        The names and the order of its axes don't matter: only where its devices are. Of a mesh that stands in this one
+        several times it is the first index.
         """
         devices = set(mesh.devices.flat)
         found = sorted({self.device_mpmd_idx[device] for device in devices if device in self.device_mpmd_idx})
@@ -151,7 +166,7 @@ class MpmdMesh:
         """The platforms for which functions are lowered, ("cpu",) or ("cuda",); None: that of the `jax_mesh`."""
         if self.backend is not None:
             return (self.backend.platform,)
-        if not self.uneven:
+        if not self.separate:
             return None
         device = self.unstack[0].devices.flat[0]
         if device.platform == "gpu":
@@ -198,32 +213,34 @@ class MpmdMesh:
         Of submeshes of different sizes it is one with each axis in its largest size, of virtual CPU devices where there
         is none: a function is traced for its axes, and nothing runs on it.
         """
-        return self.jax_mesh if self.uneven else self.unstack[0]
+        return self.jax_mesh if self.separate else self.unstack[0]
 
     def together(self, mpmd_indices: Sequence[int]) -> Mesh:
         """The mesh of an array that all of these meshes hold; where they differ in size, one long row of their devices.
 
-        Such a row has every device along the mpmd axis, and the other axes of size 1: what lies over it is replicated.
+        Each device is in it once. Such a row has every device along the mpmd axis, and the other axes of size 1: what
+        lies over it is replicated.
 
         Raises:
             ValueError: an index is not in the mesh.
         """
         submesh = self.mpmd_submesh(mpmd_indices)
-        return one_row(submesh.uneven, self.mpmd_axis_name) if submesh.uneven else submesh.jax_mesh
+        distinct = MpmdMesh.of([*dict.fromkeys(submesh.unstack)], self.mpmd_axis_name)
+        return one_row(distinct.separate, self.mpmd_axis_name) if distinct.separate else distinct.jax_mesh
 
     @cached_property
     def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
-        """The coordinates of every device: its mpmd index along the mpmd axis, else those in its own mesh."""
+        """The coordinates of every device: its (first) mpmd index along the mpmd axis, else those in its own mesh."""
         axis = self.mpmd_axis
         return {
             device: (*position[:axis], k, *position[axis + 1 :])
-            for k, mesh in enumerate(self.unstack)
+            for k, mesh in reversed([*enumerate(self.unstack)])
             for position, device in np.ndenumerate(mesh.devices)
         }
 
     @cached_property
     def device_mpmd_idx(self) -> Mapping[Any, int]:
-        """The mpmd index of every device."""
+        """The (first) mpmd index of every device."""
         return {device: position[self.mpmd_axis] for device, position in self.device_coords.items()}
 
     @property
@@ -238,9 +255,9 @@ class MpmdMesh:
         Raises:
             ValueError: the submeshes differ in size.
         """
-        if self.uneven:
-            raise ValueError(f"devices_per_mesh: the meshes have {[mesh.size for mesh in self.uneven]} devices")
-        return self.jax_mesh.devices.size // self.mpmd_dim
+        if self.is_uneven:
+            raise ValueError(f"devices_per_mesh: the meshes have {[mesh.size for mesh in self.separate]} devices")
+        return self.unstack[0].size
 
 
 @dataclass(frozen=True)
@@ -286,7 +303,9 @@ class MpmdSharding:
     def sharding(self) -> NamedSharding:
         """The sharding of the array over all its meshes together; over mesh 0 when it has none."""
         mesh = self.mpmd_mesh.together(self.blocks or sorted(self.mesh_ids) or [0])
-        spec = with_first_axis(self.spec, self.mpmd_mesh.mpmd_axis_name) if self.blocks else self.spec
+        axis = self.mpmd_mesh.mpmd_axis_name
+        is_cut = self.blocks and mesh.shape[axis] == len(self.blocks)  # else they share devices, which have all of it
+        spec = with_first_axis(self.spec, axis) if is_cut else self.spec
         return NamedSharding(mesh, spec, memory_kind=self.memory_kind)
 
 
@@ -308,6 +327,17 @@ def _with_axis(mesh: Mesh, axis: str) -> Mesh:
         return mesh
     types = (AxisType.Auto, *mesh.axis_types)
     return Mesh(mesh.devices[None], (axis, *mesh.axis_names), axis_types=types)
+
+
+def _check_shared(meshes: Sequence[Mesh], backend: Host | None) -> None:
+    """Refuse meshes that share devices where one process does not run them all."""
+    if backend is not None:
+        raise ValueError(f"MpmdMesh.of: meshes of a {type(backend).__name__} can't share devices: give each its own")
+    if processes := sorted({device.process_index for mesh in meshes for device in mesh.devices.flat})[1:]:
+        raise ValueError(
+            f"MpmdMesh.of: meshes share devices, which works in one process, and process {processes[-1]} has some too: "
+            "give each mesh its own"
+        )
 
 
 def _largest(meshes: Sequence[Mesh]) -> Mesh:

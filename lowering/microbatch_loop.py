@@ -37,8 +37,9 @@ def treduce(fn: Callable[[Any], Any], batch: Any, schedule: Any = None, axis: in
         fn: takes one microbatch (`batch` without its microbatch axis) and returns a pytree of arrays.
         batch: a pytree of arrays, all of the same size M along `axis`.
         schedule: in which order the stages run the microbatches: `jaxpp.Std1F1B(4)`, the name of a schedule with or
-            without options, "1f1b" or "gis{chunks=4}", the path of a file, or a text. None: the one of the surrounding
-            `mpmd_jit_with_loop`.
+            without options, "1f1b" or "gis{chunks=4}", the path of a file, or a text; or "auto": a step that
+            marks every layer measures itself, and takes the cuts and the schedule that are fastest. None: the one of
+            the surrounding `mpmd_jit_with_loop`.
         axis: the microbatch axis of every leaf of `batch`.
         operation: `Add`, `Max`, `Concat(axis)` or an `Op` of your own (class or instance), or a pytree of them that
             is a prefix of what `fn` returns. None: `(Concat(), Add)` when `fn` returns a pair, as

@@ -21,6 +21,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     merged_order(s)    one order over all meshes, for a process that dispatches them all
     simulate(s, costs) when each task starts and ends, the makespan, the bubbles, the memory
     search(...)        the best schedule within a memory limit; tune(costs, ...) compares it with all the published ones
+    improve(s, costs)  a better order of the tasks of a schedule, of any kinds
     partition(...)     the layers of each stage, and the best schedule for these
     fill(s, operation) side work in the bubbles
     freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
@@ -86,7 +87,7 @@ from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
 from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search import Found, Partition, Tuned, partition, search, tune
+from jaxpp.schedules.search import Found, Partition, Tuned, improve, partition, search, tune
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
@@ -156,6 +157,7 @@ __all__ = [
     "freeze_ratios",
     "from_csv",
     "gpipe",
+    "improve",
     "insert",
     "make",
     "merged_numbers",

@@ -5,6 +5,7 @@ gis{chunks=4 group=2}      with options of its own
 mine.txt, ./1f1b           a file of any name: a grid, or one of PyTorch's tables (.csv); `1f1b` is always the library's
 schedule: mine ...         the text of a grid
 Std1F1B(4)                 an object with `build(microbatches)`, or a Schedule, as it is
+auto                       a step that runs chooses it, from what it measures: nobody else can say what it is
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
+AUTO: Final = "auto"
+"""The schedule that a step chooses while it runs."""
+
 Value = int | bool | Placement
 
+_NOT_HERE: Final = (
+    f"{AUTO}: a step that runs chooses this schedule, from what it measures; "
+    "give one by name, such as 1f1b, or the cuts and the schedule that jaxpp.tune found"
+)
 _NAME: Final = re.compile(r"(?P<name>[^{}\n]+)(?:\{(?P<options>[^{}\n]*)\})?")
 _TYPES: Final[dict[str, type[Value]]] = {"int": int, "bool": bool, "Placement": Placement}
 _WANTED: Final = {int: "a whole number", bool: "true or false", Placement: "the mesh of each stage, such as 0,1,1,0"}
@@ -108,7 +116,7 @@ def resolve(
 
     Raises:
         FileError: the file can't be read, or holds no schedule.
-        WordsError: an option has no such value.
+        WordsError: an option has no such value; or it is "auto", which only a step that runs can resolve.
         ScheduleError: there is no such schedule, or not for these numbers.
         TypeError: it is a class, or none of these.
     """
@@ -132,11 +140,12 @@ def resolve(
 
 
 def as_text(given: object, *, microbatches: int, meshes: int | None = None) -> str:
-    """The text form of what was given: a grid, or the name of a schedule of the library while `meshes` is not known.
+    """The text form of what was given: a grid, or a name (of the library, or "auto") while `meshes` is not known.
 
     Raises: as `resolve`, which reads the text.
     """
-    if isinstance(given, str) and ("\n" in given or (meshes is None and library_name(given))):
+    is_name = given == AUTO or library_name(given) is not None
+    if isinstance(given, str) and ("\n" in given or (meshes is None and is_name)):
         return given
     return str(resolve(given, meshes=meshes, microbatches=microbatches))
 
@@ -144,6 +153,8 @@ def as_text(given: object, *, microbatches: int, meshes: int | None = None) -> s
 def _from_words(words: str, meshes: int | None, microbatches: int | None, options: Mapping[str, object]) -> Schedule:
     match = _NAME.fullmatch(words)
     name = library_name(words)
+    if match and match["name"] == AUTO:
+        raise WordsError(_NOT_HERE if words == AUTO else f"{AUTO} has no options, found {words}: jaxpp.tune has some")
     if name is None and (os.path.exists(words) or "." in words or os.sep in words):
         return _read(words)
     if match is None:

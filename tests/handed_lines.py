@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxlib.mlir import ir
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir.mesh_functions import read_meshes
 from jaxpp.ir.phases import read_main
 from jaxpp.ir.read_line import Tables
@@ -22,13 +23,21 @@ def check(module: ir.Module, line: MainLine | MeshLines) -> None:
         _compare(found.steps, expected.steps)
         for one, other in zip(found.steps, expected.steps, strict=True):
             assert one.channel is None or one.channel == tables.channel(other)
+            assert one.last_use is None or list(one.last_use) == at.integers(other.op, at.LAST_USE)
+
+
+_TASK = (at.STAGE, at.MICROBATCH, at.MESH)
 
 
 def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
     for one, other in zip(found, expected, strict=True):
         assert (one.op, one.name, one.operands) == (other.op, other.name, other.operands)
         assert list(one.results) == list(other.results)
+        assert one.callee == other.callee
         if isinstance(one.attributes, dict):  # else it is the operation's own map
-            assert one.attributes == dict(other.attributes.items())
+            known = {at.LAST_USE: at.i64s(one.last_use)} if one.last_use else {}
+            known |= {"callee": ir.FlatSymbolRefAttr.get(one.callee)} if one.callee else {}
+            assert {**one.attributes, **known} == dict(other.attributes.items())
+        assert one.task is None or one.task == tuple(at.integer(other.op, name) for name in _TASK)
         if other.function is not None:
             assert (one.function, list(one.meshes)) == (other.function, list(other.meshes))

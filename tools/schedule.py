@@ -151,6 +151,20 @@ def _search(call: _Invocation) -> RenderableType:
     return tables.grid(found)
 
 
+def _improve(call: _Invocation) -> RenderableType:
+    """Find a better order for the tasks of a schedule, of any kinds, and print its grid.
+
+    example: jaxpp-schedule improve mine.txt --costs costs.toml --memory-limit 4 --seconds 5 -o better.txt
+    """
+    options, costs = call.options, load_costs(call.options)
+    schedule = call.schedule(options.name)
+    wanted = {name: each for name, each in _wanted(options).items() if name not in ("meshes", "microbatches")}
+    with _progress(call.stderr) as progress:
+        found = S.improve(schedule, costs, **wanted, progress=progress)
+    print(tables.found(found, options.objective, costs.unit), file=call.stderr)
+    return tables.grid(found)
+
+
 def _tune(call: _Invocation) -> str:
     """Rank all schedules of the library and what a search finds, for given costs and within given memory.
 
@@ -187,6 +201,7 @@ _COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | byt
     "simulate": _simulate,
     "compare": _compare,
     "search": _search,
+    "improve": _improve,
     "tune": _tune,
     "convert": _convert,
     "plot": _plot,
@@ -194,7 +209,7 @@ _COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | byt
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that `search` and `tune` share; each has its own default for the time."""
+    """Return the options that `search`, `improve` and `tune` share; each has its own default for the time."""
     names = ("meshes", "microbatches", "memory_limit", "released_at", "objective", "seconds", "seed")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 

@@ -171,6 +171,7 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, Sequence[Callable[[argparse.ArgumentPa
         "--meshes N --microbatches N [options]",
         (_add_required_sizes, _add_costs, _add_limits, _add_placement, _add_output),
     ),
+    "improve": ("NAME|FILE [options]", (_add_name, _add_costs, _add_limits, _add_output)),
     "tune": ("--meshes N --microbatches N [options]", (_add_required_sizes, _add_costs, _add_limits)),
     "convert": ("NAME|FILE --to FORMAT [options]", (_add_name, _add_costs, _add_formats, _add_output)),
     "plot": ("NAME|FILE -o FILE [options]", (_add_name, _add_costs, _add_picture)),

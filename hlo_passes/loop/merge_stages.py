@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -86,14 +86,23 @@ class MergeStages(Pass):
         loop.attributes[at.LOOP] = ir.DictAttr.get({**entries(loop), "stages": at.i64(len(sizes))})
 
 
-def layers_and_microbatches(module: ir.Module) -> tuple[int, int]:
-    """How many layers are marked in the loop over microbatches, and how often it runs.
+class LoopOfLayers(NamedTuple):
+    """Says of a loop over microbatches how many layers are marked, how often it runs, and if it has a backward."""
+
+    layers: int
+    microbatches: int
+    has_backward: bool
+
+
+def find_layers(module: ir.Module) -> LoopOfLayers:
+    """What the loop over microbatches says of its layers.
 
     The preconditions and errors are those of `merge-stages`.
     """
     drop_scalar_constraints(nested(main_of(module)))
     loop, marks = _layers(module)
-    return len(marked_stages(marks)), trip_count(loop)
+    has_backward = any(mark.phase == "backward" for _, mark in marks)
+    return LoopOfLayers(len(marked_stages(marks)), trip_count(loop), has_backward)
 
 
 def _layers(module: ir.Module) -> tuple[ir.Operation, Marks]:

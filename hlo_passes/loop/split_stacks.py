@@ -80,7 +80,8 @@ class SplitStacks(Pass):
 class _Split:
     """The stacks of one module, and what becomes of them.
 
-    `homes` has the values that are known in equal blocks along their first dimension, and the mesh of each block.
+    `homes` has the values that are known in equal blocks along their first dimension, and the mesh of each block;
+    `padding` has the share of their rows that no stage reads.
     """
 
     def __init__(self, main: ir.Operation, loop: MicrobatchLoop, reads: StackReads) -> None:
@@ -94,9 +95,11 @@ class _Split:
             if not any(reads.is_in_loop(use.owner.operation) for use in argument.uses)
         }
         self._homes = {argument: stack.homes for argument, stack in reads.stacks.items()}
-        self._homes_of_shape: dict[tuple[int, ...], set[Homes]] = {}
+        self._padding = {argument: stack.padding for argument, stack in reads.stacks.items()}
+        self._of_shape: dict[tuple[int, ...], set[tuple[Homes, float]]] = {}
         for argument, homes in self._homes.items():
-            self._homes_of_shape.setdefault(tuple(shape_of(argument)), set()).add(homes)
+            shape = tuple(shape_of(argument))
+            self._of_shape.setdefault(shape, set()).add((homes, self._padding[argument]))
         self._whole: dict[ir.Value, ir.Value] = {}
 
     def run(self) -> None:
@@ -121,20 +124,23 @@ class _Split:
 
         It is if no row depends on another one, and all operands that are known in blocks have the same homes.
         """
-        result, found = op.results[0], set[Homes]()
+        result = op.results[0]
         operands = [op.operands[0]] if is_by_rows(op) and len(op.operands) == 1 else []
         if not operands and (along := mapped(op)) is not None:
             operands = [each[0] for each in along.operands if each is not None]
-        found = {self._homes[each] for each in operands if each in self._homes}
+        found = {self._homes[each]: self._padding[each] for each in operands if each in self._homes}
         if op.name == "stablehlo.concatenate" and ir.IntegerAttr(op.attributes["dimension"]).value == 0:
             found = self._homes_of_pieces(op)
         if len(found) == 1:
-            homes = found.pop()
+            homes, padding = found.popitem()
             if shape_of(result)[0] % len(homes) == 0:
-                self._homes[result] = homes
-                self._adopt(operands, homes)
+                self._put(result, homes, padding)
+                self._adopt(operands, homes, padding)
 
-    def _adopt(self, operands: list[ir.Value], homes: Homes) -> None:
+    def _put(self, value: ir.Value, homes: Homes, padding: float) -> None:
+        self._homes[value], self._padding[value] = homes, padding
+
+    def _adopt(self, operands: list[ir.Value], homes: Homes, padding: float) -> None:
         """Cut operands that meet blocks too, as a decayed moment does where the gradient is added."""
         work = [value for value in operands if value not in self._homes]
         while work:
@@ -142,15 +148,18 @@ class _Split:
             op = defining_op(value)
             if op is None:
                 if value in self._may_cut:
-                    self._homes[value] = homes
+                    self._put(value, homes, padding)
             elif is_elementwise(op) and op.block == self._block and not is_uniform(value, 0):
                 if all(self._homes.get(each, homes) == homes for each in op.operands):
-                    self._homes[value] = homes
+                    self._put(value, homes, padding)
                     work += [each for each in op.operands if each not in self._homes and shape_of(each)]
 
-    def _homes_of_pieces(self, op: ir.Operation) -> set[Homes]:
-        """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made."""
-        found = self._homes_of_shape.get(tuple(shape_of(op.results[0])), set())
+    def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
+        """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made.
+
+        Also the padding: of stacks with these homes, that which is nearest to the rows that are made nowhere.
+        """
+        found = self._of_shape.get(tuple(shape_of(op.results[0])), set())
         made = [self._home_of(piece) for piece in op.operands]
         sizes = [shape_of(piece)[0] for piece in op.operands]
         firsts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
@@ -159,8 +168,9 @@ class _Split:
             where = [homes[first * len(homes) // sum(sizes)] for first in firsts]
             return sum(mesh in (None, home) for mesh, home in zip(made, where, strict=True))
 
-        best = max(sorted(found), key=fitting, default=None)
-        return {best} if best is not None and fitting(best) else set()
+        nowhere = sum(size for mesh, size in zip(made, sizes, strict=True) if mesh is None) / sum(sizes)
+        best = max(sorted(found), key=lambda each: (fitting(each[0]), -abs(each[1] - nowhere)), default=None)
+        return dict([best]) if best is not None and fitting(best[0]) else {}
 
     def _home_of(self, value: ir.Value) -> int | None:
         """The home of the stage that makes a row or its operands; None for a row that comes from no stage."""
@@ -230,10 +240,8 @@ class _Split:
     @property
     def padded_bytes(self) -> int:
         """The bytes of the rows of all stacks in blocks that no stage reads."""
-        shares = {(shape_of(each)[0], s.homes): s.padding for each, s in self._reads.stacks.items()}
-        cut = [(value, self._homes[value]) for value in self._block.arguments if value in self._homes]
-        found = ((value, shares.get((shape_of(value)[0], homes), 0.0)) for value, homes in cut)
-        return sum(round(share * byte_size(value.type)) for value, share in found)
+        cut = [value for value in self._block.arguments if value in self._homes]
+        return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
         """Return in blocks each result that is known in blocks, or that feeds an argument in blocks."""

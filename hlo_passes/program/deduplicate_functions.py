@@ -47,14 +47,12 @@ class DeduplicateFunctions(Pass):
         by_name = functions(module)
         for name in renamed:
             by_name.pop(name).erase()
-        symbols: dict[ir.Attribute, ir.Attribute] = {
-            ir.FlatSymbolRefAttr.get(name): ir.FlatSymbolRefAttr.get(same) for name, same in renamed.items()
-        }
+        symbols = {same: ir.FlatSymbolRefAttr.get(same) for same in renamed.values()}
         lines = handed(module, MeshLines)
         for call in _calls(by_name.values()) if lines is None else lines.calls:
-            kept = symbols.get(call.attributes["callee"])
-            if kept is not None:
-                call.write("callee", kept)
+            if call.callee in renamed:
+                call.callee = renamed[call.callee]
+                call.op.attributes["callee"] = symbols[call.callee]
         if lines is not None:
             leave(module, lines)
 

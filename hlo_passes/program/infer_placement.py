@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -11,10 +12,10 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
 from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGraph, Value, numbers
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, main_of, name_of, operations, terminator
+from jaxpp.ir.functions import body_of, call, following, main_of, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_unrolled, read_main
+from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import is_used
@@ -53,9 +54,11 @@ class InferPlacement(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Place all of `@main`. Raises PassError for a task that is on no mesh."""
-        graph = PlacementGraph(main_of(module), check_unrolled(module).steps)
-        _Regroup(module, graph, place(graph)).run()
-        leave(module, read_main(module, placed=True, known=graph.tasks))
+        line = check_unrolled(module)
+        graph = PlacementGraph(main_of(module), line.steps)
+        regroup = _Regroup(module, graph, place(graph))
+        regroup.run()
+        leave(module, main_line(module, regroup.steps(line.steps), placed=True))
 
 
 # Names a group: (phase, meshes, level). The operations of a level need values of the levels before it.
@@ -117,6 +120,19 @@ class _Regroup:
         for node in reversed(self._graph.ops):
             if node.op is not None and node not in self._key and not any(map(is_used, node.op.results)):
                 node.op.erase()
+                node.op = None
+
+    def steps(self, before: Sequence[Step]) -> list[Step]:
+        """What `@main` does now: between the tasks what it did `before`, less what nothing uses any more."""
+        body, tasks = body_of(self._graph.main), self._graph.tasks
+        if not tasks:
+            return list(map(Step.of, operations(body)[:-1]))
+        kept = {id(node.op) for node in self._graph.ops if node not in self._key}
+        first, last = before.index(tasks[0]), before.index(tasks[-1])
+        around = (op.operation for op in body.operations), following(tasks[-1].op)
+        head = map(Step.of, takewhile(lambda op: op != tasks[0].op, around[0]))
+        middle = (step for step in before[first : last + 1] if step.function is not None or id(step.op) in kept)
+        return [*head, *middle, *map(Step.of, list(around[1])[:-1])]
 
     def _group(self, key: Key) -> _OutlinedGroup:
         if key not in self._groups:
@@ -191,10 +207,10 @@ class _Regroup:
     def _connect_tasks(self) -> None:
         """Operands of tasks that are computed outside of the loop become results of a group `before`."""
         uses = self._graph.task_uses
-        slots = Counter((use.callee, use.mesh, use.number, use.value) for use in uses)
+        slots = Counter((use.task.callee, use.mesh, use.number, use.value) for use in uses)
         for use in uses:
             node = use.value.node
-            once = slots[use.callee, use.mesh, use.number, use.value] == 1
+            once = slots[use.task.callee, use.mesh, use.number, use.value] == 1
             if node.free and not (once and ir.RankedTensorType(use.value.ssa.type).rank):
                 continue  # each mesh makes its constants once, when the program is loaded
             meshes = 1 << use.mesh

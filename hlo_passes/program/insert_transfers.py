@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func, stablehlo
@@ -105,8 +105,9 @@ class _Line:
         results: the results of its function.
         steps: constants and calls, and what it receives.
         sends: behind the step of this number (-1: at the start) each value, and its channels in the order of need.
-        numbers: of the values of `@main` that are there: arguments first, then what `steps` make.
-        count: how many values are there.
+        returned: the numbers of what the function returns.
+        numbers: of the values of `@main` that are there and were on another mesh first, and of constants.
+        count: how many values are there. They are numbered: arguments first, then what `steps` make.
     """
 
     mesh: int
@@ -114,13 +115,15 @@ class _Line:
     results: list[_Border] = field(default_factory=list[_Border])
     steps: list[_Run | _Receive] = field(default_factory=list[Any])
     sends: dict[int, dict[int, list[Channel]]] = field(default_factory=dict[int, Any])
+    returned: list[int] = field(default_factory=list[int])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
     count: int = 0
 
-    def define(self, values: Sequence[ir.Value]) -> None:
-        """Number these values of `@main`."""
-        self.numbers.update(zip(values, range(self.count, self.count + len(values)), strict=True))
-        self.count += len(values)
+    def note(self, value: ir.Value) -> int:
+        """Number a value that was on another mesh first, or is a constant."""
+        number = self.numbers[value] = self.count
+        self.count += 1
+        return number
 
 
 class _Plan:
@@ -138,8 +141,8 @@ class _Plan:
         self._main = main
         self._stacks = Stacks.of(main)
         self._joins = self._stacks.joins
-        self._sources: dict[ir.Value, tuple[_Line, int]] = {}
-        """The first mesh that has a value, and the number of the step there that makes it; -1 for an argument."""
+        self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
+        """The first mesh that has a value, the step there that makes it (-1: it is an argument), and its number."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()
@@ -153,8 +156,14 @@ class _Plan:
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
                 self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                self.lines[mesh].define([here])
-                self._sources.setdefault(here, (self.lines[mesh], -1))
+                self._define(here, self.lines[mesh], -1)
+
+    def _define(self, value: ir.Value, line: _Line, step: int) -> None:
+        """Number a value that a mesh is given, or makes in this step."""
+        if self._sources.setdefault(value, (line, step, line.count))[0] is line:
+            line.count += 1
+        else:
+            line.note(value)
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -174,17 +183,16 @@ class _Plan:
 
     def read(self, steps: Sequence[Step[ir.Value]]) -> None:
         """Find what each mesh runs of the operations of `@main`. Raises PassError for what is on no mesh."""
-        late: dict[ir.Attribute, bool] = {}
+        late: dict[str, bool] = {}
         for step in steps:
             if step.function is None:
                 self._add_other(step)
                 continue
-            symbol = step.attributes["callee"]
-            if symbol not in late:
-                late[symbol] = form_of(kind_and_stage(step.function)[0]).sends_late
-            self._add(step, late=late[symbol])
+            if step.callee not in late:
+                late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
+            self._add(step, late=late[step.callee])
         for line in self.lines:
-            self._bring([border.value for border in line.results], line, late=False)
+            line.returned = self._bring([border.value for border in line.results], line, late=False)
 
     def _add_other(self, step: Step[ir.Value]) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
@@ -194,27 +202,26 @@ class _Plan:
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
     def _add(self, call: Step[ir.Value], *, late: bool) -> None:
-        for line in [self.lines[mesh] for mesh in call.meshes]:
+        for mesh in call.meshes:
+            line = self.lines[mesh]
             operands = self._bring(call.operands, line, late=late)
-            made_by = line, len(line.steps)
-            line.steps.append(_Run(call, operands, len(call.meshes) > 1))
-            line.define(call.results)
             for value in call.results:
-                self._sources.setdefault(value, made_by)
+                self._define(value, line, len(line.steps))
+            line.steps.append(_Run(call, operands, len(call.meshes) > 1))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
         operands: list[int] = []
         for value in values:
-            number = line.numbers.get(value)
+            source = self._sources.get(value)
+            number = source[2] if source is not None and source[0] is line else line.numbers.get(value)
             if number is None:
-                constant = self._constants.get(value)
+                constant = self._constants.get(value) if source is None else None
                 if constant is not None:
                     line.steps.append(_Run(constant, [], copied=True))
                 else:
                     line.steps.append(self._transfer(value, line, late=late))
-                number = line.count
-                line.define([value])
+                number = line.note(value)
             operands.append(number)
         return operands
 
@@ -225,7 +232,7 @@ class _Plan:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
-        source, step = found
+        source, step, own = found
         if late:
             runs = (number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Run))
             step = next(runs, step)
@@ -235,7 +242,7 @@ class _Plan:
         handle = stablehlo.ChannelHandle.get(number, 1)
         self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[pair]})
         channel = number, *pair
-        source.sends.setdefault(step, {}).setdefault(source.numbers[value], []).append(channel)
+        source.sends.setdefault(step, {}).setdefault(own, []).append(channel)
         return _Receive(value, channel)
 
 
@@ -248,7 +255,7 @@ class _Writer:
         self._channels = channels
         self._shardings = Shardings(module)
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
-        self._token_type = ir.Type.parse("!stablehlo.token")
+        self._tokens = [ir.Type.parse("!stablehlo.token")]
         self._unknown = ir.Location.unknown()
 
     def write(self, line: _Line) -> MeshLine:
@@ -256,7 +263,9 @@ class _Writer:
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
-        self._make("stablehlo.create_token", [], [], None, {})
+        op = self._make("stablehlo.create_token", [], self._tokens, {})
+        self._line.steps.append(Step(op, op.name, [], (), op.attributes))
+        self._token = op.result
         self._send(line.sends.get(-1, {}))
         for number, step in enumerate(line.steps):
             if isinstance(step, _Receive):
@@ -265,9 +274,9 @@ class _Writer:
                 self._run(step, block, line.mesh)
             if number in line.sends:
                 self._send(line.sends[number])
-        returned = [line.numbers[border.value] for border in line.results]
-        op = func.return_([self._line.values[number] for number in returned], ip=self._ip, loc=self._unknown).operation
-        self._line.steps.append(Step(op, op.name, returned, (), op.attributes))
+        values = [self._line.values[number] for number in line.returned]
+        op = func.return_(values, ip=self._ip, loc=self._unknown).operation
+        self._line.steps.append(Step(op, op.name, line.returned, (), op.attributes))
         return self._line
 
     def _function(self, line: _Line) -> ir.Operation:
@@ -307,42 +316,38 @@ class _Writer:
         for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
             if values[number] is not value:
                 step.op.operands[position] = values[number]
-        made = range(len(values), len(values) + len(step.results))
-        values.extend(step.results)
-        self._line.steps.append(Step(step.op, step.name, run.operands, made, step.attributes))
+        first = len(values)
+        values += step.results
+        here = cast(Step[int], step)
+        here.operands, here.results = run.operands, range(first, len(values))
+        self._line.steps.append(here)
 
     def _send(self, sends: dict[int, list[Channel]]) -> None:
         """Send values to the meshes that need them: last the value that is needed first."""
         for number, channels in reversed(sends.items()):
+            value = self._line.values[number]
             for channel in channels:
-                operands = [self._line.values[number], self._token]
-                self._make("stablehlo.send", [number], operands, None, self._channels[channel[0]], channel)
+                attributes = self._channels[channel[0]]
+                op = self._make("stablehlo.send", [value, self._token], self._tokens, attributes)
+                self._line.steps.append(Step(op, "stablehlo.send", [number], (), attributes, channel=channel))
+                self._token = op.result
 
     def _receive(self, step: _Receive) -> None:
         attributes = self._channels[step.channel[0]]
         sharding = self._shardings.of(step.value)
         if sharding is not None:
             attributes = {**attributes, at.SHARDING: self._received(sharding)}
-        self._make("stablehlo.recv", [], [self._token], step.value.type, attributes, step.channel)
+        op = self._make("stablehlo.recv", [self._token], [step.value.type, *self._tokens], attributes)
+        made, channel = (len(self._line.values),), step.channel
+        self._line.steps.append(Step(op, "stablehlo.recv", [], made, attributes, channel=channel))
+        results = op.results
+        self._line.values.append(results[0])
+        self._token = results[1]
 
     def _make(
-        self,
-        name: str,
-        numbers: list[int],
-        operands: list[ir.Value],
-        type_: ir.Type | None,
-        attributes: dict[str, ir.Attribute],
-        channel: Channel | None = None,
-    ) -> None:
-        """Add an operation that makes a value of this type, if it has one, and the token for the next of them."""
-        types = [self._token_type] if type_ is None else [type_, self._token_type]
-        op = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
-        found, made = op.results, ()
-        self._token = found[len(types) - 1]
-        if type_ is not None:
-            made = (len(self._line.values),)
-            self._line.values.append(found[0])
-        self._line.steps.append(Step(op, name, numbers, made, attributes, channel=channel))
+        self, name: str, operands: list[ir.Value], types: list[ir.Type], attributes: dict[str, ir.Attribute]
+    ) -> ir.Operation:
+        return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""

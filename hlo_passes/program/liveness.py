@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import accumulate, chain
 
 from jaxpp.ir.kinds import form_of
-from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
+from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
 _ANY = range(sys.maxsize)
@@ -27,17 +28,17 @@ class Peak:
 
 def peaks_of(program: Program) -> list[Peak]:
     """The peak of each mesh, arguments and constants included."""
-    calls = (each for sequence in program.sequences for each in sequence if isinstance(each, Call))
-    making = (each for each in calls if each.fused or each.kind == "recompute")
-    remade = {task[1:] for each in making for task in each.tasks if task[0] == "recompute"}
+    makers = {name for name, function in program.functions.items() if "recompute" in function.kind.split("+")}
+    made = (each for line in program.sequences for each in line if isinstance(each, Call) and each.function in makers)
+    remade = {task[1:] for each in (made if makers else ()) for task in each.tasks if task.kind == "recompute"}
     return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
 
 
 def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
-    known = {id(spec): spec for spec in specs}  # the reader has one object for all equal ones; to hash one takes long
-    sizes = {key: program.shard_bytes(mesh, spec) for key, spec in known.items()}
+    keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
+    sizes = {key: program.shard_bytes(mesh, spec) for key, spec in dict(zip(keys, specs, strict=True)).items()}
     given = [register for each in program.arguments.values() for at, register in each.registers if at == mesh]
     in_place = {
         name: [number for number, donor in enumerate(function.donors) if donor is not None]
@@ -45,7 +46,7 @@ def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
         if function.donates
     }
     here, host = (
-        _peak_bytes(sequence, [sizes[id(spec)][pool] for spec in specs], given, in_place)
+        _peak_bytes(sequence, [sizes[key][pool] for key in keys], given, in_place)
         if any(size[pool] for size in sizes.values())
         else 0
         for pool in (0, 1)
@@ -60,19 +61,19 @@ def _peak_bytes(
     in_place: Mapping[str, Sequence[int]],
 ) -> int:
     """The most bytes at once; `in_place`: of each function the results that take the buffers of arguments."""
-    size = sizes.__getitem__
-    alive = peak = sum(map(size, given))
+    alive = peak = sum([sizes[register] for register in given])
     for each in sequence:
         if isinstance(each, Call):
             again = sum([sizes[each.results[number]] for number in in_place.get(each.function, ())])
-            alive += sum(map(size, each.results)) - again
+            for register in each.results:
+                alive += sizes[register]
+            peak = max(peak, alive - again)
+        elif not isinstance(each, Send):
+            alive += sizes[each.result]
             peak = max(peak, alive)
-            alive -= sum(map(size, each.frees)) - again
-        elif isinstance(each, Send):
-            alive -= sum(map(size, each.frees))
-        else:
-            alive += size(each.result)
-            peak = max(peak, alive)
+            continue
+        for register in each.frees:
+            alive -= sizes[register]
     return peak
 
 
@@ -106,9 +107,8 @@ class _Activations:
     def __init__(
         self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[tuple[int, int]]
     ) -> None:
-        self._end, self._specs, self._remade = len(sequence), specs, remade
+        self._sequence, self._specs, self._remade = sequence, specs, remade
         self._microbatches: list[Container[int]] = [()] * len(specs)
-        self._death: dict[int, int] = {}
         self._units: dict[tuple[int, int], _Unit] = {}
         self._forwards: dict[tuple[int, int], int] = {}
         self._evicted: list[tuple[int, int]] = []
@@ -116,54 +116,66 @@ class _Activations:
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
                 self._microbatches[each.result] = _ANY
-            elif not isinstance(each, Constant):
-                self._death.update(dict.fromkeys(each.frees, index))
-                if isinstance(each, Call):
-                    self._run(index, each)
+            elif isinstance(each, Call):
+                self._run(index, each)
 
     def _run(self, index: int, call: Call) -> None:
-        tasks = call.tasks
-        here = [microbatch for _, _, microbatch in tasks]
+        if call.stage is None or call.microbatch is None:
+            here = [microbatch for _, _, microbatch in call.fused]
+            for kind, stage, microbatch in call.fused:
+                self._task(index, call, kind, (stage, microbatch))
+        else:
+            here = [call.microbatch]
+            self._task(index, call, call.kind, (call.stage, call.microbatch))
         for register in call.results:
             self._microbatches[register] = here
-        for kind, stage, microbatch in tasks:
-            # A sum that earlier microbatches added to is none of this one's.
-            own = [register for register in call.operands if microbatch in self._microbatches[register]]
-            self._task(index, kind, (stage, microbatch), own, call.results)
 
-    def _task(self, index: int, kind: str, key: tuple[int, int], own: list[int], results: Sequence[int]) -> None:
+    def _task(self, index: int, call: Call, kind: str, key: tuple[int, int]) -> None:
+        microbatches, specs = self._microbatches, self._specs
+        # A sum that earlier microbatches added to is none of this one's.
+        own = [register for register in call.operands if key[1] in microbatches[register]]
         unit = self._units.get(key)
         if unit is None:
             unit = self._units[key] = _Unit()
-        since = unit.since
+        since, last = unit.since, unit.last
         if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
                 since.pop(register, None)
         moved = key in self._remade and form_of(kind).is_copy
         if kind == "evict" and not moved:
-            unit.residuals += [(index, register) for register in results]
+            unit.residuals += [(index, register) for register in call.results]
         elif not moved:
-            unit.residuals += [(since[each], each) for each in own if each in since and not self._specs[each].memory]
+            unit.residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
         if kind == "forward":
             self._forwards[key] = index
         elif kind == "load" and not moved and key in self._forwards:
             self._evicted.append((self._forwards[key], self._forwards[key]))
-        unit.last.update(dict.fromkeys(own, index))
-        since.update(dict.fromkeys(results, index))
+        for register in call.results:
+            since[register] = index
         for register in own:
             since.setdefault(register, index)
+            last[register] = index
 
     def peak(self) -> int:
         """The most that are alive at once."""
-        change = [0] * (self._end + 2)
+        change = [0] * (len(self._sequence) + 2)
         spans = (
-            {(start, unit.last.get(each, self._death.get(each, self._end))) for start, each in unit.residuals}
+            {(start, unit.last[each] if each in unit.last else self._deaths[each]) for start, each in unit.residuals}
             for unit in self._units.values()
         )
         for start, stop in chain(self._evicted, *map(_merged, spans)):
             change[start] += 1
             change[stop + 1] -= 1
         return max(accumulate(change))
+
+    @cached_property
+    def _deaths(self) -> dict[int, int]:
+        """By register, the index of the instruction that frees it; the end where none does."""
+        deaths = dict.fromkeys(range(len(self._specs)), len(self._sequence))
+        for index, each in enumerate(self._sequence):
+            if isinstance(each, Call | Send):
+                deaths.update(dict.fromkeys(each.frees, index))
+        return deaths
 
 
 def _merged(spans: set[tuple[int, int]]) -> list[tuple[int, int]]:

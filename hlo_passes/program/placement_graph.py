@@ -87,10 +87,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class TaskUse:
-    """Operand `number` of `task`, a call of `callee` on `mesh`, is a `value` that is computed outside of the tasks."""
+    """Operand `number` of `task`, a call on `mesh`, is a `value` that is computed outside of the tasks."""
 
     task: Step
-    callee: str
     mesh: int
     number: int
     value: Value
@@ -173,13 +172,12 @@ class PlacementGraph:
 
     def _read_task(self, task: Step, mesh: int) -> None:
         self.tasks.append(task)
-        called = ir.FlatSymbolRefAttr(task.attributes["callee"]).value
         found = [self.values.get(operand) for operand in task.operands]
         for number, value in enumerate(found):
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:
-                    self.task_uses.append(TaskUse(task, called, mesh, number, value))
+                    self.task_uses.append(TaskUse(task, mesh, number, value))
 
     def _read_operation(self, step: Step) -> None:
         op = step.op

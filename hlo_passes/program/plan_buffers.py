@@ -37,43 +37,43 @@ class PlanBuffers(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Annotate `module`."""
-        dying: set[tuple[ir.Attribute, tuple[int, ...]]] = set()
+        dying: set[tuple[str, tuple[int, ...]]] = set()
         lines = mesh_lines(module)
         for function, line in zip(mesh_functions(module), lines.lines, strict=True):
             dying |= _annotate(function, line)
         by_name = functions(module)
-        always: dict[ir.Attribute, set[int]] = {}
-        for symbol, numbers in dying:
-            always[symbol] = always.get(symbol, set(numbers)).intersection(numbers)
-        for symbol, numbers in always.items():
-            _alias(by_name[ir.FlatSymbolRefAttr(symbol).value], numbers)
+        always: dict[str, set[int]] = {}
+        for name, numbers in dying:
+            always[name] = always.get(name, set(numbers)).intersection(numbers)
+        for name, numbers in always.items():
+            _alias(by_name[name], numbers)
         leave(module, lines)
 
 
-def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[ir.Attribute, tuple[int, ...]]]:
+def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[int, ...]]]:
     """Write the last uses of one mesh. Returns of its calls the function, and the operands that die, given once."""
     entries = at.argument_attributes(function)
     kept = {number for number, entry in enumerate(entries) if at.DONOR not in entry}
     kept.update(line.steps[-1].operands)
     kept.update(step.results[0] for step in line.steps if step.name == "stablehlo.constant")
     lists: dict[tuple[int, ...], ir.Attribute] = {}
-    dying: set[tuple[ir.Attribute, tuple[int, ...]]] = set()
+    dying: set[tuple[str, tuple[int, ...]]] = set()
     for step in reversed(line.steps):
         if step.name not in ("func.call", "stablehlo.send"):
             continue
         operands = step.operands
-        last = tuple([number for number, value in enumerate(operands) if value not in kept])
+        last = step.last_use = tuple([number for number, value in enumerate(operands) if value not in kept])
         if last:
             if last not in lists:
                 lists[last] = at.i64s(last)
-            step.write(at.LAST_USE, lists[last])
+            step.op.attributes[at.LAST_USE] = lists[last]
             kept.update(operands)
         else:
             step.delete(at.LAST_USE)  # of an earlier run
         if step.name == "func.call":
             if len(set(operands)) < len(operands):
                 last = tuple([number for number in last if operands.count(operands[number]) == 1])
-            dying.add((step.attributes["callee"], last))
+            dying.add((step.callee, last))
     return dying
 
 

@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.outlining import Member, outline_members
-from jaxpp.ir.phases import check_placed, read_main
+from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
 
@@ -67,14 +67,17 @@ class ShareFunctions(Pass):
         if not shared:
             leave(module, line)
             return
-        gone = {each.call for each in shared}
-        known = [step for step in line.steps if step not in gone]
-        for step in known:
+        instead = {each.call: each.calls for each in shared}
+        steps: list[Step[ir.Value]] = []
+        for step in line.steps:
+            if step in instead:
+                steps += map(Step.of, instead[step])
+                step.op.erase()
+                continue
             if not made.keys().isdisjoint(step.operands):
                 step.operands = [made.get(value, value) for value in step.operands]
-        for step in gone:
-            step.op.erase()
-        leave(module, read_main(module, placed=True, known=known))
+            steps.append(step)
+        leave(module, main_line(module, steps, placed=True))
 
 
 # Identifies a part: the computation, and how many equal ones stand before it in its function.
@@ -91,10 +94,14 @@ class _Part:
 
 @dataclass(eq=False)
 class _Function:
-    """A function, the one call of it, and its parts, which have no value in common but what `_free` finds."""
+    """A function, the one call of it, and its parts, which have no value in common but what `_free` finds.
+
+    calls: those that take the place of `call`.
+    """
 
     call: Step
     body: "_Body"
+    calls: list[ir.Operation] = field(default_factory=list[ir.Operation])
     parts: dict[_Label, _Part] = field(init=False)
     work: int = field(init=False)
 
@@ -149,6 +156,7 @@ class _Function:
             ir.InsertionPoint(old),
             old.location,
         )
+        self.calls.append(new)
         replaced: dict[ir.Value, ir.Value] = dict(
             zip([self.call.results[number] for number in numbers], new.results, strict=True)
         )

@@ -14,10 +14,10 @@ from jaxpp.ir.accumulators import Accumulator, find_accumulators
 from jaxpp.ir.build import constant
 from jaxpp.ir.counted import wrapped
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import callee, functions, kind_and_stage, operations, terminator
+from jaxpp.ir.functions import body_of, callee, following, functions, kind_and_stage, main_of, operations, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.phases import check_tasks, read_main
+from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op
 
@@ -68,7 +68,7 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
-        leave(module, read_main(module, placed=False, known=unrolled.calls))
+        leave(module, main_line(module, unrolled.steps, placed=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +78,19 @@ class _Template:
     Attributes:
         key: the kind and the stage.
         is_copy: whether it returns its operands.
-        varying: the numbers of the operands that differ from one microbatch to the next, and the accumulators that
-            these are.
+        varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
+            and else the template and the number of the result that it is, if this is never another one.
         accumulators: those that the task updates, with the number of the result.
         made: the results of the calls so far, by microbatch.
     """
 
     key: tuple[str, int]
     is_copy: bool
+    name: str
     callee: ir.Attribute
     function: ir.Operation
     operands: Sequence[ir.Value]
-    varying: Sequence[tuple[int, Accumulator | None]]
+    varying: "Sequence[tuple[int, Accumulator | None, tuple[_Template, int] | None]]"
     results: Sequence[ir.Type]
     location: ir.Location
     stage: ir.Attribute
@@ -98,7 +99,10 @@ class _Template:
 
 
 class _Unrolled:
-    """The straight line that grows in front of the loop: its `calls`, and what they need besides."""
+    """The straight line that grows in front of the loop.
+
+    steps: what `@main` does but for the loop, when all is finished.
+    """
 
     def __init__(self, module: ir.Module, loop: MicrobatchLoop, schedule: schedules.Schedule) -> None:
         self._loop = loop
@@ -115,23 +119,27 @@ class _Unrolled:
         self._templates: dict[tuple[str, int], _Template] = {}
         self._source: dict[ir.Value, tuple[_Template, int]] = {}
         self._groups = 0
-        self.calls: list[Step] = []
+        self._block = body_of(main_of(module))
+        before = operations(self._block)
+        self.steps = list(map(Step.of, before[: before.index(loop.op)]))
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
             if op.name == "func.call":
-                function = by_name[callee(op)]
+                name = callee(op)
+                function = by_name[name]
                 key = kind_and_stage(function)
                 operands, results = list(op.operands), list(op.results)
                 template = self._templates[key] = _Template(
                     key,
                     form_of(key[0]).is_copy,
+                    name,
                     op.attributes["callee"],
                     function,
                     operands,
-                    [(n, self._stands_for.get(value)) for n, value in enumerate(operands) if self._varies(value)],
+                    [self._varying(n, value) for n, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
                     at.i64(key[1]),
@@ -147,6 +155,10 @@ class _Unrolled:
             return
         numbers = {self._stands_for[value]: n for n, value in enumerate(template.operands) if value in self._stands_for}
         function.attributes[at.SUMS] = at.i64s(numbers[adds[n]] for n in range(len(template.results)))
+
+    def _varying(self, number: int, value: ir.Value) -> "tuple[int, Accumulator | None, tuple[_Template, int] | None]":
+        source = self._source.get(value)
+        return number, self._stands_for.get(value), None if source is None or source[0].is_copy else source
 
     def _varies(self, value: ir.Value) -> bool:
         """Whether `value` of the loop's body is another one for each microbatch, or none from outside of the loop."""
@@ -198,11 +210,13 @@ class _Unrolled:
             at.MESH: self._meshes[mesh],
         }
         operands = list(template.operands)
-        for number, accumulator in template.varying:
-            if accumulator is None:
-                operands[number] = self._value(operands[number], task.microbatch, task)
+        for number, accumulator, source in template.varying:
+            if accumulator is not None:
+                operands[number] = self._part(accumulator, mesh)
+            elif source is not None and task.microbatch in source[0].made:
+                operands[number] = source[0].made[task.microbatch][source[1]]
             else:
-                operands[number] = accumulator.part(mesh, self._ip)
+                operands[number] = self._value(operands[number], task.microbatch, task)
         op = ir.Operation.create(
             "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
         )
@@ -210,9 +224,18 @@ class _Unrolled:
         results = template.made[task.microbatch] = [found[number] for number in range(len(template.results))]
         for accumulator, number in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[number])
-        made = Step(op, "func.call", operands, results, attributes, template.function, (mesh,))
-        self.calls.append(made)
+        one = (task.stage, task.microbatch, mesh)
+        called = template.name
+        made = Step(op, "func.call", operands, results, attributes, called, template.function, (mesh,), one)
+        self.steps.append(made)
         return made
+
+    def _part(self, accumulator: Accumulator, mesh: int) -> ir.Value:
+        """What an accumulator is so far on a mesh."""
+        if mesh not in accumulator.parts:
+            zeros = accumulator.start(mesh, self._ip)
+            self.steps += [] if zeros is None else [Step.of(zeros)]
+        return accumulator.parts[mesh]
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""
@@ -253,6 +276,7 @@ class _Unrolled:
         if (type_, number) not in self._constants:
             made = constant(type_, number, ip=self._ip, loc=self._loop.op.location)
             self._constants[type_, number] = made
+            self.steps.append(Step.of(ir.OpResult(made).owner.operation))
         return self._constants[type_, number]
 
     def finish(self) -> None:
@@ -267,6 +291,8 @@ class _Unrolled:
                 final = self._value(self._yielded[position], self._loop.length - 1, None)
                 result.replace_all_uses_with(final)
         self._loop.op.erase()
+        behind = following(self.steps[-1].op) if self.steps else operations(self._block)
+        self.steps += map(Step.of, list(behind)[:-1])
 
 
 def _hint(key: tuple[str, int], microbatch: int, task: schedules.Task | None) -> str:

@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,6 +18,7 @@ from jaxpp._absent import compile_only, module_costs
 from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Call, Program
+from jaxpp.planning.collectives import Sent, collective_bytes
 from jaxpp.planning.target import Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
 from jaxpp.runtime.measuring.analysis import ADDED
@@ -30,20 +29,8 @@ CACHE = "JAXPP_PLAN_CACHE"
 AT_ONCE = 2
 """How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
 
-_FORMAT = 2
+_FORMAT = 3
 """Of what is kept on disk; counts its changes."""
-
-_COLLECTIVE = re.compile(
-    r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?"
-    r"\((?P<rest>.*)"
-)
-_SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
-_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
-_PART = re.compile(r"\([^()]*\)|[a-z]\w*\[[\d,]*\]")
-_GROUPS = re.compile(
-    r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}|\[\d+,(?P<size>\d+)\]"
-    r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +48,7 @@ class Compiled:
         transcendentals: how many of these are such, likewise.
         accessed_bytes: that operations read and write, likewise.
         collective_bytes: that a device sends in collectives, likewise; 0 where the compiler has times.
+        between_bytes: of these, what is sent in collectives between hosts.
         optimal_seconds: the compiler's own estimate, likewise; 0 where it has none.
         products: the FLOPs of matrix products and convolutions on all devices together, by element type, loops as
             often as they run.
@@ -77,6 +65,7 @@ class Compiled:
     transcendentals: float
     accessed_bytes: float
     collective_bytes: float
+    between_bytes: float
     optimal_seconds: float
     products: Mapping[str, int]
     trips: float
@@ -179,6 +168,8 @@ def compile_now(
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
+    # A compiler that has times counts collectives in them; its modules (libtpu 0.0.52) can't always be read.
+    sent = [] if seconds else [_sent(each.to_string(), devices) for each in executable.hlo_modules()]
     products, once = product_flops(bytecode), product_flops(bytecode, loops_once=True)
     return Compiled(
         argument_bytes=memory.argument_size_in_bytes,
@@ -193,14 +184,16 @@ def compile_now(
         flops=costs.get("flops", 0.0),
         transcendentals=costs.get("transcendentals", 0.0),
         accessed_bytes=costs.get("bytes accessed", 0.0),
-        # A compiler that has times counts collectives in them; its modules (libtpu 0.0.52) can't always be read.
-        collective_bytes=0.0
-        if seconds
-        else sum(collective_bytes(each.to_string()) for each in executable.hlo_modules()),
+        collective_bytes=sum(map(sum, sent)),
+        between_bytes=sum(each.between for each in sent),
         optimal_seconds=seconds,
         products=products,
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
     )
+
+
+def _sent(text: str, devices: Sequence[Any]) -> Sent:
+    return collective_bytes(text, [device.process_index for device in devices])
 
 
 def _costs(executable: Any) -> dict[str, float]:
@@ -212,47 +205,3 @@ def _costs(executable: Any) -> dict[str, float]:
             raise
         found = None
     return dict(found) if found else module_costs(executable)
-
-
-def collective_bytes(text: str) -> float:
-    """The bytes that a device sends, in rings, in the collectives of an optimized module: HLO text, each line once."""
-    total = 0.0
-    for found in _COLLECTIVE.finditer(text):
-        size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
-        devices = _group_size(found["rest"])
-        moved = {
-            "all-reduce": 2 * (devices - 1) / devices,
-            "all-gather": (devices - 1) / devices,
-            "reduce-scatter": devices - 1,
-            "all-to-all": (devices - 1) / devices,
-            "collective-permute": 1,
-        }
-        total += moved[found["kind"]] * size
-    return total
-
-
-def _results(collective: re.Match[str]) -> str:
-    """The types of a collective's results; but for all-reduces, one that starts has (operands, results, context...)."""
-    types = _LAYOUT.sub("", collective["type"])
-    if not collective["start"] or collective["kind"] == "all-reduce":
-        return types
-    parts = _PART.findall(types[1:-1])
-    return parts[1] if len(parts) > 1 else types
-
-
-def _group_size(attributes: str) -> int:
-    """How many devices take part in a collective; of one that does not say, 2."""
-    groups = _GROUPS.search(attributes)
-    if groups is None:
-        return 2
-    if groups["size"]:
-        return int(groups["size"])
-    if groups["axes"]:
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", groups["axes"]))
-        return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", groups["over"]))
-    return groups["first"].count(",") + 1
-
-
-def _shape_bytes(shape: re.Match[str]) -> float:
-    bits = re.search(r"\d+", shape["element"])
-    return math.prod(int(size) for size in shape["sizes"].split(",") if size) * (int(bits[0]) if bits else 8) / 8

@@ -2,12 +2,13 @@
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from jaxpp.ir.program import Call, Program, Receive, Send
 from jaxpp.planning.chips import Chip, Link
 from jaxpp.planning.compiling import Compiled
+from jaxpp.planning.sharing import Activity, times
 from jaxpp.planning.target import Target
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.order import merged_order
@@ -17,7 +18,7 @@ Place = tuple[int, int]
 """(mesh, its register)."""
 
 
-def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> float:
+def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:
     """How long a function runs on each of its devices.
 
     What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
@@ -28,7 +29,6 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> floa
         compiled: the function.
         chip: each device.
         devices: how many share its products.
-        link: over which its devices send to each other.
     """
     if compiled.optimal_seconds:
         return compiled.optimal_seconds * compiled.trips
@@ -37,21 +37,24 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int, link: Link) -> floa
     return (
         products / devices / share.products
         + compiled.trips * compiled.accessed_bytes / chip.memory_bandwidth / share.memory
-        + compiled.trips * compiled.collective_bytes / link.bandwidth / share.links
+        + compiled.trips * (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth / share.links
+        + compiled.trips * compiled.between_bytes / chip.between.bandwidth / share.links
     )
 
 
 @dataclass(frozen=True)
 class Network:
-    """The links of the meshes of a program on a target."""
+    """The links of the meshes of a program on a target.
+
+    Attributes:
+        target: whose chip has the links.
+        hosts: of each mesh, the hosts of its devices.
+        ends: what of a message's time the processors of its meshes work, each at its end, as CPUs do; None: nothing.
+    """
 
     target: Target
     hosts: tuple[frozenset[int], ...]
-    """Of each mesh, the hosts of its devices."""
-
-    def within(self, mesh: int) -> Link:
-        """The link over which the devices of a mesh send to each other."""
-        return self.target.chip.inside if len(self.hosts[mesh]) == 1 else self.target.chip.between
+    ends: Link | None = None
 
     def across(self, source: int, target: int) -> Link:
         """The link from a device of a mesh to one of another."""
@@ -75,6 +78,14 @@ def message_seconds(program: Program, channel: int, network: Network) -> float:
     return link.latency + busiest_bytes(program, channel) / link.bandwidth / network.target.chip.efficiency.links
 
 
+def end_seconds(program: Program, channel: int, network: Network) -> float:
+    """How long each end of a transfer keeps its processor busy, of the time that it is under way."""
+    if network.ends is None:
+        return 0.0
+    taken = network.ends.latency + busiest_bytes(program, channel) / network.ends.bandwidth
+    return min(taken, message_seconds(program, channel, network) / 2)
+
+
 def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
     """How long a copy between the memories of a device and its host takes; one that stays on the device takes none."""
     function = program.functions[call.function]
@@ -83,45 +94,86 @@ def copy_seconds(program: Program, mesh: int, call: Call, chip: Chip) -> float:
     return chip.host.latency + moved / chip.host.bandwidth if moved else 0.0
 
 
-def predict(program: Program, seconds: Mapping[str, float], network: Network) -> list[Event]:
+def predict(
+    program: Program, seconds: Mapping[str, float], network: Network, processors: Sequence[int] | None = None
+) -> list[Event]:
     """A step as it would be traced: each mesh runs its tasks in order, each as soon as its operands are there.
 
     Of two meshes one message is under way at a time in each direction; copies to and from the host stand beside the
     tasks of their mesh, one at a time.
 
-    seconds: of each compiled function.
+    Args:
+        program: what runs.
+        seconds: of each compiled function, alone on its mesh.
+        network: what messages take.
+        processors: the number of the processor that runs each mesh; tasks that run on one at the same time have equal
+            shares of it. None: each mesh has its own.
     """
-    clocks = [0.0] * program.meshes
-    copies = [0.0] * program.meshes
-    links: dict[tuple[int, int], float] = {}
-    ready: dict[Place, tuple[float, Call | None]] = {}
-    arrived: dict[int, tuple[float, Call | None]] = {}
-    events: list[Event] = []
+    step = _Step(program, seconds, network, processors or range(program.meshes))
     for mesh, each in merged_order(program):
         if isinstance(each, Send):
-            start, maker = ready.get((mesh, each.operand), (0.0, None))
-            pair = (mesh, each.destination)
-            start = max(start, links.get(pair, 0.0))
-            taken = message_seconds(program, each.channel, network)
-            links[pair] = start + taken
-            arrived[each.channel] = start + taken, maker
-            events.append(_event(mesh, maker, start, taken, each.destination))
+            step.send(mesh, each)
         elif isinstance(each, Receive):
-            ready[mesh, each.result] = arrived[each.channel]
+            step.receive(mesh, each)
         else:
-            function = program.functions[each.function]
-            start = max([0.0, *(ready.get((mesh, register), (0.0, None))[0] for register in each.operands)])
-            clock = copies if function.is_copy else clocks
-            start = max(start, clock[mesh])
-            taken = (
-                copy_seconds(program, mesh, each, network.target.chip)
-                if function.is_copy
-                else seconds.get(each.function, 0.0)
-            )
-            clock[mesh] = start + taken
-            ready.update({(mesh, register): (start + taken, each) for register in each.results})
-            events.append(_event(mesh, each, start, taken))
-    return events
+            step.call(mesh, each)
+    run = times(step.activities)
+    return [
+        _event(mesh, call, run[number][0], run[number][1] - run[number][0], target)
+        for number, mesh, call, target in step.events
+    ]
+
+
+class _Step:
+    """The activities of a step.
+
+    events: the number of the activity of each event, its mesh, the call, and of a message where it goes.
+    """
+
+    def __init__(
+        self, program: Program, seconds: Mapping[str, float], network: Network, processors: Sequence[int]
+    ) -> None:
+        self.program, self.seconds, self.network, self.processors = program, seconds, network, processors
+        self.activities: list[Activity] = []
+        self.events: list[tuple[int, int, Call | None, int | None]] = []
+        self.lines: dict[object, int] = {}
+        """The last activity of each mesh, of its copies, and of each link."""
+        self.makers: dict[Place, tuple[int, Call | None]] = {}
+        self.sent: dict[int, tuple[int, Call | None]] = {}
+
+    def add(self, seconds: float, processor: int | None, after: Iterable[int], line: object) -> int:
+        number, last = len(self.activities), self.lines.get(line)
+        before = dict.fromkeys(after if last is None else (*after, last))
+        self.activities.append(Activity(seconds, processor, tuple(before)))
+        self.lines[line] = number
+        return number
+
+    def send(self, mesh: int, send: Send) -> None:
+        maker = self.makers.get((mesh, send.operand))
+        call = maker[1] if maker else None
+        made = () if maker is None else (maker[0],)
+        taken, end = (each(self.program, send.channel, self.network) for each in (message_seconds, end_seconds))
+        if end:
+            made = (self.add(end, self.processors[mesh], made, ("end", mesh)),)
+        number = self.add(taken - 2 * end, None, made, (mesh, send.destination))
+        self.events.append((number, mesh, call, send.destination))
+        if end:
+            number = self.add(end, self.processors[send.destination], (number,), ("end", send.destination))
+        self.sent[send.channel] = number, call
+
+    def receive(self, mesh: int, receive: Receive) -> None:
+        self.makers[mesh, receive.result] = self.sent[receive.channel]
+
+    def call(self, mesh: int, call: Call) -> None:
+        made = [self.makers[mesh, register][0] for register in call.operands if (mesh, register) in self.makers]
+        if self.program.functions[call.function].is_copy:
+            taken = copy_seconds(self.program, mesh, call, self.network.target.chip)
+            number = self.add(taken, None, made, ("copy", mesh))
+        else:
+            taken = self.seconds.get(call.function, 0.0)
+            number = self.add(taken, self.processors[mesh], made, mesh)
+        self.makers.update({(mesh, register): (number, call) for register in call.results})
+        self.events.append((number, mesh, call, None))
 
 
 def _event(mesh: int, call: Call | None, start: float, seconds: float, target: int | None = None) -> Event:

@@ -33,7 +33,7 @@ def make_plan(
     network = Network(target, tuple(frozenset(device.process_index for device in devices) for devices in meshes))
     homes = _homes(program)
     seconds = {
-        function: seconds_of(each, target.chip, program.partitions[homes[function]], network.within(homes[function]))
+        function: seconds_of(each, target.chip, program.partitions[homes[function]])
         for function, each in compiled.items()
     }
     events = predict(program, seconds, network)

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from jaxpp import schedules
 from jaxpp.planning.numbers import Numbers
 from jaxpp.runtime.measuring.units import bytes_text, flops_text, table, time_text
+from jaxpp.schedules.formats.picture import picture
 
 _MOST = 12
 """How many programs a table in plain text has."""
@@ -31,9 +33,10 @@ def as_text(plan: Numbers) -> str:
 
 
 def as_page(plan: Numbers) -> str:
-    """The tables as an HTML page."""
+    """The tables as an HTML page, with a timeline of the microbatch loop where matplotlib is installed."""
     body = [f"<h1>{html.escape(title(plan))}</h1>"]
     body += [f"<p>{html.escape(line)}</p>" for line in _step_lines(plan)]
+    body += _timeline(plan)
     for part in (_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan)):
         if part.rows:
             body += [f"<h2>{html.escape(part.title)}</h2>", _html_table(part), f"<p>{html.escape(part.note)}</p>"]
@@ -43,8 +46,22 @@ def as_page(plan: Numbers) -> str:
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(plan.name)}</title>\n'
         "<style>body { font: 15px sans-serif; margin: 2em } table { border-collapse: collapse }\n"
         "td, th { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd } pre { overflow-x: auto }\n"
+        "svg { max-width: 100%; height: auto }\n"
         f"</style></head>\n<body>\n{chr(10).join(body)}\n</body></html>\n"
     )
+
+
+def _timeline(plan: Numbers) -> list[str]:
+    """The simulated run of the loop, as a picture; a plan of a module that was read has no schedule."""
+    if not plan.schedule:
+        return []
+    report = schedules.simulate(schedules.parse(plan.schedule), plan.costs())
+    try:
+        drawn = picture(report, "timeline.svg").decode()
+    except schedules.ScheduleError as error:  # matplotlib is not installed
+        return [f"<p>A timeline would stand here: {html.escape(str(error))}.</p>"]
+    note = "The loop over microbatches alone, with what all devices of a mesh keep of activations together."
+    return ["<h2>Timeline</h2>", drawn[drawn.index("<svg") :], f"<p>{note}</p>"]
 
 
 def title(plan: Numbers) -> str:

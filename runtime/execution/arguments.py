@@ -1,7 +1,7 @@
 """Takes in the arguments of a step: checks them, and places them on the meshes that use them."""
 
 import contextlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.ir.program import Argument
-from jaxpp.runtime.execution.shardings import SubmeshShardings
-from jaxpp.runtime.processes.arrays import put
+from jaxpp.runtime.execution.shardings import Placed, SubmeshShardings
+from jaxpp.runtime.processes.arrays import batch_copy, put
 
 
 class Door:
@@ -33,6 +33,9 @@ class Door:
         self.places = [place for place in argument.registers if shardings.is_here(place[0])]
         self.pieces = [shardings.place(argument.spec, (mesh,)) for mesh, _ in self.places]
         self.is_whole = len(self.places) == sum(map(shardings.knows, meshes)) == 1
+        are_shared = shardings.are_shared(meshes)
+        self._cut = _cutter(self.pieces) if are_shared and argument.stacked else None
+        self._own = _own_buffers(self.pieces, self.shard_numbers) if are_shared and argument.donated else None
         self.seen_aval: Any = self.whole.aval
         self.seen_sharding: Any = self.whole.sharding
 
@@ -65,12 +68,18 @@ class Door:
         return value
 
     def split(self, whole: Any) -> list[Any]:
-        """Return the arrays of the single meshes, in the order of `places`, around the same buffers."""
+        """Return the arrays of the single meshes, in the order of `places`.
+
+        They are around the same buffers, unless meshes that share devices would donate one of these twice.
+        """
+        if self._cut is not None:
+            return list(self._cut(whole))
         shards = _compat.shards(whole)
-        return [
+        pieces = [
             _compat.join_arrays(piece.aval, piece.sharding, [shards[number] for number in numbers])
             for piece, numbers in zip(self.pieces, self.shard_numbers, strict=True)
         ]
+        return pieces if self._own is None else self._own(pieces)
 
     def _move(self, value: jax.Array) -> jax.Array:
         try:
@@ -93,6 +102,30 @@ class Door:
                 f"argument `{self.name}` is {found.dtype.name}{list(found.shape)}; "
                 f"the program was compiled for {self.spec.dtype.name}{list(self.shape)}"
             )
+
+
+def _cutter(pieces: Sequence[Placed]) -> Callable[[Any], Sequence[Any]]:
+    """A function that cuts stacked layers, all of which one mesh has, into blocks."""
+    rows = pieces[0].aval.shape[0]
+
+    def blocks(whole: Any) -> list[Any]:
+        return [whole[number * rows : (number + 1) * rows] for number in range(len(pieces))]
+
+    return jax.jit(blocks, out_shardings=[piece.sharding for piece in pieces])
+
+
+def _own_buffers(pieces: Sequence[Placed], shard_numbers: Sequence[Sequence[int]]) -> Callable[[list[Any]], list[Any]]:
+    """A function that copies those of some arrays that have the same shards as an earlier one."""
+    firsts = {tuple(shards): number for number, shards in reversed([*enumerate(shard_numbers)])}
+    again = [number for number in range(len(pieces)) if number not in firsts.values()]
+    copy = batch_copy([pieces[number].sharding for number in again], always=True)
+
+    def own(arrays: list[Any]) -> list[Any]:
+        for number, copied in zip(again, copy([arrays[number] for number in again]), strict=True):
+            arrays[number] = copied
+        return arrays
+
+    return own
 
 
 @contextlib.contextmanager

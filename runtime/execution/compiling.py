@@ -147,8 +147,8 @@ def _compile_function(
     entry = cache(lambda: _compat.cache_entry(bytecode, devices[0], options))
     can_load, failure = not host_callbacks, None
     for mesh, each in zip(meshes[1:], devices[1:], strict=True):
-        loaded = None
-        if can_load:
+        loaded = first if each == devices[0] else None
+        if loaded is None and can_load:
             try:
                 loaded = _load(serialized, entry(), each, options)
             except jax.errors.JaxRuntimeError as error:

@@ -1,10 +1,11 @@
 """The results of a step, taken out of the registers: each is the caller's own, to keep or to donate."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jaxpp import _compat
 from jaxpp.ir.program import Program, Result
@@ -15,11 +16,16 @@ from jaxpp.runtime.processes.arrays import batch_copy
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Source:
-    """The source of a result: the array of a register, or (joined) the shards of several, as (register, shard)."""
+    """The source of a result: the array of a register, or (joined) the shards of several, as (register, shard).
+
+    concatenate: of stacked layers on meshes that share devices: makes it of the arrays of `blocks`, registers.
+    """
 
     register: int
-    shards: tuple[tuple[int, int], ...]
-    joined: Placed | None
+    shards: tuple[tuple[int, int], ...] = ()
+    joined: Placed | None = None
+    blocks: tuple[int, ...] = ()
+    concatenate: Callable[[Sequence[Any]], Any] | None = None
 
 
 class Results:
@@ -55,6 +61,8 @@ class Results:
         for source in self._results:
             if source is None:
                 found.append(None)
+            elif source.concatenate is not None:
+                found.append(source.concatenate([registers[register] for register in source.blocks]))
             elif source.joined is None:
                 found.append(registers[source.register])
             else:
@@ -67,15 +75,20 @@ class Results:
         known = sum(map(self._shardings.knows, meshes))
         if not known:
             return None
-        order: list[tuple[int, int, int]] = []
+        placed = self._shardings.place(result.spec, meshes, result.stacked)
+        if result.stacked and self._shardings.are_shared(meshes):
+            blocks = tuple(self._flat.number(*place) for place in result.registers)
+            return _Source(0, blocks=blocks, concatenate=jax.jit(jnp.concatenate, out_shardings=placed.sharding))
+        order: dict[int, tuple[int, int]] = {}
         for place, positions in zip(result.registers, self._shardings.shard_numbers(meshes), strict=True):
+            if not order.keys().isdisjoint(positions):
+                continue  # an earlier mesh has it on the same devices
             if positions:
                 register = self._own(result, place)
-                order += [(position, register, shard) for shard, position in enumerate(positions)]
+                order |= {position: (register, shard) for shard, position in enumerate(positions)}
         if known == 1 and order:
-            return _Source(order[0][1], (), None)
-        shards = tuple((register, shard) for _, register, shard in sorted(order))
-        return _Source(0, shards, self._shardings.place(result.spec, meshes, result.stacked))
+            return _Source(order[0][0])
+        return _Source(0, tuple(each for _, each in sorted(order.items())), placed)
 
     def _own(self, result: Result, place: tuple[int, int]) -> int:
         """Return the register of a result on one mesh, or that of a copy if somebody else has the array too."""

@@ -27,7 +27,7 @@ class SubmeshShardings:
     """The shardings of values on the submeshes of a program, each made once.
 
     submeshes: one per mesh, each with the axis `mpmd_axis` of size 1; None for one whose devices this process does not
-        know. Values are described as far as it knows their meshes.
+        know. Values are described as far as it knows their meshes. Equal ones share their devices.
     """
 
     def __init__(self, program: Program, submeshes: Sequence[Mesh | None], mpmd_axis: str) -> None:
@@ -58,6 +58,11 @@ class SubmeshShardings:
         """Whether this process holds devices of the mesh."""
         return self.shard_numbers((mesh,)) != [[]]
 
+    def are_shared(self, meshes: Sequence[int]) -> bool:
+        """Whether two of these meshes are the same devices."""
+        known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
+        return len({*known}) < len(known)
+
     def devices_here(self, mesh: int) -> list[Any]:
         """The devices of the mesh that this process holds."""
         return _here(self.union((mesh,)))
@@ -65,9 +70,10 @@ class SubmeshShardings:
     def union(self, meshes: tuple[int, ...]) -> Mesh:
         """Return the mesh of these submeshes' devices, joined along the mpmd axis. At least one must be known.
 
-        Of submeshes that differ in size it is one long row: their arrays are replicated.
+        Devices that several of them share are there once. Of submeshes that differ in size it is one long row: their
+        arrays are replicated.
         """
-        known = [submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None]
+        known = [*dict.fromkeys(submesh for mesh in meshes if (submesh := self.submeshes[mesh]) is not None)]
         if len(known) == 1:
             return known[0]
         if meshes not in self._unions:
@@ -84,15 +90,16 @@ class SubmeshShardings:
     def place(self, spec: TensorSpec, meshes: tuple[int, ...], stacked: bool = False) -> Placed:
         """The sharding of a value on `meshes`: on each as `spec` says, replicated over the mpmd axis.
 
-        stacked: each mesh has another block of it, as `spec` says: its first dimension is sharded over the mpmd axis.
+        stacked: each mesh has another block of it, as `spec` says: its first dimension is sharded over the mpmd axis,
+            unless meshes share devices: these have all of it.
         """
         key = (spec, meshes, stacked)
         if key not in self._placed:
             mesh, axes = _without_parts(self.union(meshes), spec)
             shape = spec.shape
             if stacked:
-                axes[0] = (self.mpmd_axis, *axes[0])
-                shape = (shape[0] * self.union(meshes).shape[self.mpmd_axis], *shape[1:])
+                axes[0] = axes[0] if self._have_all(meshes) else (self.mpmd_axis, *axes[0])
+                shape = (shape[0] * sum(map(self.knows, meshes)), *shape[1:])
             entries = [None if not names else names[0] if len(names) == 1 else names for names in axes]
             while entries and entries[-1] is None:
                 entries.pop()
@@ -100,6 +107,17 @@ class SubmeshShardings:
             sharding = NamedSharding(mesh, PartitionSpec(*entries), memory_kind=spec.memory or None)
             self._placed[key] = Placed(sharding, _compat.abstract_value(shape, spec.dtype, sharding))
         return self._placed[key]
+
+    def _have_all(self, meshes: Sequence[int]) -> bool:
+        """Whether meshes are the same devices, which then have all blocks of a stack."""
+        if not self.are_shared(meshes):
+            return False
+        if len({self.submeshes[mesh] for mesh in meshes}) > 1:
+            raise ProgramError(
+                f"meshes {', '.join(map(str, meshes))} have a block each of stacked layers, and only some of them "
+                "share devices: let all of them share these, or none"
+            )
+        return True
 
     def type_at(self, mesh: int, dtype: Any, position: int, shape: Sequence[int]) -> Any:
         """The type of an array on the device at that position of the mesh."""

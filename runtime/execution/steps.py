@@ -187,7 +187,9 @@ class Flat:
         frees = [self.number(mesh, register) for mesh, send in self.sends for register in send.frees]
         destinations = [self.program.hops[send.channel][2:] for _, send in self.sends]
         placed = [self.shardings.place(self.program.registers[mesh][value], (mesh,)) for mesh, value in destinations]
-        copy = batch_copy([each.sharding for each in placed])
+        # Between meshes that share devices too, a value that one of them donates is not the other's.
+        always = self.shardings.are_shared(range(self.program.meshes))
+        copy = batch_copy([each.sharding for each in placed], always)
         self.add(copy, operands, self.define(destinations), frees, *self.sends)
         self.sends = []
 
@@ -305,12 +307,13 @@ def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Cop
     """Return a function that copies an array to the channel's other mesh; both meshes are this process's."""
     hop = program.hops[channel]
     placed = shardings.place(program.registers[hop.target][hop.result], (hop.target,))
+    always = shardings.are_shared((hop.source, hop.target))
     route = route_of(program, channel)
     if route.is_direct:
-        return batch_copy([placed.sharding])
+        return batch_copy([placed.sharding], always)
     devices = list(shardings.union((hop.target,)).devices.flat)
     pieces = range(len(route.pieces))
-    copy = batch_copy([SingleDeviceSharding(devices[each.target]) for each in route.pieces])
+    copy = batch_copy([SingleDeviceSharding(devices[each.target]) for each in route.pieces], always)
     dtype = program.registers[hop.target][hop.result].dtype
     here, there = (partial(shardings.type_at, mesh, dtype) for mesh in (hop.source, hop.target))
     moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source]), here), copy)

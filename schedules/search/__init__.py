@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.partition import Partition, partition
 from jaxpp.schedules.search.search import Found, search
 from jaxpp.schedules.search.tune import Row, Tuned, tune
 
-__all__ = ["Found", "Partition", "Row", "Tuned", "partition", "search", "tune"]
+__all__ = ["Found", "Partition", "Row", "Tuned", "improve", "partition", "search", "tune"]

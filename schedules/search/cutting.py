@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_cuts, spans
 from jaxpp.schedules.search.effort import Effort, seconds_of
+from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
 from jaxpp.schedules.search.search import Running, Try
 from jaxpp.schedules.simulate import simulate
@@ -40,6 +41,12 @@ _UNITS: Final = 50
 
 _FINISHED: Final = 3
 """On so many cuts, so many finished schedules each are brought into a limit in bytes."""
+
+_CUT: Final = 0.3
+"""Where bytes are limited, the share of all there is to spend on cuts and orders without copies to the host."""
+
+_KEPT_LESS: Final = 0.8
+"""And what may be spent when finished schedules have been brought into the limit; the rest is for their order."""
 
 _FEW: Final = 500
 """Of so many cuts each is asked for its bound."""
@@ -129,6 +136,10 @@ class Stages:
         return recompute(made, *self.again) if self.again else made
 
 
+_Finished: TypeAlias = tuple[Cuts, Schedule, float]
+"""Cuts, a schedule for them, and its makespan."""
+
+
 @dataclass
 class Cutting:
     """The search on one placement.
@@ -160,9 +171,14 @@ class Cutting:
         """Cut, search for the order, cut again, until neither gains; each search costs so much at most."""
         for cuts in self._starts():
             self._attempt(cuts, seconds)
-        while self.best is not None and self.effort.left > 0:
+        while self.best is not None and self._left > 0:
             if not any(self._attempt(cuts, seconds) for cuts in self._next(self.best)):
                 return
+
+    @property
+    def _left(self) -> float:
+        """What may still be spent on cuts."""
+        return self.effort.left - (self.effort.seconds * (1 - _CUT) if self.row.in_bytes else 0.0)
 
     @cached_property
     def bound(self) -> float:
@@ -265,7 +281,7 @@ class Cutting:
     def _attempt(self, cuts: Cuts, seconds: float) -> bool:
         """Search for the order on these cuts; whether that is the best now."""
         spent, known = self.tried.get(cuts, (0.0, None))
-        if spent >= seconds or (self.best is not None and self.effort.left <= 0):
+        if spent >= seconds or (self.best is not None and self._left <= 0):
             return False
         found = known
         costs = self.row.costs.cut(cuts)
@@ -325,46 +341,66 @@ class Cutting:
         """The best cuts, their schedule and its makespan, with all that is left spent on its order.
 
         Where bytes are limited, finished schedules that need more are brought into the limit too: on the best cuts so
-        far and on those that even out the loads, then on the neighbours of what is best.
+        far and on those that even out the loads, then on the neighbours of what is best. In the end the recomputes and
+        offloads of the best one are put in order with all else (`anneal`).
 
         Raises:
             ScheduleError: nothing fits the memory.
         """
         best = self.best
-        if best is not None and self.effort.left > 0 and best.bound < self.value * (1 - TOLERANCE):
-            self._attempt(best.cuts, self.effort.left)
+        if best is not None and self._left > 0 and best.bound < self.value * (1 - TOLERANCE):
+            self._attempt(best.cuts, self._left)
         found = [] if self.best is None else [(self.best.cuts, self.best.schedule, self.best.value)]
         if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
-            tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
-            found += self._kept_less(list(dict.fromkeys([*(each.cuts for each in tried[:_FINISHED]), *self._starts()])))
-            while found:
-                least = min(value for _, _, value in found)
-                found = [each for each in found if each[2] == least][:1]
-                near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
-                found += self._kept_less([cuts for cuts in near if cuts not in self.finished])
-                if all(value >= least * (1 - TOLERANCE) for _, _, value in found[1:]):
-                    return found[0]
+            found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
         if not found:
             why = ", even if every stage recomputes" if self.row.in_bytes else ": a mesh keeps at least 1 microbatch"
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
-        return found[0]
+        cuts, schedule, value = found[0]
+        if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):
+            seed, limits = int(self.rng.integers(1 << 32)), self.row.left(self.shape, cuts)
+            costs, seconds = self.row.costs.cut(cuts), self.effort.left
+            better = improve(schedule, costs, memory_bytes=limits, seconds=seconds, seed=seed)
+            schedule, value = replace(better, name=schedule.name), better.value
+        return cuts, schedule, value
 
-    def _kept_less(self, choices: Iterable[Cuts]) -> Iterator[tuple[Cuts, Schedule, float]]:
-        """Fast schedules on these cuts that need more memory, with what each stage does to keep less."""
+    def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
+        """The best of what was found and of finished schedules brought into the limit, if any fits, alone in a list."""
+        tried = sorted((each for _, each in self.tried.values() if each), key=lambda each: each.value)
+        choices = list(dict.fromkeys([*self._starts(), *(each.cuts for each in tried[:_FINISHED])]))
+        while True:
+            least = min((value for _, _, value in found), default=math.inf)
+            found = sorted([*found, *self._kept_less(choices, until)], key=lambda each: each[2])[:1]
+            if not found or found[0][2] >= least * (1 - TOLERANCE) or self.effort.spent >= until:
+                return found
+            near = sorted(beside(found[0][0]), key=self._unevenness)[:_FINISHED]
+            choices = [cuts for cuts in near if cuts not in self.finished]
+
+    def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
+        """Fast schedules on these cuts that need more memory, with what each stage does to keep less.
+
+        They are the more, the less has been spent; if nothing fits so far, the cuts are tried in any case.
+        """
+        fits = self.best is not None
         for cuts in choices:
+            if fits and self.effort.spent >= until:
+                return
             self.finished.add(cuts)
             costs, limits = self.row.costs.cut(cuts), self.row.left(self.shape, cuts)
             free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
             problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
             tried = Try(problem, costs)
-            Running([tried], Effort(SHARES[0] * self.effort.seconds), self.rng, None).run()
+            with self.effort.part(SHARES[0] * self.effort.seconds) as part:
+                Running([tried], part, self.rng, None).run()
             made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
             plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
             left = _FINISHED
             for plan in sorted(plans, key=lambda plan: simulate(plan, costs).makespan):
-                kept = keep_less(plan, costs, limits) if min(limits) > 0 and left else None
+                if min(limits) <= 0 or not left or (fits and self.effort.spent >= until):
+                    break
+                kept = keep_less(plan, costs, limits, self.effort)
                 if kept is not None and fits_bytes(kept, costs, limits):
-                    left -= 1
+                    left, fits = left - 1, True
                     yield cuts, kept, simulate(kept, replace(costs, contention=False)).makespan
 
 

@@ -11,12 +11,17 @@ from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.pools import byte_sizes
+from jaxpp.schedules.report import Report
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.stagewise import Choice, Search
 from jaxpp.schedules.simulate import simulate
 
 _WHOLE: Final = 1 << 30
+
+_UNITS: Final = 300
+"""What it costs to rewrite and run a task."""
 
 
 def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> bool:
@@ -25,7 +30,7 @@ def fits_bytes(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> boo
     return all(peak <= limit * (1 + TOLERANCE) for peak, limit in zip(peaks, limits, strict=True))
 
 
-def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Schedule | None:
+def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort: Effort) -> Schedule | None:
     """The schedule with recomputes and offloads, such that each mesh is within its limit and it takes least time.
 
     A stage recomputes all or nothing of its forward, and what it keeps may wait in the memory of the host, where the
@@ -35,6 +40,7 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Sche
         schedule: each stage on one mesh, without recomputes or offloads.
         costs: of its stages, with bytes.
         limits: bytes of activations, one per mesh.
+        effort: of which it spends what it costs.
 
     Returns:
         The schedule; None if no such choice fits.
@@ -50,25 +56,25 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float]) -> Sche
         for s in stages
     }
     can_move = costs.copy_bandwidth != math.inf or {"offload", "reload"} <= costs.kinds.keys()
-    made: dict[tuple[tuple[int, ...], tuple[int, ...]], Schedule] = {}
+    made: dict[tuple[tuple[int, ...], tuple[int, ...]], Report] = {}
 
-    def changed(choice: Choice) -> Schedule:
+    def changed(choice: Choice) -> Report:
         key = tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
         if key not in made:
+            effort.spend(sum(map(len, schedule.orders)) * _UNITS)
             plan = recompute(schedule, *key[0]) if key[0] else schedule
-            made[key] = offload(plan, *key[1]) if key[1] else plan
+            made[key] = simulate(offload(plan, *key[1]) if key[1] else plan, costs)
         return made[key]
 
     def peaks(choice: Choice) -> list[int]:
-        return [int(peak * bytes_) for peak in simulate(changed(choice), costs).peak_bytes()]
+        return [int(peak * bytes_) for peak in changed(choice).peak_bytes()]
 
     def time(choice: Choice) -> tuple[float, float]:
-        report = simulate(changed(choice), costs)
-        return report.makespan, report.busy
+        return changed(choice).makespan, changed(choice).busy
 
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
     try:
         chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
     except ScheduleError:  # its tasks can't be moved
         return None
-    return None if chosen is None else changed(chosen)
+    return None if chosen is None else changed(chosen).schedule

@@ -29,7 +29,7 @@ from jaxpp.schedules.problem import (
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.alone import alone
-from jaxpp.schedules.search.anneal import anneal
+from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.candidates import placements, published
@@ -263,7 +263,8 @@ class Running:
             best = self.best
             if self.for_annealing and best.beats(best.value):
                 rng = Random(int(self.rng.integers(1 << 32)))
-                best.take(anneal(best.problem, best.orders, self.effort, self.effort.left, rng))
+                for orders in anneal_orders(best.problem, best.orders, self.effort, self.effort.left, rng):
+                    best.take(orders)
         return self.best
 
     def tastes(self) -> Iterator[Taste]:

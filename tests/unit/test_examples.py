@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from unit.end_to_end import tuning
 from unit.progress import without_progress
 
 from jaxpp import schedules
@@ -81,6 +82,18 @@ def test_gpt_learns_the_same_as_plain_jit(
     program = io.StringIO()
     assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
     assert program.getvalue().count("func.func public @mesh_") == meshes
+
+
+def test_gpt_that_tunes_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """It goes to other stages and back, or stays there; the losses are those of jax.jit."""
+    gpt, options = example("gpt", monkeypatch), example("gpt_options", monkeypatch)
+    monkeypatch.setattr(options, "_find_devices", lambda known: jax.devices()[: known.devices])  # pyright: ignore[reportUnknownLambdaType]  # Options
+    flags = ("--schedule", "auto", "--steps", "12", "--optimizer", "sgd", "--vocabulary", "512", "--data", "1")
+    with tuning.given([1, 1, 1, 4], lambda step: 9.0 - sum(step.choice.cuts[:-1])):
+        assert gpt.main([*TINY, *flags]) == 0
+    output, errors = capsys.readouterr()
+    assert "TOO LARGE" not in output
+    assert re.search(r"jaxpp: auto: takes 3, 1 layers in .*: 1\.17 times as fast", errors)
 
 
 def test_gpt_in_several_processes(tmp_path: Path) -> None:
@@ -158,6 +171,8 @@ def test_gpt_takes_a_schedule_with_options_and_one_from_a_file(
         ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes doubling"),
         ("--schedule seq1f1b", "--schedule seq1f1b cuts sequences into slices, which this model can't"),
         ("--schedule gis{group=x}", "group must be a whole number, found 'x'"),
+        ("--schedule auto --chunks 2", "--schedule auto chooses how many stages each mesh has: leave out --chunks"),
+        ("--schedule auto --layers 1", "--layers (1) and two more must be at least --stages (4)"),
         ("--schedule none.txt", "none.txt: cannot read: No such file or directory"),
         ("--sequence 100000", "--sequence (100000) must be shorter than the text, 35839 bytes"),
         ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),

@@ -10,6 +10,7 @@ waited for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from jaxpp.schedules.errors import ScheduleError
@@ -19,8 +20,10 @@ from jaxpp.schedules.report import Report
 SUFFIXES = (".svg", ".png", ".html")
 
 
-def draw(report: Report, path: str | Path) -> None:
+def draw(report: Report | Sequence[Report], path: str | Path) -> None:
     """Write a picture of a simulated run: SVG, PNG or HTML, as the name of the file ends.
+
+    Several runs are drawn one below the other, on one scale of time.
 
     Raises:
         ScheduleError: the name ends in something else, or matplotlib or Bokeh is not installed.
@@ -29,7 +32,7 @@ def draw(report: Report, path: str | Path) -> None:
     Path(path).write_bytes(picture(report, path))
 
 
-def picture(report: Report, path: str | Path) -> bytes:
+def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
     """Return the bytes that `draw` writes.
 
     Raises:
@@ -38,14 +41,15 @@ def picture(report: Report, path: str | Path) -> bytes:
     suffix = Path(path).suffix.lower()
     if suffix not in SUFFIXES:
         raise ScheduleError(f"{path}: a picture's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    scenes = [Scene(each) for each in ([report] if isinstance(report, Report) else report)]
     try:
         if suffix == ".html":
             from jaxpp.schedules.formats.picture.page import page
 
-            return page(Scene(report))
+            return page(scenes)
         from jaxpp.schedules.formats.picture.chart import chart
 
-        return chart(Scene(report), suffix[1:])
+        return chart(scenes, suffix[1:])
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         raise ScheduleError(f"drawing needs {library}: pip install 'jaxpp[plot]'") from None

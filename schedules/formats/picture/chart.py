@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -37,38 +37,61 @@ _CURVES: Final = (4.2, 0.1, 0.28)
 _POINTS: Final = 72  # points per inch
 
 
-def chart(scene: Scene, suffix: str) -> bytes:
-    """Draw the picture, as "svg" or "png"."""
+def chart(scenes: Sequence[Scene], suffix: str) -> bytes:
+    """Draw the scenes, one below the other, as "svg" or "png"."""
     file = io.BytesIO()
     # Text is kept as text, and the same run gives the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxpp"}):
-        _figure(scene).savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
+        _figure(scenes).savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
     data = file.getvalue()
     # A hundredth of a point is precise enough, and halves the size of the file.
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data
 
 
-def _figure(scene: Scene) -> Figure:
-    meshes, makespan = scene.report.schedule.meshes, scene.report.makespan
-    # The chart is wide enough for the text on all tasks but the shortest few.
-    columns = makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
-    width = min(max(columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS, 8), 20)
+def _figure(scenes: Sequence[Scene]) -> Figure:
+    width = min(max(8, *map(_width, scenes)), 20)
+    heights = [_TOP + rows + _BETWEEN + curves + _BOTTOM for rows, curves in map(_heights, scenes)]
+    figure = Figure(figsize=(_LEFT + width + _RIGHT, sum(heights)))
+    makespan = max(scene.report.makespan for scene in scenes)
+    above = 0.0
+    for scene, height in zip(scenes, heights, strict=True):
+        _draw(scene, figure, width, makespan, above)
+        above += height
+    return figure
+
+
+def _width(scene: Scene) -> float:
+    """The inches that are wide enough for the text on all tasks but the shortest few."""
+    columns = scene.report.makespan / float(np.quantile([box.end - box.start for box in scene.boxes], 0.05))
+    return columns * (0.65 * 8 * scene.longest_word + 5) / _POINTS
+
+
+def _heights(scene: Scene) -> tuple[float, float]:
+    """The inches of all rows of tasks, and of all curves."""
+    meshes = scene.report.schedule.meshes
     rows, curves = (min(max(inches / meshes, least), most) for inches, least, most in (_TASKS, _CURVES))
-    height = _TOP + rows * meshes + _BETWEEN + curves * meshes + _BOTTOM
-    figure = Figure(figsize=(_LEFT + width + _RIGHT, height))
-    across, upward = 1 / (_LEFT + width + _RIGHT), 1 / height
-    place = _LEFT * across, (_BOTTOM + curves * meshes + _BETWEEN) * upward, width * across, rows * meshes * upward
+    return rows * meshes, curves * meshes
+
+
+def _draw(scene: Scene, figure: Figure, width: float, makespan: float, above: float) -> None:
+    """Draw one scene, `above` inches below the top, `width` inches for a time of `makespan`."""
+    meshes = scene.report.schedule.meshes
+    total_width, total_height = figure.get_size_inches()
+    across, upward = 1 / total_width, 1 / total_height
+    rows, curves = _heights(scene)
+    top = total_height - above
+    place = _LEFT * across, (top - _TOP - rows) * upward, width * across, rows * upward
     tasks = figure.add_axes(place)
-    memory = figure.add_axes((place[0], _BOTTOM * upward, place[2], curves * meshes * upward), sharex=tasks)
-    _prepare(tasks, meshes, rows * _POINTS)
-    _prepare(memory, meshes, curves * _POINTS)
-    _draw_tasks(scene, tasks, width * _POINTS / makespan, rows * _POINTS)
-    _draw_memory(scene, memory, curves * _POINTS)
+    below = (top - _TOP - rows - _BETWEEN - curves) * upward
+    memory = figure.add_axes((place[0], below, place[2], curves * upward), sharex=tasks)
+    _prepare(tasks, meshes, rows / meshes * _POINTS)
+    _prepare(memory, meshes, curves / meshes * _POINTS)
+    _draw_tasks(scene, tasks, width * _POINTS / makespan, rows / meshes * _POINTS)
+    _draw_memory(scene, memory, curves / meshes * _POINTS)
     tasks.tick_params(labelbottom=False)
     memory.set_xlabel(f"time in {scene.report.costs.unit}")
     memory.set_xlim(0, makespan)
-    figure.text(place[0], 1 - 0.28 * upward, scene.title, size=11, weight="bold", va="center")
-    return figure
+    figure.text(place[0], (top - 0.28) * upward, scene.title, size=11, weight="bold", va="center")
 
 
 def _prepare(axes: Axes, meshes: int, down: float) -> None:

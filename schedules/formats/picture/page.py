@@ -65,19 +65,23 @@ _PIXELS: Final = 6.5
 """The width of a digit."""
 
 
-def page(scene: Scene) -> bytes:
-    """Return the page as HTML; it loads nothing from elsewhere."""
-    makespan, meshes = scene.report.makespan, scene.report.schedule.meshes
-    shortest = min(box.end - box.start for box in scene.boxes)
+def page(scenes: Sequence[Scene]) -> bytes:
+    """Return the page as HTML, with the scenes one below the other; it loads nothing from elsewhere."""
+    makespan = max(scene.report.makespan for scene in scenes)
+    shortest = min(box.end - box.start for scene in scenes for box in scene.boxes)
     bounds = (-0.02 * makespan, 1.02 * makespan)
     time = Range1d(start=0, end=makespan, bounds=bounds, min_interval=min(4 * shortest, makespan))
-    tasks = _rows(meshes, time, scene.title, min(max(460 / meshes, 14), 56))
-    memory = _rows(meshes, time, scene.memory_title, min(max(220 / meshes, 6), 28))
-    memory.xaxis.axis_label = f"time in {scene.report.costs.unit}"
-    _draw_tasks(scene, tasks)
-    _draw_memory(scene, memory)
-    layout = gridplot([[tasks], [memory]], sizing_mode="stretch_width", merge_tools=True)
-    return file_html(layout, INLINE, title=scene.title).encode()
+    rows: list[list[Any]] = []
+    for scene in scenes:
+        meshes = scene.report.schedule.meshes
+        tasks = _rows(meshes, time, scene.title, min(max(460 / meshes, 14), 56))
+        memory = _rows(meshes, time, scene.memory_title, min(max(220 / meshes, 6), 28))
+        memory.xaxis.axis_label = f"time in {scene.report.costs.unit}"
+        _draw_tasks(scene, tasks)
+        _draw_memory(scene, memory)
+        rows += [[tasks], [memory]]
+    layout = gridplot(rows, sizing_mode="stretch_width", merge_tools=True)
+    return file_html(layout, INLINE, title=scenes[0].title).encode()
 
 
 def _rows(meshes: int, time: Range1d, title: str, row: float) -> figure:

@@ -70,6 +70,29 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // -----
 
+// A step that runs chooses it.
+
+// CHECK: schedule_invalid.mlir:[[# @LINE + 3]]:10: error: auto: a step that runs chooses this schedule, from what it measures; give one by name, such as 1f1b, or the cuts and the schedule that jaxpp.tune found
+func.func public @main(%x: tensor<f32>) -> tensor<f32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 3 : i64, schedule = "auto"}}
+  cond {
+    %limit = stablehlo.constant dense<3> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %m = stablehlo.sine %h : tensor<f32>
+    %y = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %m : tensor<f32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %y : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
+
+// -----
+
 // A text that is no grid.
 
 // CHECK: schedule_invalid.mlir:[[# @LINE + 3]]:10: error: line 3: {{.*}}'zero'

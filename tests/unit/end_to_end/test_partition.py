@@ -119,3 +119,6 @@ def test_what_is_refused() -> None:
         partition(step, weights(2), batch(4))
     with pytest.raises(ValueError, match="memory_limit has 2 numbers for 4 meshes"):
         partition(step, weights(4), batch(4), memory_limit=[1, 2])
+    by_yield = jaxpp.mpmd_jit_by_yield(loss, make_mesh(2))
+    with pytest.raises(TypeError, match=r"^partition: the stages of mpmd_jit_by_yield are its marks, expected"):
+        partition(by_yield, heavy_last(), {"x": np.ones((3, 8)), "y": np.ones((3, 8))})

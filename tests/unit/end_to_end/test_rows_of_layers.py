@@ -355,6 +355,25 @@ def test_meshes_with_different_numbers_of_layers(schedule: Any, cuts: list[int])
             np.testing.assert_array_equal(np.delete(np.asarray(leaf), rows, axis=0), 0)
 
 
+def test_stacks_of_one_shape_that_are_padded_differently() -> None:
+    """Both have three rows for each mesh; of `more` the second mesh reads all, of `some` one."""
+    params = {name: jnp.stack([jnp.eye(8)] * 6) for name in ("some", "more")}
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for row in range(3):
+            x = jnp.tanh(x @ params["some"][row]) @ params["more"][row]
+        x = jnp.tanh(mark(x) @ params["some"][3])
+        for row in range(3, 6):
+            x = x @ params["more"][row]
+        return squared_error(mark(x), microbatch)
+
+    args = ((params, (optax.EmptyState(), optax.adamw(1e-2).init(params))), batch(MICROBATCHES))
+    step = partial(adamw_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+    program = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), donate_argnums=0).lower(*args).program()
+    assert program.rows_padded_bytes == 3 * 2 * 8 * 8 * 4  # two rows of `some`, the parameter and its two moments
+
+
 def test_the_numbers_with_padding_are_those_without() -> None:
     schedule, cuts = jaxpp.Std1F1B(2), [3, 1]
     rows, count = jaxpp.rows_of_layers(schedule, 4, cuts), jaxpp.stored_rows(schedule, cuts)

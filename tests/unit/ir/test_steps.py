@@ -9,7 +9,7 @@ from jaxpp._compat import make_context
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, main_of, operations
 from jaxpp.ir.phases import check_placed, check_unrolled
-from jaxpp.ir.steps import MainLine, MeshLines, Relay, Step, handed, leave, merged
+from jaxpp.ir.steps import MainLine, MeshLines, Relay, Step, handed, leave
 
 TEXT = """
 module attributes {jaxpp.meshes = 2 : i64} {
@@ -92,15 +92,6 @@ def test_the_tests_find_a_line_that_the_module_has_left_behind(module: ir.Module
         first.op.attributes[at.MESH] = at.i64(1)
     with relay.lap(), pytest.raises(AssertionError):
         handed(module, MainLine)
-
-
-def test_known_steps_are_not_read_again(module: ir.Module) -> None:
-    ops = operations(body_of(main_of(module)))
-    known = [Step.of(ops[0]), Step.of(ops[2])]
-    steps = merged(ops, known)
-    assert [step.name for step in steps] == ["func.call", "stablehlo.negate", "func.call", "func.return"]
-    assert steps[0] is known[0]
-    assert steps[2] is known[1]
 
 
 def test_what_a_step_writes_stands_in_the_module(module: ir.Module) -> None:

@@ -58,7 +58,7 @@ def test_meshes_of_one_size_are_one_mesh() -> None:
     rows = [Mesh(row, ("x",)) for row in DEVICES.reshape(4, 2)]
     mesh = MpmdMesh.of(rows)
     assert mesh == MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "x")), "mpmd")
-    assert not mesh.uneven
+    assert not mesh.separate
 
 
 def test_meshes_of_different_sizes() -> None:
@@ -93,7 +93,8 @@ def test_a_mesh_for_the_trace_has_every_axis_in_its_largest_size() -> None:
         ),
         (
             [Mesh(DEVICES[:2], ("x",)), Mesh(DEVICES[1:4], ("x",))],
-            "device 1 is in more than one mesh; each stage needs devices of its own",
+            "device 1 is in more than one mesh; give each stage devices of its own, "
+            "or stages that share them the same mesh",
         ),
         ([Mesh(DEVICES[:2], ("mpmd",))], "the axis 'mpmd' of a mesh has size 2; expected 1 in each"),
     ],
@@ -101,6 +102,29 @@ def test_a_mesh_for_the_trace_has_every_axis_in_its_largest_size() -> None:
 def test_meshes_that_do_not_go_together(meshes: list[Mesh], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(f"MpmdMesh.of: {message}")):
         MpmdMesh.of(meshes)
+
+
+def test_meshes_on_the_same_devices() -> None:
+    first, second = Mesh(DEVICES[:2], ("x",)), Mesh(DEVICES[2:4], ("x",))
+    mesh = MpmdMesh.of([first, second, first])
+    assert (mesh.mpmd_dim, mesh.devices_per_mesh, mesh.is_uneven) == (3, 2, False)
+    assert [each.devices.ravel().tolist() for each in mesh.unstack] == [[*DEVICES[:2]], [*DEVICES[2:4]], [*DEVICES[:2]]]
+    assert mesh.device_mpmd_idx == dict(zip(DEVICES[:4], (0, 0, 1, 1), strict=True))
+    assert mesh.mpmd_indices_for_mesh(first) == (0,)
+    assert mesh.together([0, 2]) == mesh.unstack[0]
+    assert mesh.together([2, 1]).devices.ravel().tolist() == [*DEVICES[:4]]
+    assert repr(mesh) == "MpmdMesh(mpmd=3 of (x=2), cpu)"
+
+
+def test_devices_of_a_backend_are_not_shared() -> None:
+    class Backend:
+        platform = "cpu"
+
+        def compile(self) -> None: ...
+
+    mesh = Mesh(DEVICES[:1], ("x",))
+    with pytest.raises(ValueError, match=r"^MpmdMesh\.of: meshes of a Backend can't share devices: give each its own$"):
+        MpmdMesh.of([mesh, mesh], backend=Backend())
 
 
 def test_what_is_no_mesh() -> None:

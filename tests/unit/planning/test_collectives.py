@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxpp.planning.compiling import collective_bytes
+from jaxpp.planning.collectives import Sent, collective_bytes
 
 FOUR = "replica_groups={{0,1,2,3}}"
 
@@ -27,4 +27,28 @@ FOUR = "replica_groups={{0,1,2,3}}"
     ],
 )
 def test_what_a_device_sends(text: str, expected: float) -> None:
-    assert collective_bytes(text) == expected
+    assert collective_bytes(text) == Sent(expected, 0)
+
+
+@pytest.mark.parametrize(
+    ("groups", "is_between"),
+    [
+        ("replica_groups={{0,1,2,3},{4,5,6,7}}", False),
+        ("replica_groups={{0,2,4,6},{1,3,5,7}}", True),
+        ("replica_groups=[2,4]<=[8]", False),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", True),
+        ("replica_groups=mesh['data'=2,'model'=4] {'model'}", False),
+        ("replica_groups=mesh['data'=2,'model'=2,'rest'=2] {'data','model'}", True),
+    ],
+)
+def test_what_crosses_hosts(groups: str, is_between: bool) -> None:
+    """Of eight devices on two hosts."""
+    sent = 2 * 32 * 3 / 4
+    found = collective_bytes(f"%a = f32[8]{{0}} all-reduce(%x), {groups}", [0] * 4 + [1] * 4)
+    assert found == (Sent(0, sent) if is_between else Sent(sent, 0))
+
+
+def test_pairs_that_cross_hosts() -> None:
+    text = "%a = f32[8]{{0}} collective-permute(%x), source_target_pairs={pairs}"
+    assert collective_bytes(text.format(pairs="{{0,1},{1,0},{2,3},{3,2}}"), [0, 0, 1, 1]) == Sent(32, 0)
+    assert collective_bytes(text.format(pairs="{{0,1},{1,2},{2,3},{3,0}}"), [0, 0, 1, 1]) == Sent(0, 32)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -162,8 +164,22 @@ def test_saved_loaded_shown(compiled: Any, tmp_path: Path) -> None:
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert page.count("<table>") == page.count("</table>") == 3
     assert page.count("<tr>") == 3 + len(plan.meshes) + len(plan.programs) + len(plan.hops)
+    assert "<h2>Timeline</h2>\n<svg " in page
+    assert f"1f1b: 3 meshes, {MICROBATCHES} microbatches; makespan" in page
+    assert not re.search(r'(href|src)="(?!#)', page)  # it needs no network
     small = dataclasses.replace(plan, meshes=(dataclasses.replace(plan.meshes[0], peak_bytes=1 << 50),))
     assert "DOES NOT FIT" in str(small)
+
+
+def test_a_page_without_a_timeline(compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is nothing to draw it with, or no schedule to draw."""
+    path = tmp_path / "plan.html"
+    dataclasses.replace(compiled.plan, schedule="").page(path)
+    assert "Timeline" not in path.read_text(encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "jaxpp.schedules.formats.picture.chart", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    compiled.plan.page(path)
+    assert "<p>A timeline would stand here: drawing needs matplotlib: pip install" in path.read_text(encoding="utf-8")
 
 
 def test_a_file_that_holds_no_plan(compiled: Any, tmp_path: Path) -> None:

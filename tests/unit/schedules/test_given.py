@@ -26,6 +26,7 @@ def test_the_text_of_what_was_given() -> None:
     assert as_text("zb-v", microbatches=4) == "zb-v"
     assert as_text("zb-v", microbatches=4, meshes=2) == as_text(ZB_V, microbatches=9) == str(ZB_V)
     assert as_text("any\ntext", microbatches=4) == "any\ntext"
+    assert as_text("auto", microbatches=4) == "auto"
     with pytest.raises(S.ScheduleError, match="1f2b"):
         as_text("1f2b", microbatches=4)
 
@@ -52,6 +53,8 @@ def test_a_name_of_the_library_goes_before_a_file(tmp_path: Path, monkeypatch: p
 WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda _: "1f2b", "no schedule is named '1f2b': there are gpipe, "),
     (lambda _: "1f1b", "1f1b is a schedule of the library: it needs the numbers of meshes and microbatches"),
+    (lambda _: "auto", "auto: a step that runs chooses this schedule, from what it measures; give one by name, "),
+    (lambda _: "auto{chunks=2}", "auto has no options, found auto{chunks=2}: jaxpp.tune has some"),
     (lambda _: "gis{", "expected a schedule such as gis or gis{chunks=4 group=2}, found 'gis{'"),
     (lambda _: "gis{group=x}", "group must be a whole number, found 'x'"),
     (lambda path: path / "none", "none: cannot read: No such file or directory"),

@@ -11,6 +11,8 @@ import pytest
 from jaxpp import schedules as S
 from jaxpp.schedules import Costs, ScheduleError
 from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, spans
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.search.keep_less import keep_less
 
 
 def alike(layers: Sequence[float], **others: Any) -> Costs:
@@ -111,7 +113,7 @@ def test_a_mesh_with_less_memory_gets_fewer_layers():
 
 @pytest.mark.filterwarnings("error")
 def test_one_mesh_may_have_all_the_memory_it_wants():
-    found = S.partition(alike([1.0] * 8, activation_bytes=[1.0] * 8), 2, 4, memory_bytes=[6, math.inf], seconds=0.1)
+    found = S.partition(alike([1.0] * 8, activation_bytes=[1.0] * 8), 2, 4, memory_bytes=[6, math.inf], seconds=0.5)
     assert found.value == S.simulate(found.schedule, found.costs).makespan
     assert found.cuts[0] < 4
 
@@ -197,3 +199,17 @@ def test_what_is_refused(costs: Costs, options: dict[str, object], message: str)
     with pytest.raises(ScheduleError) as caught:
         S.partition(costs, 4, 8, **options)  # pyright: ignore[reportArgumentType]  # wrong on purpose
     assert str(caught.value) == message
+
+
+def test_finished_schedules_are_brought_into_a_limit_in_bytes() -> None:
+    """That is counted, and the best one is put in order in the end."""
+    costs = alike([1.0] * 16, hop=0.1, activation_bytes=[4.0] * 16, message_bytes=[1.0] * 16, copy_bandwidth=4.0)
+    found = S.partition(costs, 4, 16, memory_bytes=40, seconds=1)
+    assert {"offload", "reload"} <= {task.kind for task in found.schedule}
+    assert max(S.simulate(found.schedule, found.costs).peak_bytes()) <= 40
+    assert found.value == pytest.approx(S.simulate(found.schedule, found.costs).makespan)
+    effort = Effort(10)
+    kept = keep_less(S.make("1f1b", meshes=4, microbatches=16), costs.cut([4] * 4), [40.0] * 4, effort)
+    assert kept is not None
+    assert effort.spent > 0
+    assert found.value < S.simulate(kept, costs.cut([4] * 4)).makespan

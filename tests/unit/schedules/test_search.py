@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxpp import schedules as S
-from jaxpp.schedules.problem import MemoryLimits, Problem, make_problem
+from jaxpp.schedules.problem import MemoryLimits, Orders, Problem, make_problem
 from jaxpp.schedules.search.alone import alone
-from jaxpp.schedules.search.anneal import anneal
+from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
 from jaxpp.schedules.search.climb import Climb, dispatch
@@ -55,6 +55,14 @@ def check_orders(problem: Problem, costs: S.Costs, orders: Any) -> None:
     assert problem.orders(schedule) == [list(order) for order in orders]
 
 
+def annealed(problem: Problem, orders: Orders, seconds: float) -> Orders:
+    """What annealing makes of these orders."""
+    for better in anneal_orders(problem, orders, Effort(math.inf), seconds, Random(0)):
+        assert problem.value(better) < problem.value(orders)
+        orders = better
+    return orders
+
+
 @given(problems())
 @settings(deadline=None, max_examples=60)
 def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
@@ -62,9 +70,7 @@ def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
     check_orders(problem, costs, problem.one_by_one)
     check_orders(problem, costs, dispatch(problem, range(problem.types), [problem.microbatches] * problem.stages))
     check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.1))
-    annealed = anneal(problem, problem.one_by_one, Effort(math.inf), 0.05, Random(0))
-    check_orders(problem, costs, annealed)
-    assert problem.value(annealed) <= problem.value(problem.one_by_one)
+    check_orders(problem, costs, annealed(problem, problem.one_by_one, 0.05))
     in_waves = waves(problem, Effort(math.inf))
     if in_waves is not None:
         check_orders(problem, costs, in_waves)
@@ -162,7 +168,7 @@ def test_annealing_goes_on_where_published_schedules_end() -> None:
     assert orders
     assert problem.fits(orders)
     assert problem.value(orders) == 592
-    assert problem.value(anneal(problem, orders, Effort(math.inf), 1, Random(0))) <= 545
+    assert problem.value(annealed(problem, orders, 1)) <= 545
 
 
 def test_annealing_finds_longest_stages_without_a_bubble() -> None:
@@ -172,7 +178,7 @@ def test_annealing_finds_longest_stages_without_a_bubble() -> None:
     orders = problem.orders(S.make("zb-h1", meshes=3, microbatches=6))
     assert orders
     assert problem.value(orders) == 26
-    assert problem.value(anneal(problem, orders, Effort(math.inf), 0.3, Random(0))) == 24
+    assert problem.value(annealed(problem, orders, 0.3)) == 24
 
 
 def test_v_half_and_v_min_are_beaten_or_met_in_their_memory() -> None:

@@ -159,6 +159,18 @@ def test_search_prints_a_grid_and_how_good_it_is(tmp_path: Path) -> None:
     assert {task.kind for task in found} == {"forward", "backward"}
 
 
+def test_improve_prints_a_grid_and_how_good_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(str(S.recompute(S.make("1f1b", meshes=4, microbatches=8), 0, 1)))
+    code, out, error = run("improve", path, "--memory-limit", 4, "--hop", 0.1, "--seconds", 0.3)
+    assert code == 0
+    before, after = (S.simulate(S.parse(text), S.Costs(hop=0.1)) for text in (path.read_text(), out))
+    assert after.makespan < before.makespan
+    assert error.startswith(f"makespan {after.makespan:.6g} units; at least ")
+    message = failure("improve", path, "--memory-limit", 1)
+    assert message.startswith("jaxpp-schedule: error: improve: 1f1b keeps 2 microbatches on mesh 2, its limit is 1")
+
+
 def test_search_shows_its_progress_on_a_terminal() -> None:
     stderr = Terminal()
     argv = ["search", "--meshes", "3", "--microbatches", "4", "--memory-limit", "2,2,1", "--seconds", "0.5"]
@@ -297,7 +309,7 @@ def test_a_bug_has_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     assert failure("show", "1f1b", *SIZES, code=70) == "jaxpp-schedule: error: internal error: KeyError: 'oops'\n"
 
 
-@pytest.mark.parametrize("command", ["list", "show", "simulate", "compare", "search", "tune", "convert", "plot"])
+@pytest.mark.parametrize("command", "list show simulate compare search improve tune convert plot".split())
 def test_help_has_an_example(command: str) -> None:
     assert f"\nexample: jaxpp-schedule {command}" in output(command, "--help")
     assert f"    {command} " in output("--help")

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from unit.end_to_end import tuning
 
 import jaxpp.api as jaxpp
 from jaxpp import _compat, partition, schedules
@@ -238,6 +239,37 @@ def partitioned() -> tuple[list[int], str]:
         for shard in shards_of(array):
             np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
     return list(found.cuts), str(found.schedule)
+
+
+def tuned() -> list[Any]:
+    """A step tunes itself, first for the better, then for the worse; an evaluation follows it, in turns with it."""
+
+    def evaluate(weights: Any, batch: Any) -> Any:
+        return jaxpp.treduce(partial(loss, weights), batch)
+
+    found: list[Any] = []
+    function = partial(train_step, schedule="auto")
+    weights, batch = arguments(4)
+    plain, measure = jax.jit(function), jax.jit(evaluate)
+    for faster in (8.0, 12.0):
+        times: dict[tuple[int, ...], float] = {(2, 2): 10.0, (3, 1): faster}
+        step = compiled(2, function=function)
+        mesh = jaxpp.MpmdMesh.of([Mesh(row, ("data",)) for row in np.split(np.array(jax.devices()), 2)])
+        test = jaxpp.mpmd_jit_with_loop(evaluate, mesh, schedule=step)
+        ours = theirs = weights
+        places: list[list[int]] = []
+        with tuning.given([1, 1, 1, 3], lambda each, times=times: times[each.choice.cuts]):
+            while step.tuned is None:
+                ours, theirs = step(ours, batch)[0], plain(theirs, batch)[0]
+                for array, right in zip(ours, theirs, strict=True):
+                    for shard in shards_of(array):
+                        np.testing.assert_allclose(shard, right, rtol=1e-5, atol=1e-6)
+                np.testing.assert_allclose(jaxpp.fetch(test(ours, batch)), measure(theirs, batch), rtol=1e-5)
+                where = [min(d.process_index for d in array.sharding.device_set) for array in ours]
+                places += [where] if where not in places[-1:] else []
+        assert all(isinstance(each, np.ndarray) for each in weights)
+        found.append([step.tuned.cuts, step.tuned.speedup, places])
+    return found
 
 
 def stacks_keys_and_whole_meshes() -> list[int]:

@@ -18,6 +18,7 @@ JOBS = [
     jobs.meshes_of_different_sizes,
     jobs.traced_steps,
     jobs.partitioned,
+    jobs.tuned,
     jobs.stacks_keys_and_whole_meshes,
     jobs.stacks_of_some_meshes,
     jobs.arrays_of_jaxpp,
@@ -99,6 +100,15 @@ def test_layers_are_cut_alike_in_all_processes(results: dict[str, list[Any]]) ->
     one, other = results["partitioned"]
     assert one == other
     assert sum(one[0]) == 4
+
+
+def test_a_step_that_tunes_itself_over_processes(results: dict[str, list[Any]]) -> None:
+    """The third layer moves to the first process; in the second run it goes back, as that was slower."""
+    there, after = [0, 0, 1, 1], [0, 0, 0, 1]
+    better, worse = results["tuned"][0]
+    assert better == [[3, 1], 1.25, [there, after]]
+    assert worse == [[2, 2], 1.0, [there, after, there]]
+    assert results["tuned"][0] == results["tuned"][1]
 
 
 def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, list[Any]]) -> None:

@@ -1,0 +1,109 @@
+"""`schedule="auto"` and `jaxpp.tune`: steps that choose their cuts and their schedule by what they measure."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import jax
+from jaxlib.mlir import ir
+
+from jaxpp.auto_step import Auto, AutoStep
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import nested
+from jaxpp.partitioning import array_of
+from jaxpp.program import ProgramModule
+from jaxpp.schedules.given import AUTO
+from jaxpp.step import CompiledStep, LoweredStep
+from jaxpp.tuning import Choice, Trial, Tuning
+from jaxpp.ways import SECONDS, Ways
+
+
+def is_auto(module: ir.Module, schedule: Any) -> bool:
+    """Whether a lowered step is to choose its schedule itself: its loop says so, or (of a plain loop) its caller."""
+    with module.context:
+        loops = [at.dictionary(op.attributes[at.LOOP]) for op in nested(module.operation) if at.LOOP in op.attributes]
+        texts = [ir.StringAttr(each["schedule"]).value for each in loops]
+    return AUTO in texts or (not texts and schedule == AUTO)
+
+
+class AutoLowered(LoweredStep):
+    """A lowered step that chooses its cuts and its schedule while it runs, or that runs as another one does."""
+
+    def __init__(self, ways: Ways, auto: Auto) -> None:
+        super().__init__(ways.lowered, None, ways.compiler_options, ways.passes)
+        self.ways, self.auto = ways, auto
+
+    def program(self) -> ProgramModule:
+        """The program of what it runs at first, or of what the others run now. Raises as `LoweredStep.program`."""
+        return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).program()
+
+    def compile(self) -> CompiledStep:
+        """The step that tunes itself when it runs; on devices that are not here what is fastest by its plan.
+
+        Raises:
+            ScheduleError: there are fewer layers than meshes.
+            PassError, ProgramError: as `LoweredStep.compile`.
+        """
+        if self._lowered.mpmd_mesh.is_present:
+            return AutoStep(self.ways, self.auto)
+        if self.auto.choice is None:
+            self.auto.tuned = self._planned()
+            self.auto.choice = self.auto.tuned.best.choice
+        return self.ways.of(self.ways.adapted(self.auto.choice)).compile()
+
+    def _planned(self) -> Tuning:
+        """What is the fastest by the plan of the layers."""
+        layers = self.ways.layered().layers()
+        first = Choice(self.ways.first.cuts, self.ways.first.schedule, layers.costs.cut(self.ways.first.cuts))
+        found, bound = self.ways.search(layers)
+        trials = [Trial(each, each.report.makespan) for each in (first, *found[:1])]
+        return Tuning(tuple(trials), layers.costs, bound)
+
+
+class _Step(Protocol):
+    """What `mpmd_jit_with_loop` makes."""
+
+    def to_tune(
+        self, args: Sequence[Any], seconds: float, memory_limit: int | Sequence[int] | None
+    ) -> tuple[AutoLowered, list[Any]]:
+        """The step, to be tuned with these arguments, and their leaves."""
+        ...
+
+
+def tune(step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None) -> Tuning:
+    """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
+
+    What `schedule="auto"` does in the first steps of a training, done at once, by hand: some thirty steps are run, each
+    with the state that the one before it returns.
+
+        tuned = jaxpp.tune(step, state, batch)
+        print(tuned)
+        step = jaxpp.mpmd_jit_with_loop(train_step, mpmd_mesh, cuts=tuned.partition)
+
+    Args:
+        step: of `mpmd_jit_with_loop`, with any schedule: it is not used.
+        args: its arguments, which are not donated; or `jax.ShapeDtypeStruct`s, for which zeros are made. On the devices
+            of a `jaxpp.target` nothing is run, and shapes are enough.
+        seconds: what the search may take: counted work, so that equal costs give equal choices.
+        memory_limit: the bytes that each device may need at once, for all meshes or mesh by mesh; None: that of the
+            step.
+
+    Returns:
+        What was tried, with its predicted and its measured times, and the best of it.
+
+    Raises:
+        PassError: the marks don't fit, as when it is compiled.
+        ScheduleError: there are fewer layers than meshes.
+        ProgramError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
+        TypeError, ValueError: the limit is none, or the step; or it takes no gradients.
+    """
+    if not hasattr(step, "to_tune"):
+        raise TypeError(f"tune: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
+    lowered, leaves = step.to_tune(args, seconds, memory_limit)
+    compiled = lowered.compile()
+    if lowered.auto.tuned is None:
+        leaves = [array_of(leaf) for leaf in leaves]
+    while lowered.auto.tuned is None:
+        results = jax.tree.leaves(compiled.run(leaves))
+        for result, argument in lowered.ways.lowered.feeds.items():
+            leaves[argument] = results[result]
+    return lowered.auto.tuned

@@ -1,0 +1,100 @@
+"""What the devices of a mesh send to each other in collectives, from the text of an optimized module."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+_COLLECTIVE = re.compile(
+    r"= (?P<type>.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)(?P<start>-start)?"
+    r"\((?P<rest>.*)"
+)
+_SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
+_LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
+_PART = re.compile(r"\([^()]*\)|[a-z]\w*\[[\d,]*\]")
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}"
+    r"|\[(?P<groups>\d+),(?P<size>\d+)\](?:<=\[(?P<grid>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?)?"
+    r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
+)
+_PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
+
+
+class Sent(NamedTuple):
+    """The bytes that a device sends: among devices of one host, and among those of several."""
+
+    inside: float
+    between: float
+
+
+def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
+    """The bytes that a device sends, in rings, in all collectives of a module.
+
+    A collective is between hosts if a group of its devices is on several.
+
+    Args:
+        text: the optimized module as HLO text, each line once.
+        hosts: that of each device; empty: all are on one.
+    """
+    inside = between = 0.0
+    for found in _COLLECTIVE.finditer(text):
+        size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
+        group = _group(found["rest"])
+        devices = max(len(group), 1)
+        moved = {
+            "all-reduce": 2 * (devices - 1) / devices,
+            "all-gather": (devices - 1) / devices,
+            "reduce-scatter": devices - 1,
+            "all-to-all": (devices - 1) / devices,
+            "collective-permute": 1,
+        }
+        if _crosses(found["rest"], group, hosts):
+            between += moved[found["kind"]] * size
+        else:
+            inside += moved[found["kind"]] * size
+    return Sent(inside, between)
+
+
+def _crosses(attributes: str, group: Sequence[int], hosts: Sequence[int]) -> bool:
+    """Whether a collective is between hosts; of one that sends in pairs, whether a pair is."""
+    pairs = _PAIRS.search(attributes)
+    ends = [tuple(map(int, each)) for each in re.findall(r"\{(\d+),(\d+)\}", pairs["pairs"])] if pairs else [group]
+    return any(len({hosts[device] for device in each if device < len(hosts)}) > 1 for each in ends)
+
+
+def _results(collective: re.Match[str]) -> str:
+    """The types of a collective's results; but for all-reduces, one that starts has (operands, results, context...)."""
+    types = _LAYOUT.sub("", collective["type"])
+    if not collective["start"] or collective["kind"] == "all-reduce":
+        return types
+    parts = _PART.findall(types[1:-1])
+    return parts[1] if len(parts) > 1 else types
+
+
+def _group(attributes: str) -> Sequence[int]:
+    """The devices of the first group of a collective; of one that does not say, two."""
+    groups = _GROUPS.search(attributes)
+    if groups is None:
+        return range(2)
+    if groups["size"]:
+        count, size = int(groups["groups"]), int(groups["size"])
+        grid = _numbers(groups["grid"]) or [count * size]
+        order = _numbers(groups["order"]) or list(range(len(grid)))
+        return np.arange(math.prod(grid)).reshape(grid).transpose(order).reshape(count, size)[0].tolist()
+    if groups["axes"]:
+        sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", groups["axes"])}
+        over = set(re.findall(r"'(\w+)'", groups["over"]))
+        taken = tuple(slice(None) if axis in over else 0 for axis in sizes)
+        return np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))[taken].ravel().tolist()
+    return _numbers(groups["first"])
+
+
+def _numbers(text: str | None) -> list[int]:
+    return [int(each) for each in (text or "").split(",") if each]
+
+
+def _shape_bytes(shape: re.Match[str]) -> float:
+    bits = re.search(r"\d+", shape["element"])
+    return math.prod(_numbers(shape["sizes"])) * (int(bits[0]) if bits else 8) / 8

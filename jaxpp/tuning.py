@@ -1,0 +1,190 @@
+"""What `schedule="auto"` and `jaxpp.tune` choose from, and what they found."""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jaxpp import schedules
+from jaxpp._system import write_file
+from jaxpp.schedules import Costs, Partition, Report, Schedule
+from jaxpp.schedules.search.cuts import Cuts
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to run a step that marks every layer.
+
+    Attributes:
+        cuts: how many layers each stage has, from the first one on.
+        schedule: of the stages.
+        costs: of the stages, in milliseconds; None while nothing is measured.
+    """
+
+    cuts: Cuts
+    schedule: Schedule
+    costs: Costs | None = None
+
+    @cached_property
+    def key(self) -> tuple[Cuts, str]:
+        """What two equal choices have in common, whatever they cost."""
+        return self.cuts, str(self.schedule)
+
+    @cached_property
+    def options(self) -> dict[str, str]:
+        """The options of passes that say it."""
+        return {"cuts": ",".join(map(str, self.cuts)), "schedule": self.key[1]}
+
+    @cached_property
+    def report(self) -> Report:
+        """The simulated run on the measured costs."""
+        assert self.costs is not None
+        return schedules.simulate(self.schedule, self.costs)
+
+    def __str__(self) -> str:
+        """In words: `7, 3 layers in zb-h1`."""
+        name, chunks = self.schedule.name, self.schedule.stages // self.schedule.meshes
+        if name == "search":
+            is_split = any(task.kind == "input_grad" for task in self.schedule)
+            name = "an order of its own, backwards in two" if is_split else "an order of its own"
+        several = f", {chunks} stages per mesh" if chunks > 1 else ""
+        return f"{', '.join(map(str, self.cuts))} layers in {name}{several}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A choice that was tried.
+
+    Attributes:
+        choice: what was tried.
+        predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took.
+        measured: likewise, the median of several steps; None on devices that are not here.
+    """
+
+    choice: Choice
+    predicted: float
+    measured: float | None = None
+
+    @property
+    def time(self) -> float:
+        """The measured time; the predicted one where nothing can be measured."""
+        return self.predicted if self.measured is None else self.measured
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What was tried, and what of it is the fastest.
+
+    Attributes:
+        trials: the first one is that which was there before: as many layers in each stage, in 1F1B.
+        layers: what each layer costs, in milliseconds.
+        lower_bound: milliseconds of a step, scaled as predictions are: no cuts and no order of those that were looked
+            for take less by these costs.
+        moved: how many arguments of the step have other stages now, and how many bytes these are.
+        failed: choices that could not be compiled, and why.
+    """
+
+    trials: tuple[Trial, ...]
+    layers: Costs
+    lower_bound: float
+    moved: tuple[int, int] = (0, 0)
+    failed: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> Trial:
+        """What was there before."""
+        return self.trials[0]
+
+    @cached_property
+    def best(self) -> Trial:
+        """The fastest; of equally fast ones that which was tried first."""
+        return min(self.trials, key=lambda trial: trial.time)
+
+    @property
+    def cuts(self) -> Cuts:
+        """The layers of each stage, as `mpmd_jit_with_loop` takes them."""
+        return self.best.choice.cuts
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, as `treduce` and `mpmd_jit_with_loop` take it."""
+        return self.best.choice.schedule
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of the stages, in milliseconds."""
+        return self.layers.cut(self.cuts)
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast it is as what was there before."""
+        return self.before.time / self.best.time
+
+    @property
+    def partition(self) -> Partition:
+        """What `cuts` of `mpmd_jit_with_loop` takes, so that a step does the same without being tuned."""
+        value = self.best.choice.report.makespan
+        return Partition(self.cuts, self.schedule, self.costs, value, min(self.lower_bound, value))
+
+    @property
+    def code(self) -> str:
+        """What to write instead of `schedule="auto"`, so that it stays as it is: `schedule="1f1b", cuts=[6, 2]`."""
+        name, size = self.schedule.name, {"meshes": self.schedule.meshes, "microbatches": self.schedule.microbatches}
+        is_named = name in schedules.names() and schedules.make(name, **size).cells == self.schedule.cells
+        text = f'"{name}"' if is_named else 'Path("auto.txt")'
+        saved = "" if is_named else '  # after tuned.save("auto.txt")'
+        return f"schedule={text}, cuts={list(self.cuts)}{saved}"
+
+    def save(self, path: str | Path) -> None:
+        """Write the schedule to a file, a grid, as `schedule` of a step takes it.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_file(str(path), str(self.schedule).encode())
+
+    def draw(self, path: str | Path) -> None:
+        """Write a picture: what was there before, and below it what is the fastest, on one scale of time.
+
+        Raises:
+            ScheduleError: the name ends in something else than .svg, .png or .html, or a library is missing.
+            OSError: it cannot be written.
+        """
+        names = {"before": self.before, "after": self.best}
+        reports = [
+            schedules.simulate(dataclasses.replace(each.choice.schedule, name=name), each.choice.report.costs)
+            for name, each in names.items()
+        ]
+        schedules.draw(reports, path)
+
+    def __str__(self) -> str:
+        """Three lines: what was there, what was tried, what is taken, and why."""
+        before, rest = self.before, self.trials[1:]
+        verb = "takes" if before.measured is not None else "would take"
+        busy = [f"{share:.0%}" for share in _shares(before.choice)]
+        first = f"{before.choice}: {verb} {before.time:.4g} ms a step, of which its meshes compute {', '.join(busy)}"
+        tried = "; ".join([*map(_tried, rest), *self.failed])
+        nothing = "nothing that was looked for promises to be faster"
+        return "\n".join((first, tried or nothing, self._decision))
+
+    @property
+    def _decision(self) -> str:
+        if self.best is self.before:
+            return f"stays with {self.before.choice}" if len(self.trials) == 1 else f"goes back to {self.before.choice}"
+        count, size = self.moved
+        moved = f"; {count} arrays ({size / 1e6:.4g} MB) moved to other stages" if count else ""
+        return f"takes {self.best.choice}: {self.speedup:.2f} times as fast{moved}"
+
+
+def _tried(trial: Trial) -> str:
+    measured = "" if trial.measured is None else f", took {trial.measured:.4g}"
+    return f"{trial.choice}: should take {trial.predicted:.4g} ms{measured}"
+
+
+def _shares(choice: Choice) -> list[float]:
+    """The share of the step in which each mesh computes."""
+    report = choice.report
+    idle = [0.0] * choice.schedule.meshes
+    for bubble in report.bubbles:
+        idle[bubble.mesh] += bubble.length
+    return [1 - length / report.makespan for length in idle]

@@ -1,0 +1,184 @@
+"""What a local search puts in order: the cells of a schedule, numbered, and what holds for them in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.pools import Sizes, byte_sizes, changes
+from jaxpp.schedules.problem import Objective, Orders, Problem
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.simulate import task_times, transfer_times
+
+Rows: TypeAlias = list[list[int]]
+"""For each mesh its cells, in the order in which it runs them."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Cells are the tasks that run as one, of any kind; their numbers are indices.
+
+    Attributes:
+        rows: the orders to begin with.
+        times: how long each takes.
+        waits: (cell, delay) of what each waits for beside its turn, the delay from the end of that cell.
+        before: of the same mesh, the cells that come before it in any order.
+        types: those of equal kinds and stages have equal types.
+        microbatches: of each; of several the first.
+        takes: the memory of its mesh that each takes at its start.
+        gives: what is negative of that at its end.
+        rooms: the memory of each mesh, and behind these, where that is limited, that of the host of each.
+        objective: what to make as small as possible.
+        tracks: of cells that use more than the turn of their mesh, the numbers of what they use.
+        asides: the cells that run beside their mesh, without its turn.
+        partners: of cells that run on several meshes at once, those on all of them.
+        by_time: for rooms of which the order of a mesh does not tell what is in them: the cell, what it takes at its
+            start, and what at its end, of all that change them.
+    """
+
+    rows: Rows
+    times: list[float]
+    waits: list[tuple[tuple[int, float], ...]]
+    before: list[frozenset[int]]
+    types: list[int]
+    microbatches: list[int]
+    takes: list[float]
+    gives: list[float]
+    rooms: list[float]
+    objective: Objective
+    tracks: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    asides: frozenset[int] = frozenset()
+    partners: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    by_time: dict[int, list[tuple[int, float, float]]] = field(
+        default_factory=dict[int, list[tuple[int, float, float]]]
+    )
+
+
+def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
+    """The tasks of a problem: that of a type and a microbatch has the number type * microbatches + microbatch."""
+    most = problem.microbatches
+    rows: Rows = []
+    counts = [0] * problem.types
+    for order in orders:
+        row: list[int] = []
+        for each in order:
+            row.append(each * most + counts[each])
+            counts[each] += 1
+        rows.append(row)
+    waits: list[tuple[tuple[int, float], ...]] = []
+    before: list[frozenset[int]] = []
+    for each, need in enumerate(problem.needs):
+        here = need >= 0 and problem.mesh_of[need] == problem.mesh_of[each]
+        for number in range(most):
+            needed = need * most + number
+            waits.append(() if need < 0 or here else ((needed, problem.delays[each]),))
+            ahead = [each * most + number - 1] if number else []
+            before.append(frozenset([*ahead, needed] if here else ahead))
+
+    def repeated(values: Sequence[float]) -> list[float]:
+        return [value for value in values for _ in range(most)]
+
+    return Cells(
+        rows,
+        repeated(problem.times),
+        waits,
+        before,
+        types=[each for each in range(problem.types) for _ in range(most)],
+        microbatches=list(range(most)) * problem.types,
+        takes=repeated([max(0.0, size) for size in problem.memory]),
+        gives=repeated([min(0.0, size) for size in problem.memory]),
+        rooms=problem.rooms,
+        objective=problem.objective,
+    )
+
+
+def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[float], objective: Objective) -> Cells:
+    """The cells of a schedule, mesh by mesh in its order; contention of links is left out.
+
+    Args:
+        schedule: a valid one.
+        costs: of its tasks.
+        sizes: of its activations, in the unit of the rooms of meshes.
+        rooms: the memory of each mesh, and behind these, where that is limited, the bytes of the host of each.
+        objective: what to make as small as possible.
+    """
+    graph, costs = schedule.graph, replace(costs, contention=False)
+    durations, (delays, *_) = task_times(schedule, costs), transfer_times(schedule, costs)
+    heads = [number for number, span in enumerate(graph.spans) if span]
+    cell_of = [cell for cell, head in enumerate(heads) for _ in range(graph.spans[head])]
+    groups = [range(head, head + graph.spans[head]) for head in heads]
+
+    def awaited(slot: int) -> tuple[int, float]:
+        transfer = slot - len(graph.tasks)
+        if transfer < 0:
+            return cell_of[slot], 0.0
+        return cell_of[graph.transfers[transfer][0]], delays[transfer] if delays else 0.0
+
+    numbers: dict[tuple[object, ...], int] = {}
+    words = [tuple((task.kind, task.stage) for task in graph.tasks[group.start : group.stop]) for group in groups]
+    names: dict[tuple[int, str], int] = {}
+    takes, gives, by_time = _memory(schedule, sizes, cell_of)
+    for mesh in range(schedule.meshes if len(rooms) > schedule.meshes else 0):
+        found = changes(graph, mesh, byte_sizes(schedule, costs), "host")
+        by_time[schedule.meshes + mesh] = [(cell_of[number], start, end) for number, start, end in found]
+    return Cells(
+        rows=[[cell_of[number] for number in row if graph.spans[number]] for row in graph.rows],
+        times=[sum(durations[group.start : group.stop]) for group in groups],
+        waits=[tuple(dict.fromkeys(map(awaited, graph.waits[head]))) for head in heads],
+        before=_before(schedule, cell_of, alike=not costs.microbatches),
+        types=[numbers.setdefault(word, len(numbers)) for word in words],
+        microbatches=[graph.tasks[head].microbatch for head in heads],
+        takes=takes,
+        gives=gives,
+        rooms=list(rooms),
+        objective=objective,
+        tracks={
+            cell: tuple(names.setdefault((graph.homes[head], name), len(names)) for name in graph.tracks[head])
+            for cell, head in enumerate(heads)
+            if head in graph.tracks
+        },
+        asides=frozenset(cell_of[number] for number in graph.asides),
+        partners={cell_of[each]: tuple(cell_of[part] for part in all_) for each, all_ in graph.partners.items()},
+        by_time=by_time,
+    )
+
+
+def _before(schedule: Schedule, cell_of: Sequence[int], *, alike: bool) -> list[frozenset[int]]:
+    """For each cell those of its mesh that must come before it.
+
+    It needs them, or they change in turn what is kept of an activation; or they are of its kind and stage, and all
+    microbatches are alike.
+    """
+    graph, rules = schedule.graph, schedule.rules
+    found: list[set[int]] = [set() for _ in range(1 + max(cell_of))]
+    for row in graph.rows:
+        last: dict[tuple[object, ...], int] = {}
+        for number in row:
+            task, cell = graph.tasks[number], cell_of[number]
+            ahead = [cell_of[need] for need in graph.needs[number] if need in row]
+            keys: list[tuple[object, ...]] = [(task.kind, task.stage)] if alike else []
+            if rules[task.kind].makes or rules[task.kind].holds:
+                keys.append(task.unit)
+            found[cell].update(ahead, (last[key] for key in keys if key in last))
+            last.update(dict.fromkeys(keys, cell))
+    return [frozenset(each - {cell}) for cell, each in enumerate(found)]
+
+
+def _memory(
+    schedule: Schedule, sizes: Sizes, cell_of: Sequence[int]
+) -> tuple[list[float], list[float], dict[int, list[tuple[int, float, float]]]]:
+    """What each cell takes of its mesh and gives back, and what changes meshes whose order alone does not tell."""
+    graph = schedule.graph
+    takes, gives = [0.0] * (1 + max(cell_of)), [0.0] * (1 + max(cell_of))
+    by_time: dict[int, list[tuple[int, float, float]]] = {}
+    for mesh, row in enumerate(graph.rows):
+        found = [each for each in changes(graph, mesh, sizes) if each.start or each.end]
+        if any(number not in row or number in graph.asides for number, _, _ in found):
+            by_time[mesh] = [(cell_of[number], start, end) for number, start, end in found]
+            continue
+        for number, start, end in found:
+            takes[cell_of[number]] += start
+            gives[cell_of[number]] += end
+    return takes, gives, by_time

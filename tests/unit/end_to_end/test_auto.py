@@ -1,0 +1,366 @@
+"""`schedule="auto"` and `jaxpp.tune`: what is chosen, that numbers stay those of jax.jit, and where the state lives."""
+
+# pyright: reportUnknownLambdaType=false
+
+import gc
+import re
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+from unit.end_to_end.compare import assert_same, batch, loss, make_mesh, sgd_step, weights
+from unit.end_to_end.tuning import given, quick
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules as S
+from jaxpp import target, tune
+from jaxpp.auto_step import AutoStep
+from jaxpp.ir.errors import ProgramError
+from jaxpp.jit import MpmdFunction
+from jaxpp.moves import Moves
+from jaxpp.ways import Ways
+
+STEP = partial(sgd_step, schedule="auto")
+HEAVY = [1.0, 1.0, 1.0, 3.0]
+"""What four layers cost: the best cuts on two meshes are 3, 1."""
+FASTER: dict[tuple[int, ...], float] = {(2, 2): 10.0, (3, 1): 8.0}
+SLOWER: dict[tuple[int, ...], float] = {(2, 2): 10.0, (3, 1): 12.0}
+
+
+def made(step: Any = STEP, donate_argnums: Any = 0, **options: Any) -> MpmdFunction:
+    return jaxpp.mpmd_jit_with_loop(step, make_mesh(2), donate_argnums=donate_argnums, **options)
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxpp:")]
+
+
+def homes(tree: Any) -> list[int]:
+    return [jax.devices().index(*leaf.sharding.device_set) for leaf in jax.tree.leaves(tree)]
+
+
+def train(function: MpmdFunction, times: Any, layers: Any = HEAVY, state: Any = None, data: Any = None) -> Any:
+    """Train until the step is tuned, as it would under jax.jit; the state, and where it was."""
+    ours, data = jax.tree.map(jnp.copy, weights(4) if state is None else state), batch(4) if data is None else data
+    theirs = jax.device_get(ours)
+    plain, places = jax.jit(STEP), list[list[int]]()
+    with given(layers, lambda step: times[step.choice.cuts]):
+        for _ in range(12):
+            ours, losses = function(ours, data)
+            theirs, expected = plain(theirs, data)
+            assert_same((ours, losses), (theirs, expected), exact=True)
+            places += [homes(ours)] if homes(ours) not in places[-1:] else []
+            if function.tuned:
+                return ours, places
+    raise AssertionError("never tuned")
+
+
+def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    function = made()
+    state, places = train(function, FASTER)
+    assert places == [[0, 0, 1, 1], [0, 0, 0, 1]]
+    tuned = function.tuned
+    assert tuned is not None
+    assert (tuned.cuts, tuned.speedup, tuned.moved) == ((3, 1), 1.25, (1, 256))
+    assert tuned.before.choice.cuts == (2, 2)
+    first, second, third = said(capsys)
+    assert first == "jaxpp: auto: 2, 2 layers in 1f1b: takes 10 ms a step, of which its meshes compute 44%, 89%"
+    assert second.startswith("jaxpp: auto: 3, 1 layers in an order of its own")
+    assert second.endswith(" ms, took 8")
+    assert third.endswith(": 1.25 times as fast; 1 arrays (0.000256 MB) moved to other stages")
+    fixed = made(partial(sgd_step, schedule=None), cuts=tuned.partition)
+    assert homes(fixed(state, batch(4))[0]) == [0, 0, 0, 1]
+    tuned.save(tmp_path / "auto.txt")
+    assert S.resolve(tmp_path / "auto.txt") == tuned.schedule
+    assert tuned.code == 'schedule=Path("auto.txt"), cuts=[3, 1]  # after tuned.save("auto.txt")'
+    tuned.draw(tmp_path / "auto.svg")
+    drawn = (tmp_path / "auto.svg").read_text()
+    assert drawn.index(">before: 2 meshes") < drawn.index(">after: 2 meshes")
+
+
+def test_it_goes_back_from_what_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
+    function = made()
+    _, places = train(function, SLOWER)
+    assert places == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
+    assert function.tuned is not None
+    assert function.tuned.code == 'schedule="1f1b", cuts=[2, 2]'
+    assert function.tuned.speedup == 1
+    assert said(capsys)[-1] == "jaxpp: auto: goes back to 2, 2 layers in 1f1b"
+
+
+def test_one_mesh_leaves_nothing_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    function = jaxpp.mpmd_jit_with_loop(STEP, make_mesh(1))
+    train(function, {(4,): 10.0})
+    assert said(capsys)[1:] == [
+        "jaxpp: auto: nothing that was looked for promises to be faster",
+        "jaxpp: auto: stays with 4 layers in 1f1b",
+    ]
+
+
+def test_a_choice_that_is_refused() -> None:
+    of = Ways.of
+
+    def refusing(self: Ways, choice: Any) -> Any:
+        if choice.cuts == (3, 1):
+            raise ProgramError("mesh 0 needs 8 bytes")
+        return of(self, choice)
+
+    function = made()
+    with mock.patch.object(Ways, "of", refusing):
+        _, places = train(function, FASTER)
+    assert places == [[0, 0, 1, 1]]
+    assert re.search(r"3, 1 layers in an order of its own(, backwards in two)?: mesh 0 needs 8", str(function.tuned))
+
+
+def test_a_choice_for_which_devices_are_too_small() -> None:
+    """CPUs don't say how much memory they have; others do."""
+    function = made()
+    lowered: Any = function.lower(weights(4), batch(4))
+    assert lowered.ways.room is None
+    needed = [SimpleNamespace(peak_memory_in_bytes=10**6), None]
+    with mock.patch.object(Ways, "room", 10**5), mock.patch.object(AutoStep, "memory_analysis", return_value=needed):
+        _, places = train(function, FASTER)
+    assert places == [[0, 0, 1, 1]]
+    assert ": a device needs 1,000,000 bytes, and has 100,000" in str(function.tuned)
+
+
+def keyed_step(state: Any, data: Any) -> Any:
+    """With a random key in the state, and a step count that all stages have."""
+    params, key, count = state
+    key, here = jax.random.split(key)
+    drop = partial(jax.random.bernoulli, here, 0.9, (8, 8))
+    params, losses = sgd_step([w * drop() for w in params], data, schedule="auto")
+    return (params, key, count + 1), losses
+
+
+def test_random_keys_and_what_all_stages_have_move_too() -> None:
+    state = weights(4), jax.random.key(0), jnp.int32(0)
+    ours, theirs, function = jax.tree.map(jnp.copy, state), state, made(keyed_step)
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        while function.tuned is None:
+            (ours, losses), (theirs, expected) = function(ours, batch(4)), jax.jit(keyed_step)(theirs, batch(4))
+            assert_same((ours, losses), (theirs, expected))
+    assert homes(ours[0]) == [0, 0, 0, 1]
+
+
+def adapted_step(adapters: Any, frozen: Any, data: Any) -> Any:
+    """Only the adapters are trained; the weights come in again at every step, and are not donated."""
+
+    def adapted(adapters: Any, microbatch: Any) -> jax.Array:
+        return loss([w + a for w, a in zip(frozen, adapters, strict=True)], microbatch)
+
+    return sgd_step(adapters, data, schedule="auto", loss=adapted)
+
+
+def test_what_is_not_donated_moves_once() -> None:
+    """The weights that lie on the first meshes are moved when the step goes elsewhere, not at every step."""
+    function = made(adapted_step)
+    adapters = theirs = [0 * w for w in weights(4)]
+    adapters = jax.tree.map(jnp.copy, adapters)
+    places = function.lower(adapters, weights(4), batch(4)).compile().in_shardings[0][1]
+    frozen = [jax.device_put(w, place.sharding) for w, place in zip(weights(4), places, strict=True)]
+    moved: list[int] = []
+    original = Moves._move
+
+    def counting(self: Moves, number: int, *args: Any) -> Any:
+        found = original(self, number, *args)
+        moved.append(id(found)) if number == 6 else None
+        return found
+
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts]), mock.patch.object(Moves, "_move", counting):
+        for _ in range(8):
+            adapters, losses = function(adapters, frozen, batch(4))
+            theirs, expected = jax.jit(adapted_step)(theirs, weights(4), batch(4))
+            assert_same((adapters, losses), (theirs, expected), exact=True)
+    assert function.tuned is not None
+    assert function.tuned.cuts == (3, 1)
+    assert homes(frozen) == [0, 0, 1, 1], "they are the caller's"
+    assert len(moved) > 2
+    assert len(set(moved)) == 1
+
+
+def scanned_step(params: Any, data: Any) -> Any:
+    """A scan over the stack of all layers, in a plain loop over the microbatches that names no schedule."""
+
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x, _ = jax.lax.scan(lambda x, w: (jaxpp.mark_stage_end(jnp.tanh(x @ w)), None), microbatch["x"], params)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    def add(sums: Any, microbatch: Any) -> Any:
+        value, gradient = jax.value_and_grad(loss)(params, microbatch)
+        return sums + gradient, value
+
+    gradients, losses = jax.lax.scan(add, jnp.zeros_like(params), data)
+    return params - 0.1 * gradients, losses
+
+
+def test_a_stack_of_layers_in_a_plain_loop() -> None:
+    ours = theirs = jnp.stack(weights(4))
+    function = made(scanned_step, schedule="auto", donate_argnums=())
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        while function.tuned is None:
+            (ours, losses), (theirs, expected) = function(ours, batch(4)), jax.jit(scanned_step)(theirs, batch(4))
+            assert_same((ours, losses), (theirs, expected), exact=True)
+    assert function.tuned.cuts == (3, 1)
+
+
+def evaluate(params: Any, data: Any) -> Any:
+    return jaxpp.treduce(partial(loss, params), data, operation=jaxpp.Concat())
+
+
+def test_others_follow() -> None:
+    """An evaluation, and the step for another number of microbatches: nothing is moved for them, nor back."""
+    function = made()
+    test = jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule=function)
+    state, other = weights(4), batch(6)
+    for _ in range(2):  # before it is tuned, and after
+        assert_same(test(state, other), jax.jit(evaluate)(jax.device_get(state), other), exact=True)
+        expected = jax.jit(STEP)(jax.device_get(state), other)
+        state, losses = function(state, other)
+        assert_same((state, losses), expected, exact=True)
+        if function.tuned is None:
+            state, _ = train(function, FASTER, state=state, data=other)
+        expected = jax.jit(STEP)(jax.device_get(state), batch(4))
+        state, losses = function(state, batch(4))
+        assert_same((state, losses), expected, exact=True)
+        assert homes(state) == [0, 0, 0, 1]
+        shardings = test.lower(state, other).compile().in_shardings[0][0]
+        assert [sorted(each.mesh_ids) for each in shardings] == [[0], [0], [0], [1]]
+
+
+def test_one_that_is_only_looked_at_is_not_waited_for() -> None:
+    function = made()
+    looked_at = function.lower(weights(4), batch(4)).compile()
+    assert "parameters" in looked_at.summary()
+    train(function, FASTER)
+    assert_same(looked_at(weights(4), batch(4)), jax.jit(STEP)(weights(4), batch(4)), exact=True)
+    assert repr(looked_at).startswith("<AutoStep in 3, 1 layers in an order of its own")
+
+
+def test_another_takes_over_from_one_that_is_gone() -> None:
+    function = made()
+    compiled = function.compile(weights(4), batch(4))
+    state, _ = compiled(weights(4), batch(4))
+    del compiled
+    gc.collect()
+    _, places = train(function, FASTER, state=state)
+    assert places[-1] == [0, 0, 0, 1]
+
+
+def test_steps_that_are_measured_otherwise_do_not_count() -> None:
+    function = made()
+    state = weights(4)
+    with jaxpp.collect_task_times_ms() as times:
+        for _ in range(8):
+            state, _ = function(state, batch(4))
+    assert function.tuned is None
+    assert times is not None
+    assert len(times["forward 0"]) == 8 * 4
+    compiled = function.compile(state, batch(4))
+    expected = jax.jit(STEP)(jax.device_get(state), batch(4))
+    assert_same(compiled.trace(state, batch(4))[0], expected, exact=True)
+
+
+def test_equal_costs_give_equal_choices() -> None:
+    lowered: Any = made().lower(weights(4), batch(4))
+    with given(HEAVY, lambda step: 0.0):
+        layers = lowered.ways.layered()
+        layers = layers.layers(layers.compiled.trace(weights(4), batch(4))[1])
+        one, other = (lowered.ways.search(layers) for _ in range(2))
+    assert [each.key for each in one[0]] == [each.key for each in other[0]]
+    assert one[1] == other[1]
+
+
+def test_tuned_by_hand() -> None:
+    params, data = weights(4), batch(4)
+    step = made(partial(sgd_step, schedule=jaxpp.Interleaved1F1B(num_stages=4, mpmd_dim=2)))
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts], steps=2):
+        tuned = tune(step, params, data, seconds=0.1)
+    assert tuned.cuts == (3, 1)
+    assert not params[0].is_deleted()
+    assert step.tuned is None
+    assert_same(made(cuts=tuned.partition)(params, data), jax.jit(STEP)(weights(4), batch(4)), exact=True)
+
+
+def test_tuned_by_what_is_measured() -> None:
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (weights(4), batch(4)))
+    tuned = tune(made(), *shapes, seconds=0.1)
+    assert tuned.before.measured is not None
+    assert all(trial.measured and trial.measured > 0 for trial in tuned.trials)
+    assert tuned.best.time == min(trial.time for trial in tuned.trials)
+    assert tuned.costs.stages == tuned.schedule.stages
+
+
+def test_planned_for_devices_that_are_not_here() -> None:
+    devices = np.array(target("cpu", devices=2).devices).reshape(2, 1)
+    mesh = jaxpp.MpmdMesh(Mesh(devices, ("mpmd", "data")), "mpmd")
+    heavy = [jax.ShapeDtypeStruct((8, 8), jnp.float32)] * 3 + [jax.ShapeDtypeStruct((8, 4096), jnp.float32)]
+
+    def loss(params: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for w in params:
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w))
+        return jnp.mean(x**2)
+
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto", loss=loss), mesh)
+    data = {"x": jax.ShapeDtypeStruct((4, 64, 8), jnp.float32)}
+    with quick():
+        plan = step.lower(heavy, data).compile().plan
+    assert step.tuned is not None
+    assert step.tuned.cuts[-1] == 1
+    assert step.tuned.speedup > 1
+    assert ": would take " in str(step.tuned)
+    assert str(step.tuned.schedule) in plan.schedule
+    assert tune(step, heavy, data, seconds=0.1).cuts == step.tuned.cuts
+
+
+def test_a_limit_of_memory() -> None:
+    lowered = made().lower(weights(4), batch(4))
+    peak = max(lowered.compile().memory_analysis()[0].peak_memory_in_bytes, *lowered.program().peak_bytes)  # pyright: ignore[reportOptionalMemberAccess]
+    function = made(memory_limit=2 * peak)
+    _, places = train(function, FASTER)
+    assert places[-1] == [0, 0, 0, 1]
+    with pytest.raises(ProgramError, match=r"mesh . needs .* memory limit is 600"):
+        made(memory_limit=600)(weights(4), batch(4))
+
+
+REFUSED = {
+    "cuts": ({"cuts": [2, 2]}, 'cuts: schedule="auto" finds them; leave them out, or give a schedule'),
+    "recompute": ({"recompute": "inputs"}, 'recompute: schedule="auto" finds the stages; leave it out, and give a'),
+    "operations": (
+        {"operations": {"log": lambda: None}},
+        'operations: schedule="auto" has no tasks of your own; leave',
+    ),
+    "costs": ({"costs": S.Costs(), "memory_limit": 10**6}, 'costs: schedule="auto" measures them; leave them out'),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_are_refused(name: str) -> None:
+    options, message = REFUSED[name]
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        made(**options)(weights(4), batch(4))
+
+
+def test_steps_that_are_refused() -> None:
+    with pytest.raises(S.ScheduleError, match=r"^auto: 1 marked layers are fewer than 2 meshes: mark every layer$"):
+        made()(weights(1), batch(4))
+    with pytest.raises(ValueError, match=r'^schedule="auto": a step is tuned by .* give the step of the training'):
+        jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule="auto")(weights(4), batch(4))
+    with pytest.raises(ValueError, match=r"auto has no options, found auto{chunks=2}: jaxpp.tune has some"):
+        made(partial(sgd_step, schedule="auto{chunks=2}"))(weights(4), batch(4))
+    fixed = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.Std1F1B(4)), make_mesh(4))
+    fixed.lower(weights(4), batch(4))
+    with pytest.raises(
+        ValueError, match=r'^schedule: .*sgd_step.* is not tuned: give its own, or "auto" to that step$'
+    ):
+        jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(4), schedule=fixed)(weights(4), batch(4))
+    with pytest.raises(TypeError, match=r"^tune: expected a step of mpmd_jit_with_loop, .* found functools\.partial"):
+        tune(STEP, weights(4), batch(4))  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,51 @@
+"""Steps with `schedule="auto"` whose costs and times are given, so that tests know what is chosen."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from jaxpp.auto_step import AutoStep
+from jaxpp.partitioning import LayeredStep, Layers
+from jaxpp.schedules import Costs
+from jaxpp.ways import Ways
+
+
+def of_layers(times: Sequence[float], **options: Any) -> Costs:
+    """Costs in which all three tasks of each layer take as long."""
+    return Costs(forward=times, input_grad=times, weight_grad=times, unit="ms", **options)
+
+
+@contextmanager
+def given(layers: Sequence[float], times: Callable[[AutoStep], float], steps: int = 1) -> Generator[None]:
+    """Layers cost so much, and a step takes what `times` says of it; so many steps are run to be timed."""
+    measured = LayeredStep.layers
+
+    def costs(self: LayeredStep, *events: Any) -> Layers:
+        found = measured(self, *events)
+        assert found.costs.stages == len(layers)
+        return replace(found, costs=of_layers(layers))
+
+    def timed(self: AutoStep) -> Generator[Any, None, float]:
+        for _ in range(steps):
+            yield self.executable
+        return times(self)
+
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch.object(LayeredStep, "layers", costs))
+        stack.enter_context(mock.patch.object(AutoStep, "_timed", timed))
+        stack.enter_context(quick())
+        yield
+
+
+@contextmanager
+def quick() -> Generator[None]:
+    """Searches take a tenth of a second."""
+    search = Ways.search
+
+    def short(self: Ways, layers: Layers) -> Any:
+        return search(replace(self, seconds=0.1), layers)
+
+    with mock.patch.object(Ways, "search", short):
+        yield

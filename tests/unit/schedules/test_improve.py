@@ -1,0 +1,170 @@
+"""Better orders of finished schedules: of tasks of any kind, as the simulator runs them, within any memory."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jaxpp import schedules as S
+
+COSTS = S.Costs(
+    forward=1,
+    input_grad=1.25,
+    weight_grad=0.75,
+    hop=0.1,
+    bandwidth=50,
+    fused={"backward+forward": 0.9},
+    activation_bytes=4,
+    weight_grad_bytes=2,
+    message_bytes=1,
+    kinds={"offload": 0.6, "reload": 0.6, "optimizer": 0.7, "norms": 0.2},
+)
+
+SPREAD = """
+schedule: spread
+placement: 0 1 0*1
+mesh 0: 0F0 2F0 2B0 0B0 0F1 2F1 2B1 0B1
+mesh 1: 1F0 2F0 2B0 1B0 1F1 2F1 2B1 1B1
+"""
+
+TAKEN = """
+schedule: taken
+placement: 0 1
+kind take: forward; here +1; peer -1; on peer; time 0.5
+kind give: take; here +1; peer -1; time 0.5
+kind backward: forward backward|input_grad@+1 ?give
+mesh 0: 0F0 0F1 0F2 0give0 0B0 0B1 0B2
+mesh 1: 1F0 0take0 1F1 1B0 1B1 1F2 1B2
+"""
+
+
+def made(name: str, **options: Any) -> S.Schedule:
+    return S.make(name, meshes=4, microbatches=8, **options)
+
+
+SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
+    "whole backwards": lambda: made("hanayo"),
+    "halves": lambda: made("v-min"),
+    "fused": lambda: made("dualpipe"),
+    "two homes": lambda: made("chimera"),
+    "slices": lambda: made("seq1f1b"),
+    "spread": lambda: S.parse(SPREAD),
+    "recomputed": lambda: S.recompute(made("1f1b"), 0, 1),
+    "offloaded": lambda: S.offload(made("zb-v"), k=0.5),
+    "recomputed and offloaded": lambda: S.offload(S.recompute(made("zb-h1"), 0), 0, 1),
+    "at a peer": lambda: S.evict(made("zb-h1")),
+    "frozen": lambda: S.freeze(made("zb-h1"), 1),
+    "optimizer": lambda: S.insert(made("zb-v"), "optimizer", after="weight_grad"),
+    "of a user": lambda: S.insert(
+        made("zb-h1"), S.Operation.parse("norms: forward; holds activation"), after="forward"
+    ),
+    "taken in turn": lambda: S.parse(TAKEN),
+    "side work": lambda: S.fill(made("interleaved-1f1b"), S.Operation.parse("side:; time 0.5")),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("objective", ["makespan", "longest_stage"])
+def test_what_is_found_runs_as_it_says(name: str, objective: Any) -> None:
+    schedule = SCHEDULES[name]()
+    before = S.simulate(schedule, COSTS)
+    most, hosts = max(before.peak_bytes()), max(before.peak_host_bytes()) or math.inf
+    found = S.improve(schedule, COSTS, memory_bytes=most, host_bytes=hosts, objective=objective, seconds=0.05)
+    after = S.simulate(found, COSTS)
+    assert getattr(after, objective) == pytest.approx(found.value, rel=1e-9)
+    assert found.lower_bound <= found.value <= getattr(before, objective) * (1 + 1e-9)
+    assert max(after.peak_bytes()) <= most * (1 + 1e-9)
+    assert max(after.peak_host_bytes()) <= hosts * (1 + 1e-9)
+    assert {mesh: set(cells) for mesh, cells in enumerate(found.cells)} == {
+        mesh: set(cells) for mesh, cells in enumerate(schedule.cells)
+    }
+    assert found.kinds == schedule.kinds
+    assert found.skipped == schedule.skipped
+    assert S.parse(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "limit", "before", "most"),
+    [
+        ("whole backwards", 4, 35.62, 32),
+        ("halves", 2, 40.425, 37.5),
+        ("two homes", 4, 31.56, 29.1),
+        ("recomputed", 4, 38.96, 37),
+        ("recomputed and offloaded", 4, 35.59, 33),
+        ("offloaded", 4, 27.435, 27),
+    ],
+)
+def test_it_is_better(name: str, limit: float, before: float, most: float) -> None:
+    schedule, costs = SCHEDULES[name](), S.Costs(1, 1.25, 0.75, hop=0.12, kinds=COSTS.kinds)
+    found = S.improve(schedule, costs, limit, seconds=0.3)
+    assert S.simulate(schedule, costs).makespan == pytest.approx(before, rel=0.01)
+    assert found.value <= most
+    assert max(S.simulate(found, costs).peak_activations()) <= limit
+
+
+def test_a_bound_that_is_met_proves_the_order() -> None:
+    """Forwards are through at 33.72 at the earliest, as the last mesh then is through with its own."""
+    found = S.improve(made("eager-1f1b"), COSTS, seconds=10)
+    assert found.gap == 0
+    assert found.orders == made("eager-1f1b").orders
+
+
+def test_microbatches_of_several_sizes_may_change_places() -> None:
+    """The large one of three meshes does not go first, and does not come back last."""
+    schedule, costs = S.make("gpipe", meshes=3, microbatches=4), S.Costs(microbatches=(1, 1, 1, 4))
+    found = S.improve(schedule, costs, seconds=0.2)
+    assert found.value == S.simulate(found, costs).makespan < S.simulate(schedule, costs).makespan
+    assert [task.microbatch for task in found.orders[2] if task.kind == "backward"] != [0, 1, 2, 3]
+
+
+def test_contention_is_left_out_and_arguments_find_the_same_again() -> None:
+    costs = S.Costs(hop=0.1, bandwidth=4, message_bytes=5, contention=True)
+    found = S.improve(made("v-half"), costs, seconds=0.1, seed=3)
+    assert found == S.improve(made("v-half"), costs, seconds=0.1, seed=3)
+    assert found.value < S.simulate(found, costs).makespan
+
+
+def test_progress_is_told() -> None:
+    seen: list[tuple[float, float, float]] = []
+
+    def progress(share: float, value: float, bound: float) -> None:
+        seen.append((share, value, bound))
+
+    found = S.improve(made("v-min"), COSTS, seconds=0.2, memory_limit=2, progress=progress)
+    assert [share for share, _, _ in seen] == sorted(share for share, _, _ in seen)
+    assert seen[-1][1] == found.value
+    assert seen[0][1] > found.value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"memory_limit": [4, 2, 2, 1]},
+            "improve: 1f1b keeps 3 microbatches on mesh 1, its limit is 2: give a schedule that fits",
+        ),
+        (
+            {"memory_bytes": 15},
+            "improve: 1f1b keeps 16 bytes on mesh 0, its limit is 15: give a schedule that fits",
+        ),
+        (
+            {"host_bytes": 3, "schedule": S.offload(made("gpipe"))},
+            "improve: gpipe keeps 32 bytes in the host of mesh 0, its limit is 3: give a schedule that fits",
+        ),
+        ({"objective": "bubble"}, "objective must be one of makespan, longest_stage, found 'bubble'"),
+        ({"seconds": 0}, "seconds must be a positive number, found 0"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"schedule": made("1f1b"), "costs": COSTS, **arguments}
+    with pytest.raises(S.ScheduleError) as error:
+        S.improve(**given)
+    assert str(error.value) == message
+
+
+def test_a_schedule_that_is_wrong_is_refused() -> None:
+    orders = made("1f1b").orders
+    with pytest.raises(S.ScheduleError, match="comes later on mesh 3"):
+        S.improve(S.Schedule("wrong", S.Placement.linear(4), (*orders[:3], orders[3][::-1])))
