@@ -1,6 +1,6 @@
 """Which values of a computation to keep for later, and which operations to do again: fewest bytes, or fewest FLOPs."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,14 +55,17 @@ class Recomputation:
 
     def fewest_bytes(self, flops: int | None = None) -> set[int]:
         """The steps to do again so that the fewest bytes are kept, with at most so many FLOPs (None: any number)."""
-        limit = np.inf if flops is None else flops
-        found = self._solve(self._sizes(), self._flops(), limit)
-        assert found is not None  # to keep all that is wanted takes no FLOPs
-        return found
+        if flops is None:
+            found = self._solve(self._sizes(), self._flops(), np.inf)
+        else:
+            found = self._within(flops, self.flops, self._sizes(), self._flops())
+        return found or set()  # to keep all that is wanted takes no FLOPs
 
     def fewest_flops(self, size: int) -> set[int] | None:
         """The steps to do again so that at most `size` bytes are kept, with the fewest FLOPs; None if it can't be."""
-        return self._solve(self._flops(), self._sizes(), size)
+        found = self._within(size, self.kept_bytes, self._flops(), self._sizes())
+        least = self.fewest_bytes() if found is None else found
+        return least if self.kept_bytes(least) <= size else None
 
     def kept(self, again: Set[int]) -> list[int]:
         """The values that are kept if the steps `again` are done again."""
@@ -82,6 +85,15 @@ class Recomputation:
 
     def _flops(self) -> np.ndarray:
         return np.array([*(0 for _ in self.values), *(step.flops or 0 for step in self.steps)], float)
+
+    def _within(
+        self, limit: int, measured: Callable[[Set[int]], int], costs: np.ndarray, limited: np.ndarray
+    ) -> set[int] | None:
+        """As `_solve`, but never above the limit, which the solver only keeps to within a millionth of all."""
+        allowed = limit
+        while (again := self._solve(costs, limited, allowed)) is not None and (above := measured(again) - limit) > 0:
+            allowed -= max(above, limit - allowed)  # twice as far below: soon that is more than a millionth
+        return again
 
     def _solve(self, costs: np.ndarray, limited: np.ndarray, limit: float) -> set[int] | None:
         """The steps of the cheapest choice with `limited` at most `limit`; of two equal ones that with less of it."""

@@ -216,7 +216,7 @@ class _Writer:
 def stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
     """The type of a stack of so many values."""
     type_ = ir.RankedTensorType(value.type)
-    return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type)
+    return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type, loc=ir.Location.unknown(type_.context))
 
 
 def tested(loop: ir.Operation) -> list[ir.Value]:
