@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, Value, each_of
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, each_of
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 
 # In bytes. Operations that larger values connect do not move apart to save smaller ones.
@@ -35,7 +35,7 @@ def send_fewer_bytes(nodes: Sequence[Node]) -> None:
 
 def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]]:
     """Yield each group of nodes that large values connect; whether one ties it to a mesh, whether one is sent."""
-    seen: set[Node | Value] = set()
+    seen: set[Node | PlacedValue] = set()
     for start in nodes:
         if start in seen:
             continue
@@ -55,12 +55,12 @@ def _components(nodes: Iterable[Node]) -> Iterator[tuple[list[Node], bool, bool]
         yield component, is_tied, is_sent
 
 
-def bytes_sent(value: Value) -> int:
+def bytes_sent(value: PlacedValue) -> int:
     """Return how many bytes are sent of `value`, over all meshes."""
     return 0 if value.node.free else value.size * (_needed(value) & ~value.node.meshes).bit_count()
 
 
-def _needed(value: Value) -> Meshes:
+def _needed(value: PlacedValue) -> Meshes:
     meshes = value.sinks
     for node in value.consumers:
         meshes |= node.meshes
@@ -112,13 +112,13 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
                 node.meshes = old
 
 
-def _values_of(nodes: Iterable[Node], smallest: int) -> list[Value]:
+def _values_of(nodes: Iterable[Node], smallest: int) -> list[PlacedValue]:
     """Return the values of at least `smallest` bytes that `nodes` use or define."""
     values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
     return [value for value in values if value.size >= smallest and not value.node.free]
 
 
-def _near(values: Iterable[Value], mesh: Meshes, group: set[Node]) -> list[Node]:
+def _near(values: Iterable[PlacedValue], mesh: Meshes, group: set[Node]) -> list[Node]:
     """Return the nodes of `group` that are few steps from a value that is sent to `mesh` or from it."""
     border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
     found: dict[Node, None] = {}
@@ -139,7 +139,7 @@ class _Expansion:
     only, both are one choice.
     """
 
-    def __init__(self, nodes: Sequence[Node], values: Sequence[Value], mesh: Meshes) -> None:
+    def __init__(self, nodes: Sequence[Node], values: Sequence[PlacedValue], mesh: Meshes) -> None:
         self._values = values
         self._mesh = mesh
         self._moving = nodes
@@ -161,7 +161,7 @@ class _Expansion:
             others = node.meshes & ~self._mesh if self._dropped[node] in refused else 0
             node.meshes = others if self._added[node] in refused else others | self._mesh
 
-    def _add_value(self, value: Value) -> None:
+    def _add_value(self, value: PlacedValue) -> None:
         """Add the cost of `value`: its size for each mesh that has one of its consumers but not its producer."""
         moving = [node for node in value.consumers if node in self._added]
         staying = value.sinks

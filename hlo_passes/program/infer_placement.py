@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.placement import place, sources_of
-from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGraph, Value, numbers
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, numbers
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, following, main_of, name_of, operations, terminator
 from jaxpp.ir.ops import is_cheap
@@ -70,11 +70,11 @@ class _OutlinedGroup:
     """The operations of one new function, its results, and the uses that these replace: (op, operand, result)."""
 
     nodes: dict[Node, None] = field(default_factory=dict[Node, None])
-    outputs: list[Value] = field(default_factory=list[Value])
+    outputs: list[PlacedValue] = field(default_factory=list[PlacedValue])
     uses: list[tuple[Step, int, int]] = field(default_factory=list[tuple[Step, int, int]])
-    shared: dict[Value, int] = field(default_factory=dict[Value, int])
+    shared: dict[PlacedValue, int] = field(default_factory=dict[PlacedValue, int])
 
-    def result(self, value: Value, *, own: bool = False) -> int:
+    def result(self, value: PlacedValue, *, own: bool = False) -> int:
         """The result number of `value`; with `own` always a new one, which no other use shares."""
         if not own and value in self.shared:
             return self.shared[value]
@@ -95,7 +95,7 @@ class _Regroup:
         self._return = Step.of(terminator(body_of(graph.main)))
         self._groups: dict[Key, _OutlinedGroup] = {}
         self._key: dict[Node, Key] = {}
-        self._sources: dict[Node, dict[Value, None]] = {}
+        self._sources: dict[Node, dict[PlacedValue, None]] = {}
         for node in graph.ops:
             if not node.fixed:
                 self._sources[node] = sources_of(node, self._sources)
@@ -192,7 +192,7 @@ class _Regroup:
         A moment is then decayed in its own buffer, together with the update that waits for a norm.
         """
         graph = self._graph
-        blocks = (graph.values[block] for join in graph.stacks.results.values() for block in join.op.operands)
+        blocks = (graph.values[block] for stack in graph.stacks.results.values() for block in stack.op.operands)
         returned = {*graph.returned.values(), *blocks}
         for node in reversed(fixed):
             phase, meshes, level = self._key[node]
@@ -225,11 +225,11 @@ class _Regroup:
             if number in graph.returned:
                 self._connect_return(self._return, number, graph.returned[number], self._result_meshes[number])
                 continue
-            join = graph.stacks.results[number]
-            for block, (part, mesh) in enumerate(join.blocks()):
-                self._connect_return(Step.of(join.op), block, graph.values[part], 1 << mesh)
+            stack = graph.stacks.results[number]
+            for block, (part, mesh) in enumerate(stack.blocks()):
+                self._connect_return(Step.of(stack.op), block, graph.values[part], 1 << mesh)
 
-    def _connect_return(self, user: Step, number: int, value: Value, meshes: Meshes) -> None:
+    def _connect_return(self, user: Step, number: int, value: PlacedValue, meshes: Meshes) -> None:
         """Make a result of a group operand `number` of `user`: the return, or the concatenation of a stack's blocks."""
         node = value.node
         if node.op is not None:
@@ -255,8 +255,8 @@ class _Regroup:
         graph = self._graph
         shardings = Shardings(self._module)
         order = {node: number for number, node in enumerate(graph.ops)}
-        joins = graph.stacks.joins
-        end = next((op for op in operations(body_of(graph.main)) if op in joins), None) if joins else None
+        stacked = graph.stacks.concatenations
+        end = next((op for op in operations(body_of(graph.main)) if op in stacked), None) if stacked else None
         end = end or self._return.op
         first_task = graph.tasks[0].op if graph.tasks else end
         made: dict[ir.Value, ir.Value] = {}

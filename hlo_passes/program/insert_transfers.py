@@ -47,9 +47,9 @@ class InsertTransfers(Pass):
         """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
         main = main_of(module)
         placed = check_placed(module)
-        plan = _Plan(main, placed.meshes)
+        plan = _TransferPlan(main, placed.meshes)
         plan.read(placed.steps)
-        writer = _Writer(module, main, plan.channels)
+        writer = _MeshWriter(module, main, plan.channels)
         leave(module, MeshLines([writer.write(line) for line in plan.lines]))
         main.erase()
 
@@ -73,7 +73,7 @@ class _Border(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class _Placed:
     """An operation that a mesh runs.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Line:
     mesh: int
     arguments: list[_Border] = field(default_factory=list[_Border])
     results: list[_Border] = field(default_factory=list[_Border])
-    steps: list[_Run | _Receive] = field(default_factory=list[Any])
+    steps: list[_Placed | _Receive] = field(default_factory=list[Any])
     sends: dict[int, dict[int, list[Channel]]] = field(default_factory=dict[int, Any])
     returned: list[int] = field(default_factory=list[int])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
@@ -126,7 +126,7 @@ class _Line:
         return number
 
 
-class _Plan:
+class _TransferPlan:
     """Finds what each mesh runs, sends and receives, before anything is changed.
 
     Attributes:
@@ -140,7 +140,7 @@ class _Plan:
         self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._main = main
         self._stacks = Stacks.of(main)
-        self._joins = self._stacks.joins
+        self._concatenations = self._stacks.concatenations
         self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
         """The first mesh that has a value, the step there that makes it (-1: it is an argument), and its number."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
@@ -175,10 +175,10 @@ class _Plan:
     def _read_results(self) -> None:
         returned = terminator(body_of(self._main)).operands
         for number, entry in enumerate(at.result_attributes(self._main)):
-            join = self._stacks.results.get(number)
+            stack = self._stacks.results.get(number)
             for mesh in at.numbers(entry[at.MESHES]):
-                block = None if join is None else (join.homes.index(mesh), len(join.homes))
-                value = returned[number] if join is None or block is None else join.op.operands[block[0]]
+                block = None if stack is None else (stack.homes.index(mesh), len(stack.homes))
+                value = returned[number] if stack is None or block is None else stack.op.operands[block[0]]
                 self.lines[mesh].results.append(_Border(number, value, block, memory=entry.get(at.MEMORY)))
 
     def read(self, steps: Sequence[Step[ir.Value]]) -> None:
@@ -198,7 +198,7 @@ class _Plan:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
         if step.name == "stablehlo.constant":
             self._constants[step.results[0]] = step
-        elif step.op not in self._stacks.slices and step.op not in self._joins:
+        elif step.op not in self._stacks.slices and step.op not in self._concatenations:
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
     def _add(self, call: Step[ir.Value], *, late: bool) -> None:
@@ -207,7 +207,7 @@ class _Plan:
             operands = self._bring(call.operands, line, late=late)
             for value in call.results:
                 self._define(value, line, len(line.steps))
-            line.steps.append(_Run(call, operands, len(call.meshes) > 1))
+            line.steps.append(_Placed(call, operands, len(call.meshes) > 1))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
@@ -218,7 +218,7 @@ class _Plan:
             if number is None:
                 constant = self._constants.get(value) if source is None else None
                 if constant is not None:
-                    line.steps.append(_Run(constant, [], copied=True))
+                    line.steps.append(_Placed(constant, [], copied=True))
                 else:
                     line.steps.append(self._transfer(value, line, late=late))
                 number = line.note(value)
@@ -234,7 +234,9 @@ class _Plan:
             raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
         source, step, own = found
         if late:
-            runs = (number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Run))
+            runs = (
+                number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Placed)
+            )
             step = next(runs, step)
         number, pair = len(self.channels), (source.mesh, line.mesh)
         if pair not in self._pairs:
@@ -246,7 +248,7 @@ class _Plan:
         return _Receive(value, channel)
 
 
-class _Writer:
+class _MeshWriter:
     """Writes the functions of the meshes in front of `@main`, whose calls move there."""
 
     def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[dict[str, ir.Attribute]]) -> None:
@@ -303,7 +305,7 @@ class _Writer:
             entry[at.MEMORY] = border.memory
         return entry
 
-    def _run(self, run: _Run, block: ir.Block, mesh: int) -> None:
+    def _run(self, run: _Placed, block: ir.Block, mesh: int) -> None:
         """Move or copy an operation to the end of `block`, and let it use the values of the mesh."""
         step, values = run.step, self._line.values
         if run.copied:

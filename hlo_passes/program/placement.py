@@ -1,7 +1,7 @@
 """On which meshes the operations outside of the microbatch loop run, and the arguments and results of `@main` live."""
 
 from jaxpp.hlo_passes.program.fewest_bytes import send_fewer_bytes
-from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacementGraph, Value, is_one
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, PlacementGraph, is_one
 
 
 def place(graph: PlacementGraph) -> dict[int, Meshes]:
@@ -13,7 +13,7 @@ def place(graph: PlacementGraph) -> dict[int, Meshes]:
     """
     # Twice: the meshes of an argument that no task uses (an optimizer's state) follow from those of its consumers.
     for _ in range(2):
-        sources: dict[Node, dict[Value, None]] = {}
+        sources: dict[Node, dict[PlacedValue, None]] = {}
         for node in graph.ops:
             if not node.fixed:
                 _follow_operands(node, sources)
@@ -28,9 +28,9 @@ def place(graph: PlacementGraph) -> dict[int, Meshes]:
     return _place_results(graph)
 
 
-def sources_of(node: Node, sources: dict[Node, dict[Value, None]]) -> dict[Value, None]:
+def sources_of(node: Node, sources: dict[Node, dict[PlacedValue, None]]) -> dict[PlacedValue, None]:
     """The values on one mesh that `node` depends on, directly or through what is rematerialised, as `sources` tells."""
-    found: dict[Value, None] = {}
+    found: dict[PlacedValue, None] = {}
     for value in node.operands:
         if value.node.fixed:
             found[value] = None
@@ -39,7 +39,7 @@ def sources_of(node: Node, sources: dict[Node, dict[Value, None]]) -> dict[Value
     return found
 
 
-def _follow_operands(node: Node, sources: dict[Node, dict[Value, None]]) -> None:
+def _follow_operands(node: Node, sources: dict[Node, dict[PlacedValue, None]]) -> None:
     """Put `node` on the mesh that has the most bytes of what it depends on."""
     found = sources[node] = sources_of(node, sources)
     if found and not node.expands:
@@ -98,7 +98,7 @@ def _place_results(graph: PlacementGraph) -> dict[int, Meshes]:
     return found
 
 
-def _shared_by_arguments(value: Value) -> Meshes:
+def _shared_by_arguments(value: PlacedValue) -> Meshes:
     """Return a mesh that has all arguments on which a rematerialised value depends; mesh 0 if there is none."""
     shared = -1
     work = {value: None}

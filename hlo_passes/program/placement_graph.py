@@ -60,12 +60,12 @@ class Node:
     repeats: bool = False
     free: bool = False
     expands: bool = False
-    operands: list["Value"] = field(default_factory=list["Value"])
-    results: list["Value"] = field(default_factory=list["Value"])
+    operands: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
+    results: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
 
 
 @dataclass(eq=False, slots=True)
-class Value:
+class PlacedValue:
     """A value that an operation outside of the tasks defines or uses.
 
     Attributes:
@@ -92,7 +92,7 @@ class TaskUse:
     task: Step
     mesh: int
     number: int
-    value: Value
+    value: PlacedValue
 
 
 class PlacementGraph:
@@ -114,9 +114,9 @@ class PlacementGraph:
         self.main = main
         self.stacks = Stacks.of(main)
         self.ops: list[Node] = []
-        self.values: dict[ir.Value, Value] = {}
-        self.returned: dict[int, Value] = {}
-        self.feeds: dict[int, Value] = {}
+        self.values: dict[ir.Value, PlacedValue] = {}
+        self.returned: dict[int, PlacedValue] = {}
+        self.feeds: dict[int, PlacedValue] = {}
         self.tasks: list[Step] = []
         self.task_uses: list[TaskUse] = []
         self._sizes: dict[ir.Type, int] = {}
@@ -143,16 +143,16 @@ class PlacementGraph:
             for value in node.operands:
                 value.demand |= node.meshes
 
-    def _define(self, ssa: ir.Value, node: Node) -> Value:
+    def _define(self, ssa: ir.Value, node: Node) -> PlacedValue:
         type_ = ssa.type
         size = self._sizes.get(type_)
         if size is None:
             size = self._sizes[type_] = byte_size(type_)
-        value = self.values[ssa] = Value(ssa, size, node)
+        value = self.values[ssa] = PlacedValue(ssa, size, node)
         node.results.append(value)
         return value
 
-    def _value(self, ssa: ir.Value) -> Value:
+    def _value(self, ssa: ir.Value) -> PlacedValue:
         """Return the graph's value for `ssa`; one that is not known yet is the result of a task."""
         value = self.values.get(ssa)
         if value is None:
@@ -162,12 +162,12 @@ class PlacementGraph:
         return value
 
     def _read_steps(self, steps: Iterable[Step]) -> None:
-        joins = {join.op.results[0] for join in self.stacks.results.values()}
-        has_stacks = bool(joins or self.stacks.slices)
+        concatenations = {stack.op.results[0] for stack in self.stacks.results.values()}
+        has_stacks = bool(concatenations or self.stacks.slices)
         for step in steps:
             if step.function is not None:
                 self._read_task(step, step.meshes[0])
-            elif not (has_stacks and (step.results[0] in joins or step.results[0] in self.values)):
+            elif not (has_stacks and (step.results[0] in concatenations or step.results[0] in self.values)):
                 self._read_operation(step)
 
     def _read_task(self, task: Step, mesh: int) -> None:

@@ -13,8 +13,8 @@ from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True)
-class Join:
-    """The concatenation of its blocks that a result is; `homes` are their meshes."""
+class StackedResult:
+    """A result that is a stack: `op` puts it together of its blocks, whose meshes are `homes`."""
 
     op: ir.Operation
     homes: list[int]
@@ -36,12 +36,12 @@ class Stacks:
 
     slices: Mapping[ir.Operation, int]
     arguments: Mapping[ir.Value, list[int]]
-    results: Mapping[int, Join]
+    results: Mapping[int, StackedResult]
 
     @staticmethod
     def of(main: ir.Operation) -> "Stacks":
         """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks."""
-        slices, arguments, results = dict[ir.Operation, int](), dict[ir.Value, list[int]](), dict[int, Join]()
+        slices, arguments, results = dict[ir.Operation, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
         for argument, entry in zip(body_of(main).arguments, at.argument_attributes(main), strict=True):
             if at.BLOCKS in entry:
                 homes = arguments[argument] = _homes(entry, main)
@@ -55,13 +55,13 @@ class Stacks:
                     raise PassError(
                         f"result {number} is not put together from {len(homes)} blocks", location=main.location
                     )
-                results[number] = Join(op, homes)
+                results[number] = StackedResult(op, homes)
         return Stacks(slices, arguments, results)
 
     @property
-    def joins(self) -> set[ir.Operation]:
+    def concatenations(self) -> set[ir.Operation]:
         """The concatenations that results are."""
-        return {join.op for join in self.results.values()}
+        return {stack.op for stack in self.results.values()}
 
     def home_of(self, slice_: ir.Operation) -> int:
         """The mesh of the block that an operation takes out of an argument."""

@@ -50,6 +50,7 @@ class Chip:
         host: the way to the memory of the host.
         inside: to another device of the same host: one link of a TPU, all of NVLink of a GPU.
         between: to a device of another host.
+        rings: over how many such links at once a device sends in collectives.
         efficiency: assumed, not measured. That of products and of memory is used where the compiler has no times, that
             of links always.
         sources: where the numbers come from.
@@ -66,6 +67,7 @@ class Chip:
     between: Link
     sources: tuple[str, ...]
     efficiency: Efficiency = Efficiency()
+    rings: int = 1
     xla: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def peak(self, element: str) -> float:
@@ -83,15 +85,15 @@ def _tpu(
 ) -> Chip:
     """A TPU: `link` is one of its links, in one direction; products of float32 are of bfloat16 unless asked otherwise.
 
-    Within a slice all chips are joined by such links, on one host or not.
+    Within a slice all chips are joined by such links, on one host or not; collectives send both ways around a ring.
     """
     ici = Link(link * GIGA / devices, 2 * MICRO)
     flops = {"bf16": bf16 * TERA / devices, "i8": int8 * TERA / devices, "f32": bf16 * TERA / devices}
     pages = tuple(_TPU_DOCS + page for page in sources)
     to_host = Link(16 * GIGA / devices, 10 * MICRO)
-    return Chip(
-        name, "tpu", flops, memory * GIB // devices, bandwidth * GIGA / devices, to_host, ici, ici, (*pages, _ASSUMED)
-    )
+    bytes_per_second = bandwidth * GIGA / devices
+    facts = (*pages, _ASSUMED)
+    return Chip(name, "tpu", flops, memory * GIB // devices, bytes_per_second, to_host, ici, ici, facts, rings=2)
 
 
 def _gpu(

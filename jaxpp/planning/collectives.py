@@ -19,6 +19,9 @@ _GROUPS = re.compile(
     r"|\[(?P<groups>\d+),(?P<size>\d+)\](?:<=\[(?P<grid>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?)?"
     r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
 )
+_SCATTER = re.compile(r"^%?all-reduce-scatter\S* \(.*?^\}", re.MULTILINE | re.DOTALL)
+"""What a TPU runs as a reduce-scatter: a fusion of an all-reduce and a slice."""
+
 _PAIRS = re.compile(r"source_target_pairs=\{(?P<pairs>[\d,{}]*)\}")
 
 
@@ -39,6 +42,7 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
         hosts: that of each device; empty: all are on one.
     """
     inside = between = 0.0
+    scatters = [found.span() for found in _SCATTER.finditer(text)]
     for found in _COLLECTIVE.finditer(text):
         size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
         group = _group(found["rest"])
@@ -50,10 +54,13 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
             "all-to-all": (devices - 1) / devices,
             "collective-permute": 1,
         }
+        sent = moved[found["kind"]] * size
+        if any(start < found.start() < end for start, end in scatters):
+            sent /= 2
         if _crosses(found["rest"], group, hosts):
-            between += moved[found["kind"]] * size
+            between += sent
         else:
-            inside += moved[found["kind"]] * size
+            inside += sent
     return Sent(inside, between)
 
 

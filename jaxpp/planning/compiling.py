@@ -29,7 +29,7 @@ CACHE = "JAXPP_PLAN_CACHE"
 AT_ONCE = 2
 """How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
 
-_FORMAT = 3
+_FORMAT = 4
 """Of what is kept on disk; counts its changes."""
 
 
@@ -47,9 +47,9 @@ class Compiled:
         flops: of all operations, a loop as if it ran once.
         transcendentals: how many of these are such, likewise.
         accessed_bytes: that operations read and write, likewise.
-        collective_bytes: that a device sends in collectives, likewise; 0 where the compiler has times.
+        collective_bytes: that a device sends in collectives, likewise.
         between_bytes: of these, what is sent in collectives between hosts.
-        optimal_seconds: the compiler's own estimate, likewise; 0 where it has none.
+        optimal_seconds: the compiler's own estimate, likewise, in which collectives take no time; 0 where it has none.
         products: the FLOPs of matrix products and convolutions on all devices together, by element type, loops as
             often as they run.
         trips: by how much loops multiply the FLOPs of these.
@@ -168,8 +168,7 @@ def compile_now(
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
-    # A compiler that has times counts collectives in them; its modules (libtpu 0.0.52) can't always be read.
-    sent = [] if seconds else [_sent(each.to_string(), devices) for each in executable.hlo_modules()]
+    sent = [_sent(each.to_string(), devices) for each in executable.hlo_modules()]
     products, once = product_flops(bytecode), product_flops(bytecode, loops_once=True)
     return Compiled(
         argument_bytes=memory.argument_size_in_bytes,

@@ -22,24 +22,22 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:
     """How long a function runs on each of its devices.
 
     What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
-    products, that of the memory that operations read and write, and that of the collectives, one after the other, each
-    at its share of the peak (`Efficiency`).
+    products, and that of the memory that operations read and write. After that come the collectives, which no compiler
+    has in its times. All of it at its share of the peak (`Efficiency`).
 
     Args:
         compiled: the function.
         chip: each device.
         devices: how many share its products.
     """
-    if compiled.optimal_seconds:
-        return compiled.optimal_seconds * compiled.trips
     share = chip.efficiency
+    inside = (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth
+    collectives = (inside + compiled.between_bytes / chip.between.bandwidth) / chip.rings / share.links
+    if compiled.optimal_seconds:
+        return compiled.trips * (compiled.optimal_seconds + collectives)
     products = sum(count / chip.peak(element) for element, count in compiled.products.items())
-    return (
-        products / devices / share.products
-        + compiled.trips * compiled.accessed_bytes / chip.memory_bandwidth / share.memory
-        + compiled.trips * (compiled.collective_bytes - compiled.between_bytes) / chip.inside.bandwidth / share.links
-        + compiled.trips * compiled.between_bytes / chip.between.bandwidth / share.links
-    )
+    memory = compiled.accessed_bytes / chip.memory_bandwidth / share.memory
+    return products / devices / share.products + compiled.trips * (memory + collectives)
 
 
 @dataclass(frozen=True)

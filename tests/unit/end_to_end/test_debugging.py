@@ -86,14 +86,15 @@ def test_debug_infs_is_about_results() -> None:
 
 
 def test_a_transfer_guard_is_for_what_the_user_does() -> None:
-    """Copies of the step go on; an argument that has to be moved is an error, as it is with `jax.jit`."""
+    """A step compiles, its copies go on; an argument that has to be moved is an error, as it is with `jax.jit`."""
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), make_mesh(2))
-    data = batch(4)
-    compiled = step.lower(weights(2), data).compile()
+    params, data = weights(2), batch(4)
+    with jax.transfer_guard("disallow_explicit"):
+        compiled = step.lower(params, data).compile()
     (where, places), _ = compiled.in_shardings
     placed = [
         jax.device_put(each, jax.tree.map(lambda sharding: sharding.sharding, to))
-        for each, to in ((weights(2), where), (data, places))
+        for each, to in ((params, where), (data, places))
     ]
     expected = step(*placed)
     host, other = (f"Disallowed {source}-to-device transfer" for source in ("host", "device"))
@@ -108,13 +109,6 @@ def test_a_transfer_guard_is_for_what_the_user_does() -> None:
             with pytest.raises(RuntimeError, match=host):
                 jax.jit(jnp.sin)(data["x"])
     jax.tree.map(np.testing.assert_array_equal, found, expected)
-
-
-def test_a_step_is_compiled_under_a_transfer_guard() -> None:
-    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=SCHEDULE), make_mesh(2))
-    arguments = weights(2), batch(2)
-    with jax.transfer_guard("disallow_explicit"):
-        step.lower(*arguments).compile()
 
 
 def test_python_ends_when_the_callbacks_have_run() -> None:

@@ -48,6 +48,13 @@ def test_what_crosses_hosts(groups: str, is_between: bool) -> None:
     assert found == (Sent(0, sent) if is_between else Sent(sent, 0))
 
 
+def test_a_fusion_that_scatters() -> None:
+    """As a TPU has it: of the all-reduce in it only the first half is done."""
+    text = f"%all-reduce-scatter (x: f32[8]) -> f32[2] {{\n  %a = f32[8]{{0}} all-reduce(%x), {FOUR}\n}}\n"
+    assert collective_bytes(text) == Sent(32 * 3 / 4, 0)
+    assert collective_bytes(text + f"%b = f32[8]{{0}} all-reduce(%y), {FOUR}") == Sent(3 * 32 * 3 / 4, 0)
+
+
 def test_pairs_that_cross_hosts() -> None:
     text = "%a = f32[8]{{0}} collective-permute(%x), source_target_pairs={pairs}"
     assert collective_bytes(text.format(pairs="{{0,1},{1,0},{2,3},{3,2}}"), [0, 0, 1, 1]) == Sent(32, 0)
