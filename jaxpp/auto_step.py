@@ -64,8 +64,9 @@ class AutoStep(CompiledStep):
 
     Its first steps are in 1F1B with as many layers in each stage. Some of these are timed; one is run task by task,
     each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
-    some steps, until none that is left promises to be faster than the fastest so far, which stays. All are steps of the
-    training, with the same results. In several processes the first one searches, and times are those of the slowest.
+    some steps, and compared with as many of 1F1B right after them, until none that is left promises to be faster than
+    the fastest so far, which stays. All are steps of the training, with the same results. In several processes the
+    first one searches, and times are those of the slowest.
 
     ways: how it could run.
     """
@@ -166,7 +167,11 @@ class AutoStep(CompiledStep):
             predicted = scale * choice.report.makespan
             if predicted < (1 - GAIN) * min(trial.time for trial in trials) and self._can_take(choice):
                 yield self.executable
-                trials.append(Trial(choice, predicted, (yield from self._timed())))
+                taken = yield from self._timed()
+                self._lead(first)  # again: the machine may be more or less busy than it was
+                yield self.executable
+                again = yield from self._timed()
+                trials.append(Trial(choice, predicted, time * taken / again))
         self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=tuple(self._failed)), before)
 
     def _finish(self, tuning: Tuning, before: Mapping[int, NamedSharding]) -> None:

@@ -58,7 +58,8 @@ class Trial:
     Attributes:
         choice: what was tried.
         predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took.
-        measured: likewise, the median of several steps; None on devices that are not here.
+        measured: likewise, the median of several steps, in proportion to what the first choice took right after them,
+            as the machine may be more or less busy then; None on devices that are not here.
     """
 
     choice: Choice

@@ -40,7 +40,7 @@ def made(step: Any = STEP, donate_argnums: Any = 0, **options: Any) -> MpmdFunct
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
-    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxpp:")]
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxpp: auto:")]
 
 
 def homes(tree: Any) -> list[int]:
@@ -53,7 +53,7 @@ def train(function: MpmdFunction, times: Any, layers: Any = HEAVY, state: Any = 
     theirs = jax.device_get(ours)
     plain, places = jax.jit(STEP), list[list[int]]()
     with given(layers, lambda step: times[step.choice.cuts]):
-        for _ in range(12):
+        for _ in range(24):
             ours, losses = function(ours, data)
             theirs, expected = plain(theirs, data)
             assert_same((ours, losses), (theirs, expected), exact=True)
@@ -66,7 +66,7 @@ def train(function: MpmdFunction, times: Any, layers: Any = HEAVY, state: Any = 
 def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     function = made()
     state, places = train(function, FASTER)
-    assert places == [[0, 0, 1, 1], [0, 0, 0, 1]]
+    assert places == [[0, 0, 1, 1], [0, 0, 0, 1]] * 2, "there, back to compare, and there again"
     tuned = function.tuned
     assert tuned is not None
     assert (tuned.cuts, tuned.speedup, tuned.moved) == ((3, 1), 1.25, (1, 256))
@@ -89,7 +89,7 @@ def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_it_goes_back_from_what_is_slower(capsys: pytest.CaptureFixture[str]) -> None:
     function = made()
     _, places = train(function, SLOWER)
-    assert places == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]]
+    assert places == [[0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1], [0, 0, 0, 1], [0, 0, 1, 1]], "two orders were tried"
     assert function.tuned is not None
     assert function.tuned.code == 'schedule="1f1b", cuts=[2, 2]'
     assert function.tuned.speedup == 1
@@ -176,15 +176,15 @@ def test_what_is_not_donated_moves_once() -> None:
         return found
 
     with given(HEAVY, lambda step: FASTER[step.choice.cuts]), mock.patch.object(Moves, "_move", counting):
-        for _ in range(8):
+        for _ in range(16):
             adapters, losses = function(adapters, frozen, batch(4))
             theirs, expected = jax.jit(adapted_step)(theirs, weights(4), batch(4))
             assert_same((adapters, losses), (theirs, expected), exact=True)
     assert function.tuned is not None
     assert function.tuned.cuts == (3, 1)
     assert homes(frozen) == [0, 0, 1, 1], "they are the caller's"
-    assert len(moved) > 2
-    assert len(set(moved)) == 1
+    assert len(moved) > 4
+    assert len(set(moved)) <= 2, "it is there twice: to be tried, and to stay"
 
 
 def scanned_step(params: Any, data: Any) -> Any:

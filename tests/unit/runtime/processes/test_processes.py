@@ -103,11 +103,11 @@ def test_layers_are_cut_alike_in_all_processes(results: dict[str, list[Any]]) ->
 
 
 def test_a_step_that_tunes_itself_over_processes(results: dict[str, list[Any]]) -> None:
-    """The third layer moves to the first process; in the second run it goes back, as that was slower."""
+    """The third layer moves to the first process, back to compare, and there again; in the second run it is back."""
     there, after = [0, 0, 1, 1], [0, 0, 0, 1]
     better, worse = results["tuned"][0]
-    assert better == [[3, 1], 1.25, [there, after]]
-    assert worse == [[2, 2], 1.0, [there, after, there]]
+    assert better == [[3, 1], 1.25, [there, after] * 2]
+    assert worse == [[2, 2], 1.0, [there, after, there, after, there]]
     assert results["tuned"][0] == results["tuned"][1]
 
 
