@@ -281,6 +281,7 @@ class _Unrolled:
 
     def finish(self) -> None:
         """Replace the results of the loop and erase it."""
+        count = len(self.steps)
         for position, result in enumerate(self._loop.op.results):
             if position in self._loop.indices:
                 result.replace_all_uses_with(self._index(position, self._loop.length))
@@ -291,6 +292,7 @@ class _Unrolled:
                 final = self._value(self._yielded[position], self._loop.length - 1, None)
                 result.replace_all_uses_with(final)
         self._loop.op.erase()
+        del self.steps[count:]  # what stands there now is read at once, sums and constants alike
         behind = following(self.steps[-1].op) if self.steps else operations(self._block)
         self.steps += map(Step.of, list(behind)[:-1])
 
