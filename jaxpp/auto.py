@@ -7,10 +7,12 @@ import jax
 from jaxlib.mlir import ir
 
 from jaxpp.auto_step import Auto, AutoStep
+from jaxpp.compatibility.times import current_times
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import nested
-from jaxpp.partitioning import array_of
+from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
+from jaxpp.runtime.execution.frozen import current_frozen
 from jaxpp.schedules.given import AUTO
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice, Trial, Tuning
@@ -28,9 +30,9 @@ def is_auto(module: ir.Module, schedule: Any) -> bool:
 class AutoLowered(LoweredStep):
     """A lowered step that chooses its cuts and its schedule while it runs, or that runs as another one does."""
 
-    def __init__(self, ways: Ways, auto: Auto) -> None:
+    def __init__(self, ways: Ways, auto: Auto, *, may_lead: bool = True) -> None:
         super().__init__(ways.lowered, None, ways.compiler_options, ways.passes)
-        self.ways, self.auto = ways, auto
+        self.ways, self.auto, self._may_lead = ways, auto, may_lead
 
     def program(self) -> ProgramModule:
         """The program of what it runs at first, or of what the others run now. Raises as `LoweredStep.program`."""
@@ -41,14 +43,15 @@ class AutoLowered(LoweredStep):
 
         Raises:
             ScheduleError: there are fewer layers than meshes.
+            ValueError: the step that it follows marks another number of layers.
             PassError, ProgramError: as `LoweredStep.compile`.
         """
         if self._lowered.mpmd_mesh.is_present:
-            return AutoStep(self.ways, self.auto)
-        if self.auto.choice is None:
+            return AutoStep(self.ways, self.auto, may_lead=self._may_lead)
+        if self.auto.choice is None and self._may_lead:
             self.auto.tuned = self._planned()
             self.auto.choice = self.auto.tuned.best.choice
-        return self.ways.of(self.ways.adapted(self.auto.choice)).compile()
+        return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).compile()
 
     def _planned(self) -> Tuning:
         """What is the fastest by the plan of the layers."""
@@ -72,8 +75,8 @@ class _Step(Protocol):
 def tune(step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None) -> Tuning:
     """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
 
-    What `schedule="auto"` does in the first steps of a training, done at once, by hand: some thirty steps are run, each
-    with the state that the one before it returns.
+    What `schedule="auto"` does in the first steps of a training, done at once, by hand: seven steps are run, and
+    twelve for each choice that is tried, each with the state that the one before it returns.
 
         tuned = jaxpp.tune(step, state, batch)
         print(tuned)
@@ -94,10 +97,12 @@ def tune(step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | 
         PassError: the marks don't fit, as when it is compiled.
         ScheduleError: there are fewer layers than meshes.
         ProgramError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
-        TypeError, ValueError: the limit is none, or the step; or it takes no gradients.
+        TypeError, ValueError: the limit is none, or the step; or it takes no gradients; or it is called inside of
+            `jaxpp.frozen` or `collect_task_times_ms`, where steps are not measured.
     """
-    if not hasattr(step, "to_tune"):
-        raise TypeError(f"tune: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
+    check_step("tune", step)
+    if current_times() is not None or current_frozen():
+        raise ValueError("tune: steps inside of jaxpp.frozen or collect_task_times_ms don't count: call it outside")
     lowered, leaves = step.to_tune(args, seconds, memory_limit)
     compiled = lowered.compile()
     if lowered.auto.tuned is None:

@@ -3,10 +3,10 @@
 import json
 import statistics
 import sys
+import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,6 +31,8 @@ STEPS = 5
 """The time of a choice is the median of so many steps, after one that is not counted."""
 GAIN = 0.01
 """What a choice must promise to be faster by, to be compiled and tried."""
+PATIENCE = 12
+"""After so many steps of others the step that is tuned is taken to be gone."""
 
 Run = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a step: from the leaves of the arguments to those of the results."""
@@ -42,21 +44,33 @@ class Auto:
 
     Attributes:
         is_quiet: whether nothing is printed.
-        choice: how they run now; None before the first one is compiled.
+        choice: how they run now; None before the first one that may lead is compiled.
         tuned: what was found; None until then.
+        lock: of whoever runs, as all take what one of them finds.
     """
 
     is_quiet: bool = False
     choice: Choice | None = None
     tuned: Tuning | None = None
-    _leader: "weakref.ref[AutoStep] | None" = None
+    lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _leader: "AutoStep | None" = None
+    _others: int = 0
 
     def is_led_by(self, step: "AutoStep") -> bool:
-        """Whether this is the step that is tuned: the first one with a backward that runs, for as long as it lives."""
-        leader = self._leader() if self._leader is not None else None
-        if leader is None and step.ways.loop.has_backward:
-            self._leader, leader = weakref.ref(step), step
-        return leader is step
+        """Whether this is the step that is tuned: the first one that runs, until another has run often without it.
+
+        Counted, so that it is the same one in all processes.
+        """
+        self._others = 0 if self._leader is step else self._others + 1
+        if self._leader is None or self._others > PATIENCE:
+            if self._leader is not None:
+                self._leader.drop()
+            self._leader, self._others = step, 0
+        return self._leader is step
+
+    def found(self, tuned: Tuning) -> None:
+        """Nobody leads any more."""
+        self.tuned, self._leader = tuned, None
 
 
 class AutoStep(CompiledStep):
@@ -66,22 +80,25 @@ class AutoStep(CompiledStep):
     each layer a stage of its own, to see what the layers cost. Then the choices that a search finds are tried, each for
     some steps, and compared with as many of 1F1B right after them, until none that is left promises to be faster than
     the fastest so far, which stays. All are steps of the training, with the same results. In several processes the
-    first one searches, and times are those of the slowest.
+    first one searches, and times are those of the slowest. A step that fails, or is interrupted, ends this; the next
+    one begins again, without the choice that failed.
 
     ways: how it could run.
+    may_lead: whether it may be the one that is tuned.
     """
 
-    def __init__(self, ways: Ways, auto: Auto) -> None:
-        self.ways, self._auto = ways, auto
+    def __init__(self, ways: Ways, auto: Auto, *, may_lead: bool = True) -> None:
+        self.ways, self._auto, self._may_lead = ways, auto, may_lead
         self._made: dict[Any, tuple[CompiledProgram, ProgramModule]] = {}
         self._moves = Moves(ways.lowered)
         self._course: Generator[Run] | None = None
-        self._failed: list[str] = []
-        if auto.choice is None:
-            auto.choice = ways.first
-            if ways.loop.has_backward:
+        self._trial: Choice | None = None
+        self._failed: dict[Any, str] = {}
+        with auto.lock:
+            if auto.choice is None and may_lead:
+                auto.choice = ways.first
                 _ = self._layered  # compiled now, so that it is refused now, if it is
-        self._follow()
+            self._follow()
 
     def __repr__(self) -> str:
         return f"<AutoStep in {self._choice}, {'tuned' if self.tuned else 'not tuned yet'}: {super().__repr__()[1:]}"
@@ -98,14 +115,28 @@ class AutoStep(CompiledStep):
 
     def run(self, leaves: Sequence[Any]) -> Any:
         """Run one step with the flat list of arguments."""
-        how = self._next()
-        return self._moving(leaves, super().run if how is None else lambda moved: self._tree(how(moved)))
+        with self._auto.lock:
+            try:
+                how = self._next()
+                return self._moving(leaves, super().run if how is None else lambda moved: self._tree(how(moved)))
+            except BaseException as error:
+                if self._trial is not None and isinstance(error, Exception):
+                    self._failed[self._trial.key] = f"{self._trial}: {_line(error)}"
+                self.drop()
+                raise
+
+    def drop(self) -> None:
+        """Give up tuning, if it tunes; the next step begins again."""
+        if self._course is not None:
+            self._course = self._trial = None
+            self._lead(self.ways.first)
 
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
-        self._follow()
-        results, events = self._moving(self._leaves(args, kwargs), self.executable.trace)
-        return self._tree(results), events
+        with self._auto.lock:
+            self._follow()
+            results, events = self._moving(self._leaves(args, kwargs), self.executable.trace)
+            return self._tree(results), events
 
     def _moving(self, leaves: Sequence[Any], run: Callable[[Sequence[Any]], Any]) -> Any:
         """Run a step, with its arguments moved to where they are wanted."""
@@ -121,34 +152,46 @@ class AutoStep(CompiledStep):
 
     def _next(self) -> Run | None:
         """How the next step is run, where it is run in a way of its own."""
-        if not self._auto.is_led_by(self):
+        if self.tuned is not None or not self._may_lead or not self._auto.is_led_by(self):
+            self.__dict__.pop("_layered", None)
             self._follow()
-        elif self.tuned is None and current_times() is None and not current_frozen():
+        elif current_times() is None and not current_frozen():
             self._course = self._course or self._tune()
             return next(self._course, None)
         return None
 
     _followed: Choice | None = None
+    """What `_choice` was adapted from."""
 
     def _follow(self) -> None:
-        """Run as the others do."""
-        assert self._auto.choice is not None
-        if self._followed is not self._auto.choice:
-            self._take(self.ways.adapted(self._auto.choice))
-            self._followed = self._auto.choice
+        """Run as the others do; as before where that is too large."""
+        wanted = self._auto.choice or self.ways.first
+        if self._followed is wanted:
+            return
+        choice = self.ways.adapted(wanted)
+        try:
+            self._take(choice)
+        except ProgramError:
+            if not self._made:
+                raise
+        self._followed = wanted
+        self._keep(self._choice)
 
     def _take(self, choice: Choice) -> None:
         """Run in this way from now on. Raises as `LoweredStep.compile`."""
-        made = self._made.get(choice.key)
-        if made is not None and made[0] is self.executable:
-            self._choice = choice
-            return
         if choice.key not in self._made:
             lowered = self.ways.of(choice)
             compiled = lowered.compile()
             self._made[choice.key] = compiled.executable, lowered.program()
+        made = self._made[choice.key]
         self._choice = choice
-        self._become(*self._made[choice.key])
+        if self.__dict__.get("executable") is not made[0]:
+            self._become(*made)
+
+    def _keep(self, *choices: Choice) -> None:
+        """Forget the programs of all others; that of the first choice is needed until it is tuned."""
+        keys = {each.key for each in (choices if self.tuned else (*choices, self.ways.first))}
+        self._made = {key: made for key, made in self._made.items() if key in keys}
 
     def _become(self, executable: CompiledProgram, program: ProgramModule) -> None:
         super().__init__(self.ways.lowered, executable, program)
@@ -156,8 +199,13 @@ class AutoStep(CompiledStep):
 
     def _tune(self) -> Generator[Run]:
         """How each step of the tuning is run; what happens between two of them."""
+        self._lead(self.ways.first)
         yield self.executable
         time, before = (yield from self._timed()), self.places()
+        if refused := self._refused(self._failed.get("layers") or self._error(lambda: self._layered.compiled)):
+            self._failed["layers"] = f"layers are not measured: {refused}"
+            self._finish(Tuning((Trial(self._choice, time, time),), None, 0.0, failed=self._failures), before)
+            return
         layers = yield from self._traced_layers()
         first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
         scale = time / first.report.makespan
@@ -165,17 +213,25 @@ class AutoStep(CompiledStep):
         found, bound = self._searched(layers)
         for choice in found:
             predicted = scale * choice.report.makespan
-            if predicted < (1 - GAIN) * min(trial.time for trial in trials) and self._can_take(choice):
+            best = min(trials, key=lambda trial: trial.time)
+            if predicted < (1 - GAIN) * best.time and self._can_take(choice):
                 yield self.executable
                 taken = yield from self._timed()
+                self._trial = None
                 self._lead(first)  # again: the machine may be more or less busy than it was
                 yield self.executable
                 again = yield from self._timed()
                 trials.append(Trial(choice, predicted, time * taken / again))
-        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=tuple(self._failed)), before)
+                self._keep(min(trials, key=lambda trial: trial.time).choice)
+        self._finish(Tuning(tuple(trials), layers.costs, scale * bound, failed=self._failures), before)
+
+    @property
+    def _failures(self) -> tuple[str, ...]:
+        return tuple(self._failed.values())
 
     def _finish(self, tuning: Tuning, before: Mapping[int, NamedSharding]) -> None:
         """Keep the fastest, and say so; `before`: where the arguments were in the first choice."""
+        self.__dict__.pop("_layered", None)
         self._lead(tuning.best.choice)
         after, avals = self.places(), self._lowered.in_avals
         moved = [
@@ -183,10 +239,12 @@ class AutoStep(CompiledStep):
             for number in self._lowered.feeds.values()
             if number in after and after[number].device_set != before[number].device_set
         ]
-        self._made = {tuning.best.choice.key: self._made[tuning.best.choice.key]}
-        self._auto.tuned = replace(tuning, moved=(len(moved), sum(moved)))
-        if jax.process_index() == 0 and not self._auto.is_quiet:
-            for line in str(self._auto.tuned).splitlines():
+        found = replace(tuning, moved=(len(moved), sum(moved)))
+        self._course = None
+        self._auto.found(found)
+        self._keep(self._choice)
+        if self._speaks and not self._auto.is_quiet:
+            for line in str(found).splitlines():
                 print(f"jaxpp: auto: {line}", file=sys.stderr, flush=True)
 
     def _lead(self, choice: Choice) -> None:
@@ -195,25 +253,32 @@ class AutoStep(CompiledStep):
         self._auto.choice = self._followed = choice
 
     def _can_take(self, choice: Choice) -> bool:
-        """Run in this way from now on, if it can be compiled in every process."""
-        error = ""
-        try:
+        """Run in this way from now on, if it can be compiled in every process, and did not fail before."""
+        self._trial = choice
+
+        def taken() -> CompiledStep:
             self._take(choice)
-            error = self._overfull()
-        except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
-            error = str(caught).splitlines()[0]
-        errors = list(filter(None, self._gathered(error)))
-        if errors:
-            self._failed.append(f"{choice}: {errors[0]}")
+            return self
+
+        if refused := self._refused(self._failed.get(choice.key) or self._error(taken)):
+            self._failed.setdefault(choice.key, f"{choice}: {refused}")
+            self._trial = None
+            self._take(self.ways.first)
+            self._made.pop(choice.key, None)
             return False
         self._lead(choice)
         return True
 
-    def _overfull(self) -> str:
-        """What is wrong where a device of this process needs more memory than it has: a step there would fail."""
-        needed = max((each.peak_memory_in_bytes for each in self.memory_analysis() if each), default=0)
-        room = self.ways.room
-        return f"a device needs {needed:,} bytes, and has {room:,}" if room is not None and needed > room else ""
+    def _error(self, made: Callable[[], CompiledStep]) -> str:
+        """What is wrong with a step that is to be run: it can't be compiled, or devices are too small for it."""
+        try:
+            return self.ways.overfull(made())
+        except (PassError, ProgramError, ScheduleError, jax.errors.JaxRuntimeError) as caught:
+            return _line(caught)
+
+    def _refused(self, error: str) -> str:
+        """The first error of all processes."""
+        return next(filter(None, self._gathered(error)), "")
 
     def _timed(self) -> Generator[Run, None, float]:
         """The median time of some steps, in milliseconds: of each step, that of the slowest process."""
@@ -241,23 +306,28 @@ class AutoStep(CompiledStep):
         """What the layers cost, by one step that is traced."""
         events: list[Event] = []
 
+        layered = self._layered
+
         def run(leaves: Sequence[Any]) -> Sequence[Any]:
-            results, found = self.executable.trace(leaves)
+            try:
+                results, found = self.executable.trace(leaves)
+            except Exception as error:
+                self._failed["layers"] = _line(error)
+                raise
+            finally:
+                self._become(*self._made[self._choice.key])
             events.extend(found)
             return results
 
-        layered = self._layered
         self._become(layered.compiled.executable, layered.lowered.program())
-        while not events:
-            yield run
+        yield run
         del self._layered
-        self._take(self._choice)
         return layered.layers(events)
 
     def _searched(self, layers: Layers) -> tuple[list[Choice], float]:
         """What `Ways.search` finds in the first process."""
         text = ""
-        if jax.process_index() == 0:
+        if self._speaks:
             found, bound = self.ways.search(layers)
             text = json.dumps([bound, [[each.cuts, str(each.schedule)] for each in found]])
         bound, rows = json.loads(self._gathered(text)[0])
@@ -268,7 +338,17 @@ class AutoStep(CompiledStep):
             known.setdefault(choice.key, choice)
         return list(known.values())[1:], bound
 
+    @property
+    def _speaks(self) -> bool:
+        """Whether this process searches: the first one of those that run the step together."""
+        return getattr(self.executable, "gather", None) is None or jax.process_index() == 0
+
     def _gathered(self, text: str) -> list[str]:
         """The texts of all processes, the first one's first."""
         gather: Callable[[str], list[str]] | None = getattr(self.executable, "gather", None)
         return [text] if gather is None else gather(text)
+
+
+def _line(error: BaseException) -> str:
+    """What an error says first; its type if it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)

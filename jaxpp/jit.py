@@ -266,7 +266,7 @@ class MpmdFunction:
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
             ways = Ways(lowered, self._compiler_options, self._passes)
             self._check_auto(ways)
-            return AutoLowered(ways, self._auto)
+            return AutoLowered(ways, self._auto, may_lead=self._leader is None)
         self._is_fixed = True
         return LoweredStep(lowered, self._schedule, self._compiler_options, self._passes, self._costs)
 
@@ -282,6 +282,12 @@ class MpmdFunction:
             raise ValueError(f"{name}: {_WITHOUT[name]}")
         if self._leader and self._leader._is_fixed:
             raise ValueError(f'schedule: {self._leader!r} is not tuned: give its own, or "auto" to that step')
+        owners = {device.process_index for mesh in self._mesh.unstack for device in mesh.devices.flat}
+        if self._mesh.is_present and not self._mesh.backend and 1 < len(owners) < jax.process_count():
+            raise ValueError(
+                f'schedule="auto": the mesh is on {len(owners)} of {jax.process_count()} processes, expected all of '
+                "them, which agree on what is tried, or a mesh on one; give a schedule"
+            )
         if not self._leader and not ways.loop.has_backward:
             raise ValueError(
                 'schedule="auto": a step is tuned by its forwards and backwards, and this one takes no gradients; '

@@ -17,7 +17,8 @@ class Moves:
 
     In one process steps do that by themselves; over several, arrays go through the memory of the hosts, in calls that
     all processes make together. So nothing is moved here but what lies where the step itself wanted it before: other
-    arrays of the caller's are taken, or refused, as ever.
+    arrays of the caller's are taken, or refused, as ever; so are, in several processes, those that only one of them may
+    have: a batch of its own.
 
     lowered: the step.
     """
@@ -25,6 +26,7 @@ class Moves:
     def __init__(self, lowered: Lowered) -> None:
         self._keys = key_implementations(lowered.in_avals)
         self._donated = lowered.donated
+        self._fed = set(lowered.feeds.values())
         self._wanted: Mapping[int, NamedSharding] = {}
         self._known: dict[int, list[NamedSharding]] = {}
         self._seen: dict[int, Any] = {}
@@ -50,11 +52,20 @@ class Moves:
             bits = jax.random.key_data(leaf) if number in self._keys else leaf
             if bits.sharding.is_equivalent_to(wanted, bits.ndim):
                 self._seen[number] = leaf.sharding
-            elif any(bits.sharding.is_equivalent_to(known, bits.ndim) for known in self._known[number]):
+            elif self._was_ours(number, bits):
                 found[number] = self._move(number, leaf, bits, wanted)
-                if self._donated[number]:
+                # Where devices are in both, the moved array has the same buffers there.
+                if self._donated[number] and bits.sharding.device_set.isdisjoint(wanted.device_set):
                     left.append(leaf)
         return found, left
+
+    def _was_ours(self, number: int, bits: jax.Array) -> bool:
+        """Whether the argument lies where it was wanted before, in all processes."""
+        if not any(bits.sharding.is_equivalent_to(known, bits.ndim) for known in self._known[number]):
+            return False
+        if jax.process_count() == 1 or number in self._fed:
+            return True
+        return len({device.process_index for device in bits.sharding.device_set}) > 1
 
     def _move(self, number: int, leaf: jax.Array, bits: jax.Array, wanted: NamedSharding) -> jax.Array:
         """The argument where it is wanted."""
@@ -65,5 +76,5 @@ class Moves:
         if number in self._keys:
             moved = jax.random.wrap_key_data(moved, impl=self._keys[number])
         if not self._donated[number]:
-            self._moved[number] = weakref.ref(leaf), moved
+            self._moved[number] = weakref.ref(leaf, lambda _: self._moved.pop(number, None)), moved
         return moved

@@ -51,8 +51,6 @@ def _text(cuts: Sequence[int]) -> str:
 class _Step(Protocol):
     """What `mpmd_jit_with_loop` makes."""
 
-    takes_cuts: bool
-
     def measure_layers(self, *args: Any) -> "Layers":
         """What each marked layer costs."""
         ...
@@ -95,15 +93,24 @@ def partition(
         ScheduleError: there are fewer layers than meshes, or nothing fits the memory.
         TypeError, ValueError: the limit is none, or the step.
     """
-    if not hasattr(step, "measure_layers"):
-        raise TypeError(f"partition: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
-    if not step.takes_cuts:
-        raise TypeError("partition: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd_jit_with_loop")
+    check_step("partition", step)
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.devices))
     return layers.partition(
         limit, chunks=chunks, placement=placement, split_backward=split_backward, seconds=seconds, seed=seed
     )
+
+
+def check_step(who: str, step: Any) -> None:
+    """Refuse what is no step that marks layers.
+
+    Raises:
+        TypeError: names `who` asks for one.
+    """
+    if not hasattr(step, "takes_cuts"):
+        raise TypeError(f"{who}: expected a step of mpmd_jit_with_loop, which is not called yet, found {step!r}")
+    if not step.takes_cuts:
+        raise TypeError(f"{who}: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd_jit_with_loop")
 
 
 @dataclass(frozen=True)

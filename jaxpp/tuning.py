@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxpp import schedules
 from jaxpp._system import write_file
-from jaxpp.schedules import Costs, Partition, Report, Schedule
+from jaxpp.schedules import Costs, Partition, Report, Schedule, ScheduleError
 from jaxpp.schedules.search.cuts import Cuts
 
 
@@ -37,8 +37,9 @@ class Choice:
 
     @cached_property
     def report(self) -> Report:
-        """The simulated run on the measured costs."""
-        assert self.costs is not None
+        """The simulated run on the measured costs. Raises ScheduleError where there are none."""
+        if self.costs is None:
+            raise ScheduleError(f"{self}: what its stages cost was not measured")
         return schedules.simulate(self.schedule, self.costs)
 
     def __str__(self) -> str:
@@ -78,7 +79,7 @@ class Tuning:
 
     Attributes:
         trials: the first one is that which was there before: as many layers in each stage, in 1F1B.
-        layers: what each layer costs, in milliseconds.
+        layers: what each layer costs, in milliseconds; None where that could not be measured: `failed` says why.
         lower_bound: milliseconds of a step, scaled as predictions are: no cuts and no order of those that were looked
             for take less by these costs.
         moved: how many arguments of the step have other stages now, and how many bytes these are.
@@ -86,7 +87,7 @@ class Tuning:
     """
 
     trials: tuple[Trial, ...]
-    layers: Costs
+    layers: Costs | None
     lower_bound: float
     moved: tuple[int, int] = (0, 0)
     failed: tuple[str, ...] = ()
@@ -113,8 +114,8 @@ class Tuning:
 
     @property
     def costs(self) -> Costs:
-        """The costs of the stages, in milliseconds."""
-        return self.layers.cut(self.cuts)
+        """The costs of the stages, in milliseconds. Raises ScheduleError where layers were not measured."""
+        return self.best.choice.report.costs
 
     @property
     def speedup(self) -> float:
@@ -123,9 +124,13 @@ class Tuning:
 
     @property
     def partition(self) -> Partition:
-        """What `cuts` of `mpmd_jit_with_loop` takes, so that a step does the same without being tuned."""
+        """What `cuts` of `mpmd_jit_with_loop` takes, so that a step does the same without being tuned.
+
+        Its times are simulated ones, not scaled. Raises ScheduleError where layers were not measured.
+        """
         value = self.best.choice.report.makespan
-        return Partition(self.cuts, self.schedule, self.costs, value, min(self.lower_bound, value))
+        bound = self.lower_bound * self.before.choice.report.makespan / self.before.time
+        return Partition(self.cuts, self.schedule, self.costs, value, min(bound, value))
 
     @property
     def code(self) -> str:
@@ -148,7 +153,8 @@ class Tuning:
         """Write a picture: what was there before, and below it what is the fastest, on one scale of time.
 
         Raises:
-            ScheduleError: the name ends in something else than .svg, .png or .html, or a library is missing.
+            ScheduleError: the name ends in something else than .svg, .png or .html, or a library is missing; or layers
+                were not measured.
             OSError: it cannot be written.
         """
         names = {"before": self.before, "after": self.best}
@@ -162,8 +168,9 @@ class Tuning:
         """Three lines: what was there, what was tried, what is taken, and why."""
         before, rest = self.before, self.trials[1:]
         verb = "takes" if before.measured is not None else "would take"
-        busy = [f"{share:.0%}" for share in _shares(before.choice)]
-        first = f"{before.choice}: {verb} {before.time:.4g} ms a step, of which its meshes compute {', '.join(busy)}"
+        first = f"{before.choice}: {verb} {before.time:.4g} ms a step"
+        if before.choice.costs is not None:
+            first += f", of which its meshes compute {', '.join(f'{each:.0%}' for each in _shares(before.choice))}"
         tried = "; ".join([*map(_tried, rest), *self.failed])
         nothing = "nothing that was looked for promises to be faster"
         return "\n".join((first, tried or nothing, self._decision))

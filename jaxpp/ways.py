@@ -1,5 +1,7 @@
 """The ways to run a step that marks every layer, and what steps share that run in the same way."""
 
+import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -10,12 +12,13 @@ import jax
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
+from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.partitioning import LayeredStep, Layers, loop_of_layers
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
 from jaxpp.schedules.search.cuts import even_cuts
-from jaxpp.step import LoweredStep
+from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice
 
 SECONDS = 5.0
@@ -64,7 +67,14 @@ class Ways:
         return Choice(even_cuts(layers, meshes), schedules.one_f_one_b(meshes, microbatches))
 
     def adapted(self, choice: Choice) -> Choice:
-        """A choice of another step for the microbatches of this one, with each layer on the same mesh."""
+        """A choice of another step for the microbatches of this one, with each layer on the same mesh.
+
+        Raises:
+            ValueError: the other step has another number of layers.
+        """
+        if sum(choice.cuts) != self.loop.layers:
+            counts = f"found {self.loop.layers}, expected {sum(choice.cuts)}"
+            raise ValueError(f"`schedule=step`: both must mark equally many layers: {counts}")
         schedule, microbatches = choice.schedule, self.loop.microbatches
         if schedule.microbatches == microbatches:
             return choice
@@ -94,12 +104,23 @@ class Ways:
 
     @cached_property
     def room(self) -> int | None:
-        """The bytes that each device of this process has; None where devices don't say it, as CPUs."""
+        """The bytes that each device of this process has for one mesh; None where devices don't say it, as CPUs."""
         mesh = self.lowered.mpmd_mesh
         here = [] if mesh.backend else [each for sub in mesh.unstack for each in sub.devices.flat]
+        meshes_of_one = max(Counter(here).values(), default=1)
         found = [device.memory_stats() for device in here if device.process_index == jax.process_index()]
         sizes = [stats["bytes_limit"] for stats in found if stats and "bytes_limit" in stats]
-        return min(sizes, default=None)
+        return min(sizes) // meshes_of_one if sizes else None
+
+    def overfull(self, step: CompiledStep) -> str:
+        """What is wrong where a device of this process needs more memory than it has, or than it may need."""
+        found = step.memory_analysis()
+        limits = limits_of(self.memory_limit, len(found)) if self.memory_limit else [sys.maxsize] * len(found)
+        room = sys.maxsize if self.room is None else self.room
+        for stats, limit in zip(found, limits, strict=True):
+            if stats and stats.peak_memory_in_bytes > min(limit, room):
+                return f"a device needs {stats.peak_memory_in_bytes:,} bytes, and has {min(limit, room):,}"
+        return ""
 
     def search(self, layers: Layers) -> tuple[list[Choice], float]:
         """The most promising choices for layers of such costs, and the least that any may take; none if nothing fits.

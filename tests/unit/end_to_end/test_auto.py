@@ -364,3 +364,161 @@ def test_steps_that_are_refused() -> None:
         jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(4), schedule=fixed)(weights(4), batch(4))
     with pytest.raises(TypeError, match=r"^tune: expected a step of mpmd_jit_with_loop, .* found functools\.partial"):
         tune(STEP, weights(4), batch(4))  # pyright: ignore[reportArgumentType]
+
+
+def tabled_step(state: Any, data: Any) -> Any:
+    """A table that both meshes read, or one of them, is donated and comes back as it was."""
+
+    def tabled(params: Any, table: Any, microbatch: Any) -> jax.Array:
+        x = microbatch["x"]
+        for number, w in enumerate(params):
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w + (table if number in (0, 2) else 0)))
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    params, table = state
+    params, losses = sgd_step(params, data, schedule="auto", loss=lambda p, mb: tabled(p, table, mb))
+    return (params, table), losses
+
+
+def test_what_moves_to_fewer_meshes_and_comes_back_unchanged() -> None:
+    state = weights(4), jnp.full(8, 0.1)
+    ours, theirs, function = jax.tree.map(jnp.copy, state), state, made(tabled_step)
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        while function.tuned is None:
+            (ours, losses), (theirs, expected) = function(ours, batch(4)), jax.jit(tabled_step)(theirs, batch(4))
+            assert_same((ours, losses), (theirs, expected))
+    assert homes(ours[1]) == [0]
+
+
+def test_a_process_alone_that_is_not_the_first(capsys: pytest.CaptureFixture[str]) -> None:
+    function = made()
+    second = mock.Mock(wraps=jax, Array=jax.Array, errors=jax.errors)
+    second.process_index.return_value = 1
+    with mock.patch("jaxpp.auto_step.jax", second):
+        train(function, FASTER)
+    assert len(said(capsys)) == 3
+
+
+def test_some_of_several_processes_are_refused() -> None:
+    function: Any = made()
+    ways = function.lower(weights(4), batch(4)).ways
+    unstack = [SimpleNamespace(devices=np.array([mock.Mock(process_index=number)])) for number in (0, 1)]
+    message = r'^schedule="auto": the mesh is on 2 of 3 processes, expected all of them, .* give a schedule$'
+    with (
+        mock.patch.dict(function._mesh.__dict__, {"unstack": unstack}),
+        mock.patch.object(jaxpp.MpmdMesh, "is_present", True),
+        mock.patch("jaxpp.jit.jax.process_count", return_value=3),
+        pytest.raises(ValueError, match=message),
+    ):
+        function._check_auto(ways)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("")], ids=["interrupted", "failed"])
+def test_it_begins_again(error: BaseException) -> None:
+    """After a failure in a trial: without that choice; after Ctrl-C with it."""
+    function, lead = made(), AutoStep._lead
+
+    def failing(self: AutoStep, choice: Any) -> None:
+        lead(self, choice)
+        if choice.cuts == (3, 1) and error not in seen:
+            seen.append(error)
+            raise error
+
+    state, seen = weights(4), list[BaseException]()
+    with mock.patch.object(AutoStep, "_lead", failing), given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        for _ in range(6):
+            try:
+                state, _ = function(state, batch(4))
+            except type(error):
+                break
+        (step,) = function._compiled.values()
+        assert isinstance(step, AutoStep)
+        assert step.choice.cuts == (2, 2)
+        assert step._auto.choice == step.choice
+    assert seen
+    state, places = train(function, FASTER, state=state)
+    assert function.tuned is not None
+    assert [each.endswith(": RuntimeError") for each in function.tuned.failed] == [True] * isinstance(error, Exception)
+    assert places[0] == [0, 0, 1, 1]
+    assert len(step._made) == 1
+
+
+def test_layers_that_cannot_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """It stays with 1F1B, and says why."""
+    function = made(memory_limit=10**6)
+    of = Ways.overfull
+
+    stats: Any = SimpleNamespace(memory_analysis=lambda: [SimpleNamespace(peak_memory_in_bytes=10**7), None])
+
+    def over(self: Ways, step: Any) -> str:
+        return of(self, stats)
+
+    with mock.patch.object(Ways, "overfull", over):
+        _, places = train(function, FASTER)
+    assert places == [[0, 0, 1, 1]]
+    first, second, third = said(capsys)
+    assert first == "jaxpp: auto: 2, 2 layers in 1f1b: takes 10 ms a step"
+    assert second == "jaxpp: auto: layers are not measured: a device needs 10,000,000 bytes, and has 1,000,000"
+    assert third == "jaxpp: auto: stays with 2, 2 layers in 1f1b"
+    assert function.tuned is not None
+    with pytest.raises(S.ScheduleError, match=r"^2, 2 layers in 1f1b: what its stages cost was not measured$"):
+        _ = function.tuned.partition
+
+
+def test_meshes_on_one_device_share_its_room() -> None:
+    step = jaxpp.mpmd_jit_with_loop(STEP, jaxpp.MpmdMesh.of([Mesh(np.array(jax.devices()[:1]), ("data",))] * 4))
+    lowered: Any = step.lower(weights(4), batch(4))
+    with mock.patch.object(type(jax.devices()[0]), "memory_stats", return_value={"bytes_limit": 4000}):
+        assert lowered.ways.room == 1000
+
+
+def test_one_that_is_compiled_before_and_runs_after() -> None:
+    """The one that would lead next follows what was tuned."""
+    function = made()
+    other, one = function.compile(weights(4), batch(6)), function.compile(weights(4), batch(4))
+    state, data = weights(4), batch(4)
+    with given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        while function.tuned is None:
+            state, _ = one(state, data)
+    del one
+    assert homes(other(state, batch(6))[0]) == [0, 0, 0, 1]
+
+
+def test_an_evaluation_that_is_planned_first_chooses_nothing() -> None:
+    devices = np.array(target("cpu", devices=2).devices).reshape(2, 1)
+    mesh = jaxpp.MpmdMesh(Mesh(devices, ("mpmd", "data")), "mpmd")
+    function = jaxpp.mpmd_jit_with_loop(STEP, mesh)
+    params, data = jax.eval_shape(lambda: (weights(4), batch(4)))
+    jaxpp.mpmd_jit_with_loop(evaluate, mesh, schedule=function).lower(params, data).compile()
+    assert (function.tuned, function._auto.choice) == (None, None)
+
+
+def test_the_layered_program_is_not_seen() -> None:
+    """After each step the program is that of the choice, also after the one in which each layer is a stage."""
+    function = made()
+    step: Any = function.compile(weights(4), batch(4))
+    state = weights(4)
+    with given(HEAVY, lambda step: SLOWER[step.choice.cuts]):
+        while function.tuned is None:
+            state, _ = step(state, batch(4))
+            assert {
+                call.tasks[0][1]
+                for each in step.executable.program.sequences
+                for call in each
+                if getattr(call, "tasks", ())
+            } == {0, 1}
+
+
+def test_calls_of_tune_that_are_refused() -> None:
+    step, args = made(), (weights(4), batch(4))
+    message = "^tune: steps inside of jaxpp.frozen or collect_task_times_ms don't count: call it outside$"
+    with jaxpp.collect_task_times_ms(), pytest.raises(ValueError, match=message):
+        tune(step, *args)
+    with jaxpp.frozen({0: 1.0}), pytest.raises(ValueError, match=message):
+        tune(step, *args)
+    with pytest.raises(TypeError, match=r"^tune: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd"):
+        tune(jaxpp.mpmd_jit_by_yield(STEP, make_mesh(2)), *args)
+    test = jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule=step)
+    step.compile(*args)
+    with pytest.raises(ValueError, match=r"^`schedule=step`: both must mark equally many layers: found 3, expected 4$"):
+        test(weights(3), batch(4))
