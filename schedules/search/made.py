@@ -28,8 +28,8 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         meshes: number of meshes.
         microbatches: number of microbatches.
         options: what else that schedule takes, e.g. `chunks=2`; and `costs`, what its order is for (None: the published
-            one), with `seconds`, what to spend on that, counted as in `search` (by default 1; those that are made for the
-            costs in any case have no `seconds`).
+            one), with `seconds`, what to spend on that, counted as in `search` (by default 1; schedules that are made
+            for the costs in any case have none).
 
     Raises:
         ScheduleError: the name or an option is unknown, the schedule does not exist for these numbers, or it has no
@@ -46,7 +46,8 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     made = library.make(name, meshes=meshes, microbatches=microbatches, **options)
     if name in _FORWARDS_FIRST:
         raise ScheduleError(
-            f"{name}: costs would mix forwards and backwards, and here all forwards come first: leave them out, or take 1f1b"
+            f"{name}: costs would mix forwards and backwards, and here all forwards come first: leave them out, "
+            "or take 1f1b"
         )
     costs = replace(costs.merged(made.stages), contention=False)
     report = simulate(made, costs)
