@@ -29,7 +29,7 @@ class Step(Generic[_V]):
     Attributes:
         operands: values; in the function of a mesh their numbers, without tokens.
         results: likewise.
-        attributes: those of the operation, or a copy of all but `callee` and `last_use`, which may be others by now.
+        attributes: those of the operation, or a copy, in which `callee` and `last_use` may be out of date.
         callee: of a call, the name of what it calls.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.

@@ -29,8 +29,9 @@ class VerifyProgram(Pass):
     `jaxpp.peak_activations`, the largest number of microbatches whose residuals wait for a backward. All of it is
     linear in the number of instructions.
 
-    Right behind a pass that leaves what it knows of the mesh functions, it takes their operations from there: to read
-    them again takes almost as long as the rest of the proof. What is loaded is read, and proved, anew.
+    Right behind a pass that leaves what it knows of the mesh functions, it takes their operations from there, and
+    what the passes before wrote on these: to read them again takes almost as long as the rest of the proof. What is
+    loaded is read, and proved, anew.
 
     Options:
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,

@@ -15,7 +15,7 @@ _SHAPE = re.compile(r"(?P<element>[a-z]+\d*\w*)\[(?P<sizes>[\d,]*)\]")
 _LAYOUT = re.compile(r"\{[^{}]*\}|/\*.*?\*/")
 _PART = re.compile(r"\([^()]*\)|[a-z]\w*\[[\d,]*\]")
 _GROUPS = re.compile(
-    r"replica_groups=(?:\{\{(?P<first>[\d,]*)\}"
+    r"replica_groups=(?:\{(?P<listed>(?:\{[\d,]*\},?)*)\}"
     r"|\[(?P<groups>\d+),(?P<size>\d+)\](?:<=\[(?P<grid>[\d,]+)\](?:T\((?P<order>[\d,]+)\))?)?"
     r"|mesh\[(?P<axes>[^\]]*)\] \{(?P<over>[^}]*)\})"
 )
@@ -45,8 +45,8 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
     scatters = [found.span() for found in _SCATTER.finditer(text)]
     for found in _COLLECTIVE.finditer(text):
         size = sum(_shape_bytes(shape) for shape in _SHAPE.finditer(_results(found)))
-        group = _group(found["rest"])
-        devices = max(len(group), 1)
+        groups = _groups(found["rest"], len(hosts))
+        devices = max(map(len, groups))
         moved = {
             "all-reduce": 2 * (devices - 1) / devices,
             "all-gather": (devices - 1) / devices,
@@ -57,17 +57,17 @@ def collective_bytes(text: str, hosts: Sequence[int] = ()) -> Sent:
         sent = moved[found["kind"]] * size
         if any(start < found.start() < end for start, end in scatters):
             sent /= 2
-        if _crosses(found["rest"], group, hosts):
+        if _crosses(found["rest"], groups, hosts):
             between += sent
         else:
             inside += sent
     return Sent(inside, between)
 
 
-def _crosses(attributes: str, group: Sequence[int], hosts: Sequence[int]) -> bool:
+def _crosses(attributes: str, groups: Sequence[Sequence[int]], hosts: Sequence[int]) -> bool:
     """Whether a collective is between hosts; of one that sends in pairs, whether a pair is."""
     pairs = _PAIRS.search(attributes)
-    ends = [tuple(map(int, each)) for each in re.findall(r"\{(\d+),(\d+)\}", pairs["pairs"])] if pairs else [group]
+    ends = [tuple(map(int, each)) for each in re.findall(r"\{(\d+),(\d+)\}", pairs["pairs"])] if pairs else groups
     return any(len({hosts[device] for device in each if device < len(hosts)}) > 1 for each in ends)
 
 
@@ -80,22 +80,24 @@ def _results(collective: re.Match[str]) -> str:
     return parts[1] if len(parts) > 1 else types
 
 
-def _group(attributes: str) -> Sequence[int]:
-    """The devices of the first group of a collective; of one that does not say, two."""
+def _groups(attributes: str, devices: int) -> Sequence[Sequence[int]]:
+    """The devices of each group of a collective; of one that does not say, all `devices`, or two if that is 0."""
     groups = _GROUPS.search(attributes)
-    if groups is None:
-        return range(2)
+    if groups is None or groups["listed"] == "":
+        return [range(devices or 2)]
     if groups["size"]:
         count, size = int(groups["groups"]), int(groups["size"])
         grid = _numbers(groups["grid"]) or [count * size]
         order = _numbers(groups["order"]) or list(range(len(grid)))
-        return np.arange(math.prod(grid)).reshape(grid).transpose(order).reshape(count, size)[0].tolist()
+        return np.arange(math.prod(grid)).reshape(grid).transpose(order).reshape(count, size).tolist()
     if groups["axes"]:
         sizes = {axis: int(size) for axis, size in re.findall(r"'(\w+)'=(\d+)", groups["axes"])}
-        over = set(re.findall(r"'(\w+)'", groups["over"]))
-        taken = tuple(slice(None) if axis in over else 0 for axis in sizes)
-        return np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))[taken].ravel().tolist()
-    return _numbers(groups["first"])
+        over = re.findall(r"'(\w+)'", groups["over"])
+        order = sorted(range(len(sizes)), key=lambda number: [*sizes][number] in over)
+        size = math.prod(sizes[axis] for axis in over)
+        grid = np.arange(math.prod(sizes.values())).reshape(list(sizes.values()))
+        return grid.transpose(order).reshape(-1, size).tolist()
+    return [_numbers(each) for each in re.findall(r"\{([\d,]*)\}", groups["listed"])]
 
 
 def _numbers(text: str | None) -> list[int]:

@@ -23,7 +23,7 @@ def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:
 
     What the compiler says, where it does; loops, which it counts once, by their FLOPs. Otherwise the time of the
     products, and that of the memory that operations read and write. After that come the collectives, which no compiler
-    has in its times. All of it at its share of the peak (`Efficiency`).
+    has in its times. What is not the compiler's time is taken at its share of the peak (`Efficiency`).
 
     Args:
         compiled: the function.

@@ -24,23 +24,25 @@ class Cells:
         rows: the orders to begin with.
         times: how long each takes.
         waits: (cell, delay) of what each waits for beside its turn, the delay from the end of that cell.
-        before: of the same mesh, the cells that come before it in any order.
+        needed: of the same mesh, the cells that come before it in any order.
+        before: these, and those that come before it in the orders that are looked at.
         types: those of equal kinds and stages have equal types.
         microbatches: of each; of several the first.
         takes: the memory of its mesh that each takes at its start.
-        gives: what is negative of that at its end.
+        gives: the change at its end, zero or negative.
         rooms: the memory of each mesh, and behind these, where that is limited, that of the host of each.
         objective: what to make as small as possible.
         tracks: of cells that use more than the turn of their mesh, the numbers of what they use.
         asides: the cells that run beside their mesh, without its turn.
         partners: of cells that run on several meshes at once, those on all of them.
-        by_time: for rooms of which the order of a mesh does not tell what is in them: the cell, what it takes at its
-            start, and what at its end, of all that change them.
+        by_time: of memories whose use depends on times, and not only on the order of one mesh: the cell, what it takes
+            at its start, and what at its end, of all that change them.
     """
 
     rows: Rows
     times: list[float]
     waits: list[tuple[tuple[int, float], ...]]
+    needed: list[frozenset[int]]
     before: list[frozenset[int]]
     types: list[int]
     microbatches: list[int]
@@ -84,7 +86,8 @@ def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
         rows,
         repeated(problem.times),
         waits,
-        before,
+        needed=before,  # microbatches are alike
+        before=before,
         types=[each for each in range(problem.types) for _ in range(most)],
         microbatches=list(range(most)) * problem.types,
         takes=repeated([max(0.0, size) for size in problem.memory]),
@@ -127,7 +130,8 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
         rows=[[cell_of[number] for number in row if graph.spans[number]] for row in graph.rows],
         times=[sum(durations[group.start : group.stop]) for group in groups],
         waits=[tuple(dict.fromkeys(map(awaited, graph.waits[head]))) for head in heads],
-        before=_before(schedule, cell_of, alike=not costs.microbatches),
+        needed=_before(schedule, cell_of, in_turn=False),
+        before=_before(schedule, cell_of, in_turn=not costs.microbatches and _in_turn(schedule)),
         types=[numbers.setdefault(word, len(numbers)) for word in words],
         microbatches=[graph.tasks[head].microbatch for head in heads],
         takes=takes,
@@ -145,11 +149,22 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
     )
 
 
-def _before(schedule: Schedule, cell_of: Sequence[int], *, alike: bool) -> list[frozenset[int]]:
+def _in_turn(schedule: Schedule) -> bool:
+    """Whether each mesh runs the microbatches in ascending order, of each kind and stage."""
+    last: dict[tuple[object, ...], int] = {}
+    for mesh, row in enumerate(schedule.cells):
+        for task in (task for cell in row for task in cell):
+            if last.get((mesh, task.kind, task.stage), 0) > task.microbatch:
+                return False
+            last[mesh, task.kind, task.stage] = task.microbatch
+    return True
+
+
+def _before(schedule: Schedule, cell_of: Sequence[int], *, in_turn: bool) -> list[frozenset[int]]:
     """For each cell those of its mesh that must come before it.
 
-    It needs them, or they change in turn what is kept of an activation; or they are of its kind and stage, and all
-    microbatches are alike.
+    It needs them, or they change in turn what is kept of an activation; or they are of its kind and stage, which stay
+    in turn.
     """
     graph, rules = schedule.graph, schedule.rules
     found: list[set[int]] = [set() for _ in range(1 + max(cell_of))]
@@ -158,7 +173,7 @@ def _before(schedule: Schedule, cell_of: Sequence[int], *, alike: bool) -> list[
         for number in row:
             task, cell = graph.tasks[number], cell_of[number]
             ahead = [cell_of[need] for need in graph.needs[number] if need in row]
-            keys: list[tuple[object, ...]] = [(task.kind, task.stage)] if alike else []
+            keys: list[tuple[object, ...]] = [(task.kind, task.stage)] if in_turn else []
             if rules[task.kind].makes or rules[task.kind].holds:
                 keys.append(task.unit)
             found[cell].update(ahead, (last[key] for key in keys if key in last))

@@ -361,7 +361,8 @@ class Cutting:
             seed, limits = int(self.rng.integers(1 << 32)), self.row.left(self.shape, cuts)
             costs, seconds = self.row.costs.cut(cuts), self.effort.left
             better = improve(schedule, costs, memory_bytes=limits, seconds=seconds, seed=seed)
-            schedule, value = replace(better, name=schedule.name), better.value
+            if fits_bytes(better, costs, limits):  # also with contention, which orders are not made for
+                schedule, value = replace(better, name=schedule.name), better.value
         return cuts, schedule, value
 
     def _finished(self, found: list[_Finished], until: float) -> list[_Finished]:
@@ -379,7 +380,7 @@ class Cutting:
     def _kept_less(self, choices: Iterable[Cuts], until: float) -> Iterator[_Finished]:
         """Fast schedules on these cuts that need more memory, with what each stage does to keep less.
 
-        They are the more, the less has been spent; if nothing fits so far, the cuts are tried in any case.
+        Fewer are tried as the budget is used up; if nothing fits so far, the cuts are tried in any case.
         """
         fits = self.best is not None
         for cuts in choices:

@@ -42,8 +42,10 @@ class Effort:
     def part(self, seconds: float) -> Generator[Effort]:
         """A budget of its own for a part of the work; what is spent of it is spent here too."""
         part = Effort(seconds)
-        yield part
-        self.spent += part.spent
+        try:
+            yield part
+        finally:
+            self.spent += part.spent
 
     @property
     def left(self) -> float:

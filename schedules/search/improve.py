@@ -45,7 +45,8 @@ def improve(
     what they are, and each on its mesh; what is fused moves as one. `search` makes the tasks, and looks for the best
     order of forwards and backwards alone.
 
-    Where the costs give all microbatches the same size, those of one kind and stage stay in order.
+    Where the costs give all microbatches the same size, those of one kind and stage stay in ascending order if they are
+    in it; the bound is for all orders.
 
     Args:
         schedule: a valid one, within the limit.
@@ -137,7 +138,7 @@ def _bound(cells: Cells) -> float:
     times, asides = cells.times, cells.asides
     needs = [
         {**{each: 0.0 for each in before if each not in asides}, **dict(waits)}
-        for before, waits in zip(cells.before, cells.waits, strict=True)
+        for before, waits in zip(cells.needed, cells.waits, strict=True)
     ]
     heads, tails = [0.0] * len(times), [0.0] * len(times)
     order = list(TopologicalSorter({cell: each.keys() for cell, each in enumerate(needs)}).static_order())

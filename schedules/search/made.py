@@ -28,7 +28,8 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
         meshes: number of meshes.
         microbatches: number of microbatches.
         options: what else that schedule takes, e.g. `chunks=2`; and `costs`, what its order is for (None: the published
-            one), with `seconds`, what to spend on that, counted as in `search` (by default 1).
+            one), with `seconds`, what to spend on that, counted as in `search` (by default 1; schedules that are made
+            for the costs in any case have none).
 
     Raises:
         ScheduleError: the name or an option is unknown, the schedule does not exist for these numbers, or it has no
@@ -44,7 +45,10 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     del options["costs"]
     made = library.make(name, meshes=meshes, microbatches=microbatches, **options)
     if name in _FORWARDS_FIRST:
-        raise ScheduleError(f"{name}: there is no order for given costs, as all forwards of a stage come first")
+        raise ScheduleError(
+            f"{name}: costs would mix forwards and backwards, and here all forwards come first: leave them out, "
+            "or take 1f1b"
+        )
     costs = replace(costs.merged(made.stages), contention=False)
     report = simulate(made, costs)
     hosts = [peak or math.inf for peak in report.peak_host_bytes()]

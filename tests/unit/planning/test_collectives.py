@@ -59,3 +59,13 @@ def test_pairs_that_cross_hosts() -> None:
     text = "%a = f32[8]{{0}} collective-permute(%x), source_target_pairs={pairs}"
     assert collective_bytes(text.format(pairs="{{0,1},{1,0},{2,3},{3,2}}"), [0, 0, 1, 1]) == Sent(32, 0)
     assert collective_bytes(text.format(pairs="{{0,1},{1,2},{2,3},{3,0}}"), [0, 0, 1, 1]) == Sent(0, 32)
+
+
+def test_one_of_several_groups_crosses_hosts() -> None:
+    text = "%a = f32[8]{0} all-reduce(%x), replica_groups={{0,1,2},{3,4,5}}"
+    assert collective_bytes(text, [0] * 4 + [1] * 4).inside == 0
+
+
+def test_an_empty_list_of_groups_is_all_devices() -> None:
+    text = "%a = f32[8]{0} all-reduce(%x), replica_groups={}"
+    assert collective_bytes(text, [0] * 4 + [1] * 4) == Sent(0, 2 * 32 * 7 / 8)

@@ -197,7 +197,8 @@ def test_all_forwards_first_is_one_order() -> None:
     for name in ("gpipe", "looped-bfs"):
         with pytest.raises(S.ScheduleError) as error:
             made(name, costs=S.Costs(hop=0.3))
-        assert str(error.value) == (f"{name}: there is no order for given costs, as all forwards of a stage come first")
+        words = "costs would mix forwards and backwards, and here all forwards come first: leave them out, or take 1f1b"
+        assert str(error.value) == f"{name}: {words}"
 
 
 def test_1f1b_on_a_v_is_near_its_bound() -> None:
@@ -208,3 +209,17 @@ def test_1f1b_on_a_v_is_near_its_bound() -> None:
     for stage in range(16):
         counts = [{"forward": 1, "backward": -1}[task.kind] for task in schedule if task.stage == stage]
         assert max(sum(counts[: end + 1]) for end in range(len(counts))) <= 16 - stage
+
+
+def test_microbatches_that_are_not_in_turn_may_change_places() -> None:
+    """And what is proven to be optimal is so for all orders."""
+
+    def row(*tasks: str) -> list[tuple[S.Task, ...]]:
+        kinds = {"F": "forward", "B": "backward"}
+        return [(S.Task(kinds[kind], int(stage), int(microbatch)),) for kind, stage, microbatch in tasks]
+
+    rows = [row("F01", "F00", "B00", "B01"), row("F10", "B10", "F11", "B11")]
+    crossed = S.Schedule.of("crossed", S.Placement.linear(2), rows)
+    assert S.simulate(crossed).makespan == 10
+    found = S.improve(crossed, seconds=0.2)
+    assert (found.value, found.lower_bound) == (9, 9)
