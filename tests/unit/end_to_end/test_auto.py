@@ -4,6 +4,7 @@
 
 import gc
 import re
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,6 +72,7 @@ def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert tuned is not None
     assert (tuned.cuts, tuned.speedup, tuned.moved) == ((3, 1), 1.25, (1, 256))
     assert tuned.before.choice.cuts == (2, 2)
+    _, trial = tuned.trials
     first, second, third = said(capsys)
     assert first == "jaxpp: auto: 2, 2 layers in 1f1b: takes 10 ms a step, of which its meshes compute 44%, 89%"
     assert second.startswith("jaxpp: auto: 3, 1 layers in an order of its own")
@@ -80,6 +82,7 @@ def test_it_takes_what_is_faster(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert homes(fixed(state, batch(4))[0]) == [0, 0, 0, 1]
     tuned.save(tmp_path / "auto.txt")
     assert S.resolve(tmp_path / "auto.txt") == tuned.schedule
+    assert (tuned.partition.lower_bound / tuned.partition.value) == pytest.approx(tuned.lower_bound / trial.predicted)
     assert tuned.code == 'schedule=Path("auto.txt"), cuts=[3, 1]  # after tuned.save("auto.txt")'
     tuned.draw(tmp_path / "auto.svg")
     drawn = (tmp_path / "auto.svg").read_text()
@@ -185,6 +188,12 @@ def test_what_is_not_donated_moves_once() -> None:
     assert homes(frozen) == [0, 0, 1, 1], "they are the caller's"
     assert len(moved) > 4
     assert len(set(moved)) <= 2, "it is there twice: to be tried, and to stay"
+    (step,) = function._compiled.values()
+    assert isinstance(step, AutoStep)
+    assert step._moves._moved
+    del frozen
+    gc.collect()
+    assert not step._moves._moved, "nothing moved outlives what it was made of"
 
 
 def scanned_step(params: Any, data: Any) -> Any:
@@ -241,6 +250,9 @@ def test_others_follow() -> None:
         assert homes(state) == [0, 0, 0, 1]
         shardings = test.lower(state, other).compile().in_shardings[0][0]
         assert [sorted(each.mesh_ids) for each in shardings] == [[0], [0], [0], [1]]
+    (step,) = test._compiled.values()
+    assert isinstance(step, AutoStep)
+    assert len(step._made) == 1, "programs that were followed are dropped"
 
 
 def test_one_that_is_only_looked_at_is_not_waited_for() -> None:
@@ -522,3 +534,28 @@ def test_calls_of_tune_that_are_refused() -> None:
     step.compile(*args)
     with pytest.raises(ValueError, match=r"^`schedule=step`: both must mark equally many layers: found 3, expected 4$"):
         test(weights(3), batch(4))
+
+
+def test_one_that_is_told_to_follow_does_not_lead() -> None:
+    """Though it trains, and runs first."""
+    function = made()
+    follower, state = made(schedule=function), weights(4)
+    expected = jax.jit(STEP)(state, batch(6))
+    state, losses = follower(state, batch(6))
+    assert_same((state, losses), expected, exact=True)
+    train(function, FASTER, state=state)
+    assert homes(follower(weights(4), batch(6))[0]) == [0, 0, 0, 1]
+
+
+def test_threads_take_turns() -> None:
+    """An evaluation in a thread of its own, while the step is tuned."""
+    function = made(donate_argnums=())
+    test = jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule=function)
+    state, expected = weights(4), jax.jit(evaluate)(weights(4), batch(4))
+    with ThreadPoolExecutor() as pool, given(HEAVY, lambda step: FASTER[step.choice.cuts]):
+        losses = [pool.submit(test, weights(4), batch(4)) for _ in range(12)]
+        while function.tuned is None:
+            state = pool.submit(function, state, batch(4)).result()[0]
+        for each in losses:
+            assert_same(each.result(), expected, exact=True)
+    assert homes(function(state, batch(4))[0]) == [0, 0, 0, 1]
