@@ -170,7 +170,9 @@ class Tuning:
         verb = "takes" if before.measured is not None else "would take"
         first = f"{before.choice}: {verb} {before.time:.4g} ms a step"
         if before.choice.costs is not None:
-            first += f", of which its meshes compute {', '.join(f'{each:.0%}' for each in _shares(before.choice))}"
+            report = before.choice.report
+            shares = (f"{busy / report.makespan:.0%}" for busy in report.busy_of_meshes)
+            first += f", of which its meshes compute {', '.join(shares)}"
         tried = "; ".join([*map(_tried, rest), *self.failed])
         nothing = "nothing that was looked for promises to be faster"
         return "\n".join((first, tried or nothing, self._decision))
@@ -187,12 +189,3 @@ class Tuning:
 def _tried(trial: Trial) -> str:
     measured = "" if trial.measured is None else f", took {trial.measured:.4g}"
     return f"{trial.choice}: should take {trial.predicted:.4g} ms{measured}"
-
-
-def _shares(choice: Choice) -> list[float]:
-    """The share of the step in which each mesh computes."""
-    report = choice.report
-    idle = [0.0] * choice.schedule.meshes
-    for bubble in report.bubbles:
-        idle[bubble.mesh] += bubble.length
-    return [1 - length / report.makespan for length in idle]

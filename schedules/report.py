@@ -121,7 +121,12 @@ class Report:
     @cached_property
     def busy(self) -> float:
         """The time for which a mesh computes, on average."""
-        return float(sum((cells[:, 1] - cells[:, 0]).sum() for cells in self._cells)) / self.schedule.meshes
+        return sum(self.busy_of_meshes) / self.schedule.meshes
+
+    @cached_property
+    def busy_of_meshes(self) -> list[float]:
+        """The time for which each mesh computes."""
+        return [float((cells[:, 1] - cells[:, 0]).sum()) for cells in self._cells]
 
     @cached_property
     def bubbles(self) -> list[Bubble]:
