@@ -62,7 +62,7 @@ class AutoLowered(LoweredStep):
         return Tuning(tuple(trials), layers.costs, bound)
 
 
-class _Step(Protocol):
+class _Untuned(Protocol):
     """What `mpmd_jit_with_loop` makes."""
 
     def to_tune(
@@ -72,7 +72,9 @@ class _Step(Protocol):
         ...
 
 
-def tune(step: _Step, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None) -> Tuning:
+def tune(
+    step: _Untuned, *args: Any, seconds: float = SECONDS, memory_limit: int | Sequence[int] | None = None
+) -> Tuning:
     """The cuts and the schedule with which a step that marks every layer is the fastest, tried with these arguments.
 
     What `schedule="auto"` does in the first steps of a training, done at once, by hand: seven steps are run, and

@@ -214,7 +214,7 @@ class AutoStep(CompiledStep):
         for choice in found:
             predicted = scale * choice.report.makespan
             best = min(trials, key=lambda trial: trial.time)
-            if predicted < (1 - GAIN) * best.time and self._can_take(choice):
+            if predicted < (1 - GAIN) * best.time and self._try(choice):
                 yield self.executable
                 taken = yield from self._timed()
                 self._trial = None
@@ -252,8 +252,8 @@ class AutoStep(CompiledStep):
         self._take(choice)
         self._auto.choice = self._followed = choice
 
-    def _can_take(self, choice: Choice) -> bool:
-        """Run in this way from now on, if it can be compiled in every process, and did not fail before."""
+    def _try(self, choice: Choice) -> bool:
+        """Run in this way from now on, unless it failed before, or cannot be compiled in a process; whether it does."""
         self._trial = choice
 
         def taken() -> CompiledStep:

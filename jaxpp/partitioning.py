@@ -23,7 +23,7 @@ from jaxpp.memory_limit import limit_text
 from jaxpp.runtime import Event
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.layers import layers_of_stages
-from jaxpp.schedules.search.cuts import even_cuts
+from jaxpp.schedules.search.cuts import Cuts, even_cuts
 from jaxpp.step import LoweredStep
 
 
@@ -48,7 +48,7 @@ def _text(cuts: Sequence[int]) -> str:
     return MergeStages(",".join(map(str, cuts))).cuts
 
 
-class _Step(Protocol):
+class _Measurable(Protocol):
     """What `mpmd_jit_with_loop` makes."""
 
     def measure_layers(self, *args: Any) -> "Layers":
@@ -57,7 +57,7 @@ class _Step(Protocol):
 
 
 def partition(
-    step: _Step,
+    step: _Measurable,
     *args: Any,
     memory_limit: int | Sequence[int] | None = None,
     chunks: int | None = 1,
@@ -183,6 +183,17 @@ def loop_of_layers(module: ir.Module) -> LoopOfLayers:
         return find_layers(copy)
 
 
+def cuts_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Cuts:
+    """As many marked layers on each mesh.
+
+    Raises:
+        ScheduleError: there are fewer layers than meshes; `who` asks for them.
+    """
+    if loop.layers < meshes:
+        raise ScheduleError(f"{who}: {loop.layers} marked layers are fewer than {meshes} meshes: mark every layer")
+    return even_cuts(loop.layers, meshes)
+
+
 def schedule_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Schedule:
     """Each marked layer of a loop as a stage, equally many on each mesh, microbatch after microbatch.
 
@@ -190,9 +201,7 @@ def schedule_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Schedule:
         ScheduleError: there are fewer layers than meshes; `who` asks for them.
     """
     layers, microbatches, _ = loop
-    if layers < meshes:
-        raise ScheduleError(f"{who}: {layers} marked layers are fewer than {meshes} meshes: mark every layer")
-    homes = [mesh for mesh, size in enumerate(even_cuts(layers, meshes)) for _ in range(size)]
+    homes = [mesh for mesh, size in enumerate(cuts_of_layers(loop, meshes, who)) for _ in range(size)]
     rows: list[list[Task]] = [[] for _ in range(meshes)]
     for microbatch in range(microbatches):
         for layer in range(layers):

@@ -1,4 +1,4 @@
-"""The ways to run a step that marks every layer, and what steps share that run in the same way."""
+"""The ways to run a step that marks every layer."""
 
 import sys
 from collections import Counter
@@ -14,10 +14,9 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
-from jaxpp.partitioning import LayeredStep, Layers, loop_of_layers
+from jaxpp.partitioning import LayeredStep, Layers, cuts_of_layers, loop_of_layers
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
-from jaxpp.schedules.search.cuts import even_cuts
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice
 
@@ -60,11 +59,9 @@ class Ways:
             PassError: the marks are not in one loop over microbatches.
             ScheduleError: there are fewer layers than meshes.
         """
-        layers, microbatches, _ = self.loop
         meshes = self.lowered.mpmd_mesh.mpmd_dim
-        if layers < meshes:
-            raise ScheduleError(f"{AUTO}: {layers} marked layers are fewer than {meshes} meshes: mark every layer")
-        return Choice(even_cuts(layers, meshes), schedules.one_f_one_b(meshes, microbatches))
+        cuts = cuts_of_layers(self.loop, meshes, AUTO)
+        return Choice(cuts, schedules.one_f_one_b(meshes, self.loop.microbatches))
 
     def adapted(self, choice: Choice) -> Choice:
         """A choice of another step for the microbatches of this one, with each layer on the same mesh.
