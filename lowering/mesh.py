@@ -140,7 +140,7 @@ class MpmdMesh:
         mesh = Mesh(devices, self.jax_mesh.axis_names, axis_types=self.jax_mesh.axis_types)
         return MpmdMesh(mesh, self.mpmd_axis_name, self.backend)
 
-    @property
+    @cached_property
     def is_uneven(self) -> bool:
         """Whether the meshes differ in size."""
         return len({mesh.devices.shape for mesh in self.separate}) > 1
@@ -225,8 +225,9 @@ class MpmdMesh:
             ValueError: an index is not in the mesh.
         """
         submesh = self.mpmd_submesh(mpmd_indices)
-        distinct = MpmdMesh.of([*dict.fromkeys(submesh.unstack)], self.mpmd_axis_name)
-        return one_row(distinct.separate, self.mpmd_axis_name) if distinct.separate else distinct.jax_mesh
+        if submesh.separate:
+            submesh = MpmdMesh.of([*dict.fromkeys(submesh.separate)], self.mpmd_axis_name)
+        return one_row(submesh.separate, self.mpmd_axis_name) if submesh.separate else submesh.jax_mesh
 
     @cached_property
     def device_coords(self) -> Mapping[Any, tuple[int, ...]]:
