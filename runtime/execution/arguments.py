@@ -34,7 +34,7 @@ class Door:
         self.pieces = [shardings.place(argument.spec, (mesh,)) for mesh, _ in self.places]
         self.is_whole = len(self.places) == sum(map(shardings.knows, meshes)) == 1
         are_shared = shardings.are_shared(meshes)
-        self._cut = _cutter(self.pieces) if are_shared and argument.stacked else None
+        self._cut = _into_blocks(self.pieces) if are_shared and argument.stacked else None
         self._own = _own_buffers(self.pieces, self.shard_numbers) if are_shared and argument.donated else None
         self.seen_aval: Any = self.whole.aval
         self.seen_sharding: Any = self.whole.sharding
@@ -104,7 +104,7 @@ class Door:
             )
 
 
-def _cutter(pieces: Sequence[Placed]) -> Callable[[Any], Sequence[Any]]:
+def _into_blocks(pieces: Sequence[Placed]) -> Callable[[Any], Sequence[Any]]:
     """A function that cuts stacked layers, all of which one mesh has, into blocks."""
     rows = pieces[0].aval.shape[0]
 

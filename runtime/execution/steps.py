@@ -66,6 +66,8 @@ class Flat:
         self.numbers: dict[Place, int] = batched.numbers if batched else {}
         self.count = batched.count if batched else 0
         self.is_batched = batched is None
+        self.always_copies = shardings.are_shared(range(program.meshes))
+        """Between meshes that share devices too: a value that one of them donates is not the other's."""
         self.sends: list[tuple[int, Send]] = []
         """What the next batch of copies has so far."""
         self.in_flight: dict[int, int] = {}
@@ -187,9 +189,7 @@ class Flat:
         frees = [self.number(mesh, register) for mesh, send in self.sends for register in send.frees]
         destinations = [self.program.hops[send.channel][2:] for _, send in self.sends]
         placed = [self.shardings.place(self.program.registers[mesh][value], (mesh,)) for mesh, value in destinations]
-        # Between meshes that share devices too, a value that one of them donates is not the other's.
-        always = self.shardings.are_shared(range(self.program.meshes))
-        copy = batch_copy([each.sharding for each in placed], always)
+        copy = batch_copy([each.sharding for each in placed], self.always_copies)
         self.add(copy, operands, self.define(destinations), frees, *self.sends)
         self.sends = []
 
