@@ -18,6 +18,7 @@ from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
 from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
@@ -67,6 +68,7 @@ def mpmd(
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
+        UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
         UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks

@@ -11,6 +11,8 @@ from jaxpp.ir.values import defining_op
 KIND = "jaxpp.kind"
 STAGE = "jaxpp.stage"
 MICROBATCH = "jaxpp.microbatch"
+SLICE = "jaxpp.slice"
+SLICES = "jaxpp.slices"
 FUSED = "jaxpp.fused"
 STAGES = "jaxpp.stages"
 MICROBATCHES = "jaxpp.microbatches"

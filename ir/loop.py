@@ -40,7 +40,12 @@ def parsed(text: str) -> schedules.Schedule:
 
 @dataclass(frozen=True)
 class MicrobatchLoop:
-    """A `stablehlo.while` that `find-microbatch-loop` canonicalized."""
+    """A `stablehlo.while` that `find-microbatch-loop` canonicalized.
+
+    Attributes:
+        stages: those of the schedule, counted for each slice anew: stage s of slice j has the number j * n + s, of n.
+        slices: into how many the sequence of a microbatch is cut.
+    """
 
     op: ir.Operation
     length: int
@@ -49,6 +54,7 @@ class MicrobatchLoop:
     indices: list[int]
     starts: list[int]
     steps: list[int]
+    slices: int = 1
 
     @property
     def body(self) -> ir.Block:
@@ -65,7 +71,18 @@ class MicrobatchLoop:
 
     def stages_with(self, *kinds: str) -> set[int]:
         """The stages of which the schedule has tasks of these kinds; none where the loop carries no schedule."""
-        return {task.stage for task in self.plan if task.kind in kinds} if self.schedule else set()
+        tasks = self.plan if self.schedule else ()
+        return {task.slice * self.stages_per_slice + task.stage for task in tasks if task.kind in kinds}
+
+    @property
+    def stages_per_slice(self) -> int:
+        """The stages of the schedule."""
+        return self.stages // self.slices
+
+    @property
+    def homes(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage the meshes that hold it, as its placement says it."""
+        return self.plan.placement.homes * self.slices
 
     def is_of_a_task(self, value: ir.Value) -> bool:
         """Whether the call of a task in the body makes `value`."""
@@ -105,6 +122,7 @@ class MicrobatchLoop:
                 "starts": at.i64s(self.starts),
                 "steps": at.i64s(self.steps),
             }
+            | ({"slices": at.i64(self.slices)} if self.slices > 1 else {})
         )
 
 
@@ -114,10 +132,13 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
     arrays = [fields[name] for name in ("indices", "starts", "steps")]
     lists = [at.numbers(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
+    slices = fields["slices"].value if isinstance(fields.get("slices"), ir.IntegerAttr) else 1
     well_formed = (
         loop.name == "stablehlo.while"
         and len(counts) == 2
         and all(0 <= count <= _MOST for count in counts)
+        and slices >= 1
+        and counts[1] % slices == 0
         and len({len(each) for each in lists}) == 1
         and len(lists) == 3
         and len(set(lists[0])) == len(lists[0])
@@ -131,7 +152,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
             hint="run find-microbatch-loop, which writes it",
         )
     schedule = ir.StringAttr(fields["schedule"]).value
-    return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2])
+    return MicrobatchLoop(loop, counts[0], counts[1], schedule, *lists, slices)
 
 
 def _can_count(value: ir.Value) -> bool:

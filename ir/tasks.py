@@ -120,10 +120,15 @@ def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
 
 
 def marked_task(mark: boundary.Boundary, stages: int) -> StageTask:
-    """The task that ends at a stage mark: it makes the mark's operands."""
+    """The task that ends at a stage mark: it makes the mark's operands. stages: those of one slice."""
     if mark.phase == "forward":
         return StageTask.forward(mark.stage)
-    return StageTask.backward(min(mark.stage + 1, stages - 1))
+    return StageTask.backward(next_stage(mark.stage, stages))
+
+
+def next_stage(stage: int, stages: int) -> int:
+    """The stage behind `stage`, of so many in each slice; the last one itself."""
+    return stage if stage % stages == stages - 1 else stage + 1
 
 
 def read_tasks(body: ir.Block) -> tuple[Sequence[ir.Operation], Sequence[StageTask | None]]:

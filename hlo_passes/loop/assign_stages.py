@@ -14,7 +14,7 @@ from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
-from jaxpp.ir.tasks import StageTask, copy_into, marked_task, set_task
+from jaxpp.ir.tasks import StageTask, copy_into, marked_task, next_stage, set_task
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
         if mark.phase == "backward":
             entered[mark] = StageTask.backward(mark.stage)
         else:
-            following = min(mark.stage + 1, last)
+            following = next_stage(mark.stage, loop.stages_per_slice)
             is_last = fused and following == last
             entered[mark] = StageTask.backward(last) if is_last else StageTask.forward(following)
     return entered
@@ -123,7 +123,7 @@ class _Assignment(Numbered):
             if boundary.is_mark(op):
                 mark = boundary.read(op)
                 self.tasks[number] = entered[mark]
-                self._ends[number] = marked_task(mark, loop.stages)
+                self._ends[number] = marked_task(mark, loop.stages_per_slice)
         self._cheap = self._find_cheap()
 
     def run(self) -> None:

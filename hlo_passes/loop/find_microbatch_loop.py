@@ -9,7 +9,15 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import count_from_zero, drop_invariants, drop_scalar_constraints, split_barriers
-from jaxpp.hlo_passes.loop.marks import check_marks, find_marks, marked_stages, number_marks, stages_of, wrong_number
+from jaxpp.hlo_passes.loop.marks import (
+    check_marks,
+    find_marks,
+    marked_stages,
+    number_marks,
+    number_slices,
+    stages_of,
+    wrong_number,
+)
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.ir import attributes as at
@@ -87,13 +95,17 @@ class FindMicrobatchLoop(Pass):
         schedule, text = self._schedule(loop, length, operations)
         marks = find_marks(loop)
         _check_cuts(loop, schedule)
-        numbers = stages_of(marks, loop, schedule.stages)
-        if numbers is None:
-            raise wrong_number(marks, schedule, loop)
-        number_marks(marks, numbers)
+        if schedule.slices > 1:
+            number_slices(marks, schedule, loop)
+        else:
+            numbers = stages_of(marks, loop, schedule.stages)
+            if numbers is None:
+                raise wrong_number(marks, schedule, loop)
+            number_marks(marks, numbers)
         indices = counters(loop)
         positions, starts, steps = ([wrapped(each[i]) for each in indices] for i in range(3))
-        MicrobatchLoop(loop, length, schedule.stages, text, positions, starts, steps).write()
+        stages = schedule.stages * schedule.slices
+        MicrobatchLoop(loop, length, stages, text, positions, starts, steps, schedule.slices).write()
 
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""

@@ -114,6 +114,27 @@ def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
         boundary.write(op, Boundary(numbers[stage], mark.phase, mark.name))
 
 
+def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:
+    """Number the marks of each slice: stage s of slice j, of n stages, ends at the mark of number j * n + s.
+
+    Raises PassError unless the marks of each slice end all stages: what a slice hands on is made by forwards of their own.
+    """
+    for number in range(schedule.slices):
+        own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
+        ended = sum(mark.phase == "forward" for _, mark in own)
+        if ended != schedule.stages:
+            raise PassError(
+                f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
+                f"{schedule.name} has {schedule.stages} stages",
+                location=own[0][0].location if own else loop.location,
+                hint="mark the end of every stage in each slice, the last one too, with the loss of the slice, "
+                "and use that loss: jax.value_and_grad",
+            )
+        number_marks(own, range(number * schedule.stages, (number + 1) * schedule.stages))
+        for op, _ in own:
+            del op.attributes[at.SLICE]
+
+
 def _below(above: int, stages: Sequence[int], number: int) -> int | None:
     return next((i for i in reversed(range(above)) if stages[i] == number), None)
 

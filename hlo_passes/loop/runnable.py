@@ -14,12 +14,6 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
 
     operations: the kinds that are bound to functions of the user's.
     """
-    if schedule.slices > 1:
-        raise PassError(
-            f"the schedule {schedule.name} cuts each microbatch into {schedule.slices} slices of its sequence",
-            location=loop.location,
-            hint="that needs a model that hands keys and values from slice to slice; take a schedule without slices",
-        )
     if schedule.placement.spread:
         raise PassError(
             f"the schedule {schedule.name} spreads stage {min(schedule.placement.spread)} over several meshes",

@@ -163,7 +163,7 @@ class StackReads:
 
     def _find_homes(self, found: Mapping[ir.Value, Sequence[Read]]) -> None:
         """Keep the stacks that can be cut into a block for each home of a stage that reads them."""
-        loop, homes = self._loop, self._loop.plan.placement.homes
+        loop, homes = self._loop, self._loop.homes
         stages = _stages_of(loop)
         for argument, reads in found.items():
             placed = [
@@ -226,7 +226,7 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
     for op, task in reversed(list(zip(*read_tasks(loop.body), strict=True))):
         if boundary.is_mark(op):
             # A row behind a barrier counts to the barrier's task, but is of no use there.
-            stages[op] = {marked_task(boundary.read(op), loop.stages).stage}
+            stages[op] = {marked_task(boundary.read(op), loop.stages_per_slice).stage}
             continue
         if task is not None and not traits(op).view:
             stages[op] = {task.stage}

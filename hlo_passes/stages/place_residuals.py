@@ -79,7 +79,7 @@ class _Uses(Numbered):
         }
         for number, (op, task, operands) in enumerate(zip(self.ops, self.tasks, self.operands, strict=True)):
             if number in self.marks:
-                self.wanted.setdefault(marked_task(boundary.read(op), loop.stages), []).extend(operands)
+                self.wanted.setdefault(marked_task(boundary.read(op), loop.stages_per_slice), []).extend(operands)
             else:
                 self.by_task.setdefault(task, []).append(number)
             if task is not None:

@@ -1,0 +1,269 @@
+"""`unroll-slices`: a scan over slices of the sequence becomes its slices, one after the other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import clone, constant, remake
+from jaxpp.ir.counted import counters, trips
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.loop import parsed
+from jaxpp.ir.values import defining_op, is_used, is_zero
+
+
+@dataclass(frozen=True)
+class UnrollSlices(Pass):
+    """Unrolls the loops over slices of the sequence, forward and backward, for a schedule whose tasks have slices.
+
+    A decoder attends to what came before, so its sequence can be cut: each slice takes the keys and values of those
+    before it, which a `lax.scan` with stage marks in its body carries (Seq1F1B, arXiv 2406.03488). The gradient is a loop
+    from the last slice to the first, which carries the gradients of keys and values. Each slice then has marks of its
+    own: `jaxpp.slice` says which one it is.
+
+    What differs from slice to slice becomes an operand, so that all slices of a stage are one program in the end:
+
+    - the number of a slice is a count of the microbatch loop that never advances, one for each slice. Rows that one
+      loop over slices stacks for another are read at constants, so that `forward-rows` finds them;
+    - the first keys and values (zeros), and the first gradients of them, come from outside of the microbatch loop.
+
+    A sum over the slices that starts from zero, as the gradient of a weight does, starts from its first summand.
+
+    Of a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all slices.
+
+    Options:
+        schedule: as that of `find-microbatch-loop`.
+        meshes: likewise.
+
+    Preconditions: `inline-calls` ran.
+
+    ```mlir
+    %0:2 = stablehlo.while(%i = %c0, %kv = %zeros) {   ==>   %m0 = stablehlo.optimization_barrier %y0
+      %x = stablehlo.dynamic_slice %xs, %i, ...                {jaxpp.boundary = {...}, jaxpp.slice = 0}
+      %m = stablehlo.optimization_barrier %y                 %x1 = stablehlo.dynamic_slice %xs, %slice1, ...
+        {jaxpp.boundary = {stage = 0, ...}} ... }            %m1 = stablehlo.optimization_barrier %y1
+                                                               {jaxpp.boundary = {...}, jaxpp.slice = 1}
+    ```
+    """
+
+    name: ClassVar[str] = "unroll-slices"
+    schedule: str = ""
+    meshes: int = 0
+
+    def run(self, module: ir.Module) -> None:
+        """Unroll the loops of `module`. Raises PassError for a model that the slices of its schedule don't fit."""
+        slices, name = self._slices(module)
+        if slices == 1:
+            return
+        loop = drop_invariants(find_loop(main_of(module)))
+        drop_scalar_constraints(nested(loop))
+        marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
+        _check(marked, slices, name, loop)
+        loop, numbers = _with_numbers(loop, slices)
+        made: set[ir.Value] = set()
+        for inner in marked:
+            made |= _Unrolling(drop_invariants(inner), loop, numbers, made).run()
+
+    def _slices(self, module: ir.Module) -> tuple[int, str]:
+        """The slices of the schedule, and its name; 1 where there is none, which `find-microbatch-loop` tells."""
+        try:
+            schedule = parsed(FindMicrobatchLoop(self.schedule, self.meshes).schedule_of(module))
+        except (PassError, schedules.ScheduleError):
+            return 1, ""
+        return schedule.slices, schedule.name
+
+
+def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Operation) -> None:
+    """Raise PassError unless all marks of the microbatch loop are in loops over so many slices."""
+    scan = "scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices"
+    if not marked:
+        raise PassError(f"the schedule {name} has {slices} slices, the loop no mark", location=loop.location, hint=scan)
+    for op in marked:
+        if op.name != "stablehlo.while":
+            raise PassError(
+                f"the schedule {name} has {slices} slices, this stage mark is in no loop over slices",
+                location=op.location,
+                hint=f"{scan}; or take a schedule without slices",
+            )
+        if trips(op) != slices:
+            raise PassError(
+                f"the schedule {name} has {slices} slices, the loop over slices runs {trips(op) or 'an unknown number of'} "
+                "times",
+                location=op.location,
+                hint=f"cut the sequence into {slices} slices, or take a schedule of as many as the loop has",
+            )
+
+
+def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[ir.Value]]:
+    """Rebuild the microbatch loop with a count for each slice, which is its number and never advances; and these."""
+    body, location = loop_body(loop), loop.location
+    end, ip = terminator(body), ir.InsertionPoint(loop)
+    type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+    numbers: list[ir.Value] = []
+    initial, yielded = list(loop.operands), list(end.operands)
+    with location:
+        for number in range(slices):
+            _, argument = [region.blocks[0].add_argument(type_, location) for region in loop.regions]
+            step = constant(type_, 0, ip=ir.InsertionPoint(end))
+            initial.append(constant(type_, number, ip=ip))
+            yielded.append(stablehlo.add(argument, step, ip=ir.InsertionPoint(end)))
+            numbers.append(argument)
+    remake(end, yielded)
+    end.erase()
+    new = remake(loop, initial, [value.type for value in initial])
+    if at.SHARDING in new.attributes:  # the shardings of the old results
+        del new.attributes[at.SHARDING]
+    for old, result in zip(list(loop.results), new.results, strict=False):
+        old.replace_all_uses_with(result)
+    loop.erase()
+    return new, numbers
+
+
+class _Unrolling:
+    """Unrolls one loop over slices.
+
+    made: what loops over slices before this one made.
+    """
+
+    def __init__(
+        self, loop: ir.Operation, microbatches: ir.Operation, numbers: Sequence[ir.Value], made: set[ir.Value]
+    ) -> None:
+        self._loop, self._outer, self._numbers = loop, microbatches, numbers
+        self._made = set(made)
+        body = loop_body(loop)
+        self._arguments, self._ops = list(body.arguments), operations(body)[:-1]
+        self._yielded = list(terminator(body).operands)
+        phases = {boundary.read(op).phase for op in nested(loop) if boundary.is_mark(op)}
+        self._is_backward = "backward" in phases
+        self._counts = {position: (start, step) for position, start, step in counters(loop)}
+        self._stacks = {self._stacked(position) for position in range(len(self._arguments))} - {None}
+        self._sums = self._find_sums()
+
+    def run(self) -> set[ir.Value]:
+        """Replace the loop by its slices; returns what they make."""
+        carried = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
+        new: set[ir.Value] = set()
+        count = len(self._numbers)
+        for trip in range(count):
+            values = self._slice(trip, count - 1 - trip if self._is_backward else trip, carried)
+            carried = [values.get(value, value) for value in self._yielded]
+            new |= {values[result] for op in self._ops for result in op.results}
+        for result, value in zip(list(self._loop.results), carried, strict=True):
+            result.replace_all_uses_with(value)
+        self._loop.erase()
+        return new
+
+    def _slice(self, trip: int, number: int, carried: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
+        """Clone the body for one slice; returns what each of its values is there."""
+        ip, values = ir.InsertionPoint(self._loop), dict(zip(self._arguments, carried, strict=True))
+        exact: dict[ir.Value, ir.Value] = {}
+        for position, (start, step) in self._counts.items():
+            argument = self._arguments[position]
+            exact[argument] = constant(argument.type, start + step * trip, ip=ip, loc=self._loop.location)
+            values[argument] = self._count(argument.type, start, step, number)
+        for op in self._ops:
+            if trip == 0 and op in self._sums:
+                values[op.results[0]] = values.get(self._sums[op], self._sums[op])
+                continue
+            copy = clone(op, values, ip, {})
+            for each in (copy, *nested(copy)):
+                if boundary.is_mark(each):
+                    each.attributes[at.SLICE] = at.i64(number)
+            if op.operands and all(_is_scalar(value) and self._is_exact(value, exact) for value in op.operands):
+                known = {value: exact.get(value, values[value]) for value in op.operands}
+                exact[op.results[0]] = clone(op, known, ip, {}).results[0]
+            if op in self._stacks or self._reads_stack(op):
+                for position, value in enumerate(op.operands):
+                    if value in exact:
+                        copy.operands[position] = exact[value]
+        return values
+
+    def _is_exact(self, value: ir.Value, exact: dict[ir.Value, ir.Value]) -> bool:
+        """Whether a value of the body is the same number in each microbatch."""
+        op = defining_op(value)
+        inside = op is not None and op.block == loop_body(self._loop)
+        return value in exact or (inside and op is not None and op.name == "stablehlo.constant")
+
+    def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
+        """What a count of the loop is in the slice of this number: made of the number that the outer loop carries."""
+        if self._is_backward:  # trip t does slice n - 1 - t
+            start, step = start + step * (len(self._numbers) - 1), -step
+        ip = ir.InsertionPoint(self._loop)
+        with self._loop.location, ip:
+            value = self._numbers[number]
+            if value.type != type_:
+                value = stablehlo.convert(type_, value)
+            if step != 1:
+                value = stablehlo.multiply(value, constant(type_, step))
+            return stablehlo.add(value, constant(type_, start)) if start else value
+
+    def _stacked(self, position: int) -> ir.Operation | None:
+        """The operation that writes a row of a stack to the carried value, if nothing else uses it."""
+        argument, op = self._arguments[position], defining_op(self._yielded[position])
+        if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
+            return None
+        return op if len(list(argument.uses)) == len(list(op.results[0].uses)) == 1 else None
+
+    def _find_sums(self) -> dict[ir.Operation, ir.Value]:
+        """The additions of a summand to a carried value that starts from zero and that nothing else uses."""
+        found: dict[ir.Operation, ir.Value] = {}
+        for argument, value, first in zip(self._arguments, self._yielded, self._loop.operands, strict=True):
+            op = defining_op(value)
+            if self._is_backward and op is not None and op.name == "stablehlo.add" and is_zero(first):
+                left, right = op.operands
+                alone = len(list(argument.uses)) == len(list(value.uses)) == 1
+                if alone and argument in (left, right):
+                    found[op] = right if left == argument else left
+        return found
+
+    def _reads_stack(self, op: ir.Operation) -> bool:
+        """Whether it takes a row of what an earlier loop over slices stacked."""
+        if op.name != "stablehlo.dynamic_slice":
+            return False
+        work, seen = [op.operands[0]], set[ir.Value]()
+        while work:
+            value = work.pop()
+            if value in self._made:
+                return True
+            source = defining_op(value)
+            if value not in seen and source is not None and source.block == self._loop.block:
+                work += source.operands
+            seen.add(value)
+        return False
+
+    def _first(self, position: int, value: ir.Value) -> ir.Value:
+        """The first value of what the loop carries, made outside of the microbatch loop if it can be."""
+        argument = self._arguments[position]
+        counted = position in self._counts or self._stacked(position) is not None or not is_used(argument)
+        if counted or any(op.results[0] == self._yielded[position] for op in self._sums):
+            return value
+        needed: list[ir.Operation] = []
+        work = [value]
+        while work:
+            each = work.pop()
+            op = defining_op(each)
+            if op is None:
+                if each.owner == loop_body(self._outer):
+                    return value
+            elif op.block == loop_body(self._outer) and op not in needed:
+                needed.append(op)
+                work += op.operands
+        values: dict[ir.Value, ir.Value] = {}
+        for op in operations(loop_body(self._outer)):
+            if op in needed:
+                clone(op, values, ir.InsertionPoint(self._outer), {})
+        return values.get(value, value)
+
+
+def _is_scalar(value: ir.Value) -> bool:
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)
