@@ -119,6 +119,11 @@ def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:
     return copy
 
 
+def in_slice(task: StageTask, number: int, stages: int) -> StageTask:
+    """The task of the same kind and stage in the slice of this number. stages: those of one slice."""
+    return StageTask(task.is_backward, (-1 if task.is_backward else 1) * (number * stages + task.stage % stages))
+
+
 def marked_task(mark: boundary.Boundary, stages: int) -> StageTask:
     """The task that ends at a stage mark: it makes the mark's operands. stages: those of one slice."""
     if mark.phase == "forward":

@@ -7,14 +7,15 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import erase_dead, split_barrier
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.functions import nested, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
-from jaxpp.ir.tasks import StageTask, copy_into, marked_task, next_stage, set_task
+from jaxpp.ir.tasks import StageTask, copy_into, in_slice, marked_task, next_stage, set_task
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class AssignStages(Pass):
         assignment.run()
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
             set_task(op, task)
+            for each in (op, *nested(op)) if loop.slices > 1 else ():
+                if at.SLICE in each.attributes:
+                    del each.attributes[at.SLICE]
         _hand_on(loop, assignment.handed_on())
 
 
@@ -113,6 +117,8 @@ class _Assignment(Numbered):
     def __init__(self, loop: MicrobatchLoop, entered: dict[boundary.Boundary, StageTask]) -> None:
         body, indices = loop.body, set(loop.indices)
         super().__init__(operations(body)[:-1])
+        self._loop = loop
+        self._slices = [at.integer(op, at.SLICE) if loop.slices > 1 else None for op in self.ops]
         self.tasks: list[StageTask | None] = [None] * len(self.ops)
         self._yielded = list(terminator(body).operands)
         self._carried: dict[ir.Value, int] = {
@@ -179,8 +185,20 @@ class _Assignment(Numbered):
                 for value in self.operands[work.pop()]:
                     number = self.producers.get(value)
                     if number is not None and self.tasks[number] is None and number not in self._cheap:
-                        self.tasks[number] = self._ends[mark]
+                        self.tasks[number] = self._in_its_slice(number, self._ends[mark])
                         work.append(number)
+
+    def _in_its_slice(self, number: int, task: StageTask) -> StageTask:
+        """The task of an operation that `task` needs: what one slice hands to another is made by its own task."""
+        part = self._slices[number]
+        return task if part is None else in_slice(task, part, self._loop.stages_per_slice)
+
+    def _behind_the_slices(self, number: int, latest: StageTask | None) -> StageTask | None:
+        """The task of an operation that needs `latest`: one of its own for what follows the loss of the last slice."""
+        loop = self._loop
+        if loop.slices == 1 or self._slices[number] is not None or latest is None or latest.is_backward:
+            return latest
+        return StageTask.forward(loop.stages) if latest.stage >= loop.stages - 1 else latest
 
     def _place_the_rest(self) -> None:
         """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user."""
@@ -191,7 +209,7 @@ class _Assignment(Numbered):
             if task is not None:
                 self._check_order(number, task)
                 continue
-            latest = self._latest(self.operands[number])
+            latest = self._behind_the_slices(number, self._latest(self.operands[number]))
             if latest is None:
                 floating.append(number)
             self.tasks[number] = latest

@@ -131,8 +131,6 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
                 "and use that loss: jax.value_and_grad",
             )
         number_marks(own, range(number * schedule.stages, (number + 1) * schedule.stages))
-        for op, _ in own:
-            del op.attributes[at.SLICE]
 
 
 def _below(above: int, stages: Sequence[int], number: int) -> int | None:

@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_cons
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import clone, constant, remake
+from jaxpp.ir.build import clone, constant, remake, replace
 from jaxpp.ir.counted import counters, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
@@ -70,8 +70,16 @@ class UnrollSlices(Pass):
         _check(marked, slices, name, loop)
         loop, numbers = _with_numbers(loop, slices)
         made: set[ir.Value] = set()
+        last: list[tuple[ir.Value, ir.Value]] = []
         for inner in marked:
-            made |= _Unrolling(drop_invariants(inner), loop, numbers, made).run()
+            unrolling = _Unrolling(drop_invariants(inner), loop, numbers, made)
+            unrolling.run()
+            made |= unrolling.new
+            last += unrolling.last
+        new = _carrying(loop, [first for first, _ in last])
+        end = terminator(loop_body(new))
+        for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
+            end.operands[position] = value
 
     def _slices(self, module: ir.Module) -> tuple[int, str]:
         """The slices of the schedule, and its name; 1 where there is none, which `find-microbatch-loop` tells."""
@@ -104,41 +112,47 @@ def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Oper
 
 
 def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[ir.Value]]:
-    """Rebuild the microbatch loop with a count for each slice, which is its number and never advances; and these."""
-    body, location = loop_body(loop), loop.location
-    end, ip = terminator(body), ir.InsertionPoint(loop)
+    """Let the microbatch loop carry a count for each slice, which is its number and never advances; and these."""
     type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-    numbers: list[ir.Value] = []
-    initial, yielded = list(loop.operands), list(end.operands)
-    with location:
-        for number in range(slices):
-            _, argument = [region.blocks[0].add_argument(type_, location) for region in loop.regions]
-            step = constant(type_, 0, ip=ir.InsertionPoint(end))
-            initial.append(constant(type_, number, ip=ip))
-            yielded.append(stablehlo.add(argument, step, ip=ir.InsertionPoint(end)))
-            numbers.append(argument)
-    remake(end, yielded)
+    with loop.location, ir.InsertionPoint(loop):
+        new = _carrying(loop, [constant(type_, number) for number in range(slices)])
+    end = terminator(loop_body(new))
+    numbers = list(loop_body(new).arguments)[-slices:]
+    with new.location, ir.InsertionPoint(end):
+        for position, number in enumerate(numbers, len(end.operands) - slices):
+            end.operands[position] = stablehlo.add(number, constant(type_, 0))
+    return new, numbers
+
+
+def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
+    """Rebuild a loop so that it carries more values, which its body hands on unchanged for now."""
+    types, end = [value.type for value in initial], terminator(loop_body(loop))
+    for region in loop.regions:
+        arguments = [region.blocks[0].add_argument(type_, loop.location) for type_ in types]
+    remake(end, [*end.operands, *arguments])
     end.erase()
-    new = remake(loop, initial, [value.type for value in initial])
+    new = remake(loop, [*loop.operands, *initial], [*(result.type for result in loop.results), *types])
     if at.SHARDING in new.attributes:  # the shardings of the old results
         del new.attributes[at.SHARDING]
-    for old, result in zip(list(loop.results), new.results, strict=False):
-        old.replace_all_uses_with(result)
-    loop.erase()
-    return new, numbers
+    replace(loop, list(new.results)[: len(loop.results)])
+    return new
 
 
 class _Unrolling:
     """Unrolls one loop over slices.
 
-    made: what loops over slices before this one made.
+    Attributes:
+        new: what its slices make.
+        last: (first, last) of each value that the last slice hands to no other, as the others do.
     """
 
     def __init__(
         self, loop: ir.Operation, microbatches: ir.Operation, numbers: Sequence[ir.Value], made: set[ir.Value]
     ) -> None:
         self._loop, self._outer, self._numbers = loop, microbatches, numbers
-        self._made = set(made)
+        self._made = made
+        self.new: set[ir.Value] = set()
+        self.last: list[tuple[ir.Value, ir.Value]] = []
         body = loop_body(loop)
         self._arguments, self._ops = list(body.arguments), operations(body)[:-1]
         self._yielded = list(terminator(body).operands)
@@ -148,36 +162,35 @@ class _Unrolling:
         self._stacks = {self._stacked(position) for position in range(len(self._arguments))} - {None}
         self._sums = self._find_sums()
 
-    def run(self) -> set[ir.Value]:
-        """Replace the loop by its slices; returns what they make."""
-        carried = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
-        new: set[ir.Value] = set()
+    def run(self) -> None:
+        """Replace the loop by its slices. made: what loops over slices before this one made."""
+        carried = first = [self._first(position, value) for position, value in enumerate(self._loop.operands)]
         count = len(self._numbers)
         for trip in range(count):
             values = self._slice(trip, count - 1 - trip if self._is_backward else trip, carried)
             carried = [values.get(value, value) for value in self._yielded]
-            new |= {values[result] for op in self._ops for result in op.results}
-        for result, value in zip(list(self._loop.results), carried, strict=True):
-            result.replace_all_uses_with(value)
-        self._loop.erase()
-        return new
+            self.new |= {values[result] for op in self._ops for result in op.results}
+        for position, (result, value) in enumerate(zip(self._loop.results, carried, strict=True)):
+            if not is_used(result) and self._is_handed_on(position) and first[position].owner != self._loop.block:
+                self.last.append((first[position], value))
+        replace(self._loop, carried)
 
     def _slice(self, trip: int, number: int, carried: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
         """Clone the body for one slice; returns what each of its values is there."""
         ip, values = ir.InsertionPoint(self._loop), dict(zip(self._arguments, carried, strict=True))
+        begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
         exact: dict[ir.Value, ir.Value] = {}
         for position, (start, step) in self._counts.items():
             argument = self._arguments[position]
             exact[argument] = constant(argument.type, start + step * trip, ip=ip, loc=self._loop.location)
             values[argument] = self._count(argument.type, start, step, number)
         for op in self._ops:
-            if trip == 0 and op in self._sums:
-                values[op.results[0]] = values.get(self._sums[op], self._sums[op])
+            if op in begun:
+                values[op.results[0]] = values.get(begun[op], begun[op])
                 continue
             copy = clone(op, values, ip, {})
             for each in (copy, *nested(copy)):
-                if boundary.is_mark(each):
-                    each.attributes[at.SLICE] = at.i64(number)
+                each.attributes[at.SLICE] = at.i64(number)
             if op.operands and all(_is_scalar(value) and self._is_exact(value, exact) for value in op.operands):
                 known = {value: exact.get(value, values[value]) for value in op.operands}
                 exact[op.results[0]] = clone(op, known, ip, {}).results[0]
@@ -213,17 +226,23 @@ class _Unrolling:
             return None
         return op if len(list(argument.uses)) == len(list(op.results[0].uses)) == 1 else None
 
-    def _find_sums(self) -> dict[ir.Operation, ir.Value]:
-        """The additions of a summand to a carried value that starts from zero and that nothing else uses."""
-        found: dict[ir.Operation, ir.Value] = {}
-        for argument, value, first in zip(self._arguments, self._yielded, self._loop.operands, strict=True):
-            op = defining_op(value)
-            if self._is_backward and op is not None and op.name == "stablehlo.add" and is_zero(first):
-                left, right = op.operands
-                alone = len(list(argument.uses)) == len(list(value.uses)) == 1
-                if alone and argument in (left, right):
-                    found[op] = right if left == argument else left
+    def _find_sums(self) -> dict[int, ir.Operation]:
+        """The first addition to each carried value that starts from zero, and to which the body does nothing but add."""
+        found: dict[int, ir.Operation] = {}
+        for position, first in enumerate(self._loop.operands if self._is_backward else ()):
+            adds: list[ir.Operation] = []
+            value = self._arguments[position]
+            while len(uses := list(value.uses)) == 1 and uses[0].owner.operation.name == "stablehlo.add":
+                adds.append(uses[0].owner.operation)
+                value = adds[-1].results[0]
+            if adds and value == self._yielded[position] and len(uses) == 1 and is_zero(first):
+                found[position] = adds[0]
         return found
+
+    def _summand(self, position: int) -> ir.Value:
+        """What is first added to a sum."""
+        left, right = self._sums[position].operands
+        return right if left == self._arguments[position] else left
 
     def _reads_stack(self, op: ir.Operation) -> bool:
         """Whether it takes a row of what an earlier loop over slices stacked."""
@@ -240,11 +259,15 @@ class _Unrolling:
             seen.add(value)
         return False
 
+    def _is_handed_on(self, position: int) -> bool:
+        """Whether a slice uses what the one before it hands on here: it is no count, no stack, and no sum."""
+        if position in self._counts or self._stacked(position) is not None or not is_used(self._arguments[position]):
+            return False
+        return position not in self._sums
+
     def _first(self, position: int, value: ir.Value) -> ir.Value:
         """The first value of what the loop carries, made outside of the microbatch loop if it can be."""
-        argument = self._arguments[position]
-        counted = position in self._counts or self._stacked(position) is not None or not is_used(argument)
-        if counted or any(op.results[0] == self._yielded[position] for op in self._sums):
+        if not self._is_handed_on(position):
             return value
         needed: list[ir.Operation] = []
         work = [value]

@@ -48,12 +48,26 @@ class PlaceResiduals(Pass):
         stack_less(loop, MeshAxes.of(module))
         body = _Uses(loop)
         stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
-        chosen = [(stage, stage.residuals()) for stage in stages]  # all of it before the first edit
+        chosen = [(stage, _residuals(stages, n, loop)) for n, stage in enumerate(stages)]  # before the first edit
         for stage, (moved, again) in chosen:
             for number in moved:
                 set_task(body.ops[number], stage.forward)
             for number in reversed(again):  # in reverse, so that a copy uses those of its operands
                 copy_into(stage.backward, body.ops[number])
+
+
+def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) -> tuple[list[int], list[int]]:
+    """The residuals of a stage: those of the second slice in each slice that does the same.
+
+    The first slice takes no keys and values of another: it would keep others, and be a program of its own.
+    """
+    stage = stages[number]
+    if loop.slices > 1:
+        like = stages[loop.stages_per_slice + number % loop.stages_per_slice]
+        if like.names == stage.names:
+            moved, again = like.residuals()
+            return like.places_in(stage, moved), like.places_in(stage, again)
+    return stage.residuals()
 
 
 class _Uses(Numbered):
@@ -104,6 +118,21 @@ class _Stage:
             return [], []
         moved, again = divide(self, late, self.body.wanted.get(self.backward, []))
         return sorted(moved), without_long_chains(self, sorted(again), self._is_read)
+
+    @property
+    def ops(self) -> list[int]:
+        """The operations of both halves."""
+        return [op for half in (self.forward, self.backward) for op in self.body.by_task.get(half, [])]
+
+    @property
+    def names(self) -> list[str]:
+        """What these operations are."""
+        return [self.body.ops[op].name for op in self.ops]
+
+    def places_in(self, other: "_Stage", found: Sequence[int]) -> list[int]:
+        """The operations of `other`, a stage that does the same, which correspond to these of this one."""
+        place = dict(zip(self.ops, other.ops, strict=True))
+        return [place[op] for op in found]
 
     def _is_read(self, value: ir.Value) -> bool:
         return self.backward in self.body.used_by.get(value, ())
