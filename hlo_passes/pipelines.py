@@ -32,6 +32,7 @@ from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
 from jaxpp.hlo_passes.stages.call_operations import CallOperations
+from jaxpp.hlo_passes.stages.merge_slices import MergeSlices
 from jaxpp.hlo_passes.stages.move_residuals import MoveResiduals
 from jaxpp.hlo_passes.stages.outline_stages import OutlineStages
 from jaxpp.hlo_passes.stages.place_residuals import PlaceResiduals
@@ -86,6 +87,7 @@ def mpmd(
         SplitForward(recompute),  # after the backward's halves, which read the residuals that are made again
         CallOperations(),  # likewise; before the residuals go elsewhere
         MoveResiduals(offload),  # what the backwards read, when they are cut
+        MergeSlices(),  # the last of the phase: each slice has all its functions
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
@@ -101,7 +103,7 @@ def mpmd(
 VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
-    MoveResiduals: VerifyTasks(),  # the last pass of the phase
+    MergeSlices: VerifyTasks(),  # the last pass of the phase
     FuseTasks: VerifyUnrolled(),
     ShareFunctions: VerifyPlaced(),
 }

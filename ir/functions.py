@@ -1,6 +1,7 @@
 """Functions of a module: finding them, making them, calling them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
 
 from jaxlib.mlir import ir
 
@@ -203,6 +204,17 @@ def call(
         ip=ip,
         loc=location,
     )
+
+
+def text_of(function: ir.Operation) -> bytes:
+    """What a function does: equal for two that differ only in their name, stage and source locations."""
+    stage = function.attributes.get(at.STAGE)
+    if stage is not None:
+        del function.attributes[at.STAGE]
+    text = cast(bytes, function.get_asm(assume_verified=True, use_local_scope=True, binary=True))
+    if stage is not None:
+        function.attributes[at.STAGE] = stage
+    return text.replace(f"@{name_of(function)}(".encode(), b"@(", 1)
 
 
 def kind_and_stage(function: ir.Operation) -> tuple[str, int]:

@@ -21,7 +21,7 @@ def broken(phase: int, what: str, op: ir.Operation) -> PassError:
 
 def check_tasks(module: ir.Module, block: ir.Block) -> None:
     """Check phase 3: every function that `block` calls is a task, with a kind and a stage. Raises PassError."""
-    called: set[tuple[str, int]] = set()
+    called: set[tuple[str, int, int | None]] = set()
     function_of = _Callees(module)
     for op in operations(block):
         if op.name != "func.call":
@@ -39,7 +39,7 @@ def check_tasks(module: ir.Module, block: ir.Block) -> None:
             found = at.found(op.attributes, at.STAGE)
             expected = function.attributes[at.STAGE]
             raise PassError(f"the call of @{callee(op)} has {found}, expected {expected}", location=op.location)
-        task = kind_and_stage(function)
+        task = (*kind_and_stage(function), at.integer(op, at.SLICE))
         if task in called:
             raise PassError(f"the loop has a second {task[0]} of stage {task[1]}", location=op.location)
         called.add(task)

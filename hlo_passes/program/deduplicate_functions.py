@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import functions, nested
+from jaxpp.ir.functions import functions, nested, text_of
 from jaxpp.ir.mesh_functions import task_functions
 from jaxpp.ir.steps import MeshLines, Step, handed, leave
 
@@ -35,7 +35,7 @@ class DeduplicateFunctions(Pass):
         first: dict[bytes, tuple[str, ir.Operation]] = {}
         renamed: dict[str, str] = {}
         for name, function in task_functions(module).items():
-            text = _text(function, name)
+            text = text_of(function)
             if text in first:
                 same, other = first[text]
                 renamed[name] = same
@@ -61,12 +61,3 @@ def _calls(found: Iterable[ir.Operation]) -> list[Step]:
     """The calls in these functions."""
     return [Step.of(op) for function in found for op in nested(function) if op.name == "func.call"]
 
-
-def _text(function: ir.Operation, name: str) -> bytes:
-    stage = function.attributes.get(at.STAGE)
-    if stage is not None:
-        del function.attributes[at.STAGE]
-    text = cast(bytes, function.get_asm(assume_verified=True, use_local_scope=True, binary=True))
-    if stage is not None:
-        function.attributes[at.STAGE] = stage
-    return text.replace(f"@{name}(".encode(), b"@(", 1)

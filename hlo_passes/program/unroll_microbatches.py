@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -20,6 +20,9 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op
+
+Key: TypeAlias = tuple[str, int, int]
+"""The kind, the stage and the slice of a task."""
 
 _HALVES = ("input_grad", "weight_grad")
 
@@ -68,6 +71,8 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
+        if loop.slices > 1:
+            module.operation.attributes[at.SLICES] = at.i64(loop.slices)
         leave(module, main_line(module, unrolled.steps, placed=False))
 
 
@@ -76,7 +81,7 @@ class _Template:
     """One call of the loop body, with what it needs to be cloned for a microbatch.
 
     Attributes:
-        key: the kind and the stage.
+        key: the kind, the stage and the slice.
         is_copy: whether it returns its operands.
         varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
             and else the template and the number of the result that it is, if this is never another one.
@@ -84,7 +89,7 @@ class _Template:
         made: the results of the calls so far, by microbatch.
     """
 
-    key: tuple[str, int]
+    key: Key
     is_copy: bool
     name: str
     callee: ir.Attribute
@@ -108,15 +113,15 @@ class _Unrolled:
         self._loop = loop
         self._placement = schedule.placement
         self._skipped = schedule.skipped
-        self._planned = {(task.kind, task.stage, task.microbatch) for task in schedule if form_of(task.kind).optional}
+        self._planned = {(*_key(task), task.microbatch) for task in schedule if form_of(task.kind).optional}
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
-        self._numbers = [at.i64(microbatch) for microbatch in range(loop.length)]
+        self._numbers = [at.i64(number) for number in range(loop.length * loop.slices)]
         self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
         self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
         self._yielded = list(terminator(loop.body).operands)
         self._initial = list(loop.op.operands)
-        self._templates: dict[tuple[str, int], _Template] = {}
+        self._templates: dict[Key, _Template] = {}
         self._source: dict[ir.Value, tuple[_Template, int]] = {}
         self._groups = 0
         self._block = body_of(main_of(module))
@@ -130,7 +135,7 @@ class _Unrolled:
             if op.name == "func.call":
                 name = callee(op)
                 function = by_name[name]
-                key = kind_and_stage(function)
+                key = (*kind_and_stage(function), at.integer(op, at.SLICE) or 0)
                 operands, results = list(op.operands), list(op.results)
                 template = self._templates[key] = _Template(
                     key,
@@ -166,17 +171,17 @@ class _Unrolled:
 
     def check(self, schedule: schedules.Schedule) -> None:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
-        planned = Counter((task.kind, task.stage) for tasks in (schedule, schedule.skipped) for task in tasks)
-        for kind, stage in self._templates:
-            if form_of(kind).optional:
+        planned = Counter(_key(task) for tasks in (schedule, schedule.skipped) for task in tasks)
+        for kind, stage, part in self._templates:
+            if form_of(kind).optional or part == self._loop.slices:
                 continue
-            times = planned[kind, stage] + (planned["backward", stage] if kind in _HALVES else 0)
+            times = planned[kind, stage, part] + (planned["backward", stage, part] if kind in _HALVES else 0)
             if times != self._loop.length:
                 raise PassError(
                     f"the loop has a {kind} of stage {stage}, the schedule runs it {times} times for "
                     f"{self._loop.length} microbatches",
                     location=self._loop.op.location,
-                    hint=f"the schedule has: {', '.join(sorted({kind for kind, _ in planned}))}",
+                    hint=f"the schedule has: {', '.join(sorted({kind for kind, *_ in planned}))}",
                 )
 
     def emit(self, mesh: int, tasks: Sequence[schedules.Task]) -> None:
@@ -187,44 +192,48 @@ class _Unrolled:
             self._groups += 1
             for each in made:
                 each.write(at.FUSED, number)
+        for task in tasks:
+            if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices > 1:
+                self._emit(mesh, task, key)
 
-    def _keys(self, task: schedules.Task) -> list[tuple[str, int]]:
+    def _keys(self, task: schedules.Task) -> list[Key]:
         """The templates of a task: one, none, or the two halves of a backward."""
-        key = (task.kind, task.stage)
-        again = ("recompute", task.stage)
+        key = _key(task)
+        again = ("recompute", task.stage, task.slice)
         if task.kind == "forward" and again in self._templates and (*again, task.microbatch) not in self._planned:
             return [each for each in (key, again) if each in self._templates]
         if key in self._templates:
             return [key]
-        halves = [(kind, task.stage) for kind in _HALVES] if task.kind == "backward" else []
+        halves = [(kind, task.stage, task.slice) for kind in _HALVES] if task.kind == "backward" else []
         return [half for half in halves if half in self._templates]
 
-    def _emit(self, mesh: int, task: schedules.Task, key: tuple[str, int]) -> Step:
+    def _emit(self, mesh: int, task: schedules.Task, key: Key) -> Step:
         template = self._templates[key]
         if mesh not in self._meshes:
             self._meshes[mesh] = at.i64(mesh)
+        number = task.microbatch * self._loop.slices + task.slice
         attributes = {
             "callee": template.callee,
             at.STAGE: template.stage,
-            at.MICROBATCH: self._numbers[task.microbatch],
+            at.MICROBATCH: self._numbers[number],
             at.MESH: self._meshes[mesh],
         }
         operands = list(template.operands)
-        for number, accumulator, source in template.varying:
+        for n, accumulator, source in template.varying:
             if accumulator is not None:
-                operands[number] = self._part(accumulator, mesh)
+                operands[n] = self._part(accumulator, mesh)
             elif source is not None and task.microbatch in source[0].made:
-                operands[number] = source[0].made[task.microbatch][source[1]]
+                operands[n] = source[0].made[task.microbatch][source[1]]
             else:
-                operands[number] = self._value(operands[number], task.microbatch, task)
+                operands[n] = self._value(operands[n], task.microbatch, task)
         op = ir.Operation.create(
             "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
         )
         found = op.results  # jaxlib's iterator over them ends in a C++ exception: slower than indices
-        results = template.made[task.microbatch] = [found[number] for number in range(len(template.results))]
-        for accumulator, number in template.accumulators:
-            accumulator.update(mesh, task.microbatch, results[number])
-        one = (task.stage, task.microbatch, mesh)
+        results = template.made[task.microbatch] = [found[n] for n in range(len(template.results))]
+        for accumulator, n in template.accumulators:
+            accumulator.update(mesh, task.microbatch, results[n])
+        one = (task.stage, number, mesh)
         called = template.name
         made = Step(op, "func.call", operands, results, attributes, called, template.function, (mesh,), one)
         self.steps.append(made)
@@ -255,17 +264,18 @@ class _Unrolled:
         made = template.made.get(microbatch)
         if made is None:
             key = template.key
-            user = _called(task.kind, task.stage, task.microbatch) if task else "the result of the loop"
-            if schedules.Task(*key, microbatch) in self._skipped:
+            maker = schedules.Task(key[0], key[1], microbatch, key[2])
+            user = _called(task) if task else "the result of the loop"
+            if maker in self._skipped:
                 raise PassError(
-                    f"{user} needs a value of {_called(*key, microbatch)}, which the schedule leaves out",
+                    f"{user} needs a value of {_called(maker)}, which the schedule leaves out",
                     location=self._loop.op.location,
                     hint="only sums (Add), maxima (Max) and stacks (Concat) may lack what a microbatch adds",
                 )
             raise PassError(
-                f"{user} needs a value of {_called(*key, microbatch)}, which the schedule runs later",
+                f"{user} needs a value of {_called(maker)}, which the schedule runs later",
                 location=self._loop.op.location,
-                hint=_hint(key, microbatch, task),
+                hint=_hint(maker, task),
             )
         return made[number]
 
@@ -297,11 +307,11 @@ class _Unrolled:
         self.steps += map(Step.of, list(behind)[:-1])
 
 
-def _hint(key: tuple[str, int], microbatch: int, task: schedules.Task | None) -> str:
-    """What to do about a `task` that needs a value of a later one, of the kind and stage `key`."""
-    if task is not None and task.microbatch == microbatch:
+def _hint(maker: schedules.Task, task: schedules.Task | None) -> str:
+    """What to do about a `task` that needs a value of `maker`, a later one."""
+    if task is not None and task.microbatch == maker.microbatch:
         return f"put the {task.kind} behind it"
-    if task is not None and key == (task.kind, task.stage):
+    if task is not None and (maker.kind, maker.stage) == (task.kind, task.stage):
         return (
             "a stage must run the microbatches in ascending order, since one hands a value on to the next; "
             "only sums (Add), maxima (Max) and stacks (Concat) may be taken in any order"
@@ -309,5 +319,10 @@ def _hint(key: tuple[str, int], microbatch: int, task: schedules.Task | None) ->
     return "what one microbatch hands on to the next must be made and used by one stage"
 
 
-def _called(kind: str, stage: int, microbatch: int) -> str:
-    return f"the {kind} of stage {stage} for microbatch {microbatch}"
+def _key(task: schedules.Task) -> Key:
+    return task.kind, task.stage, task.slice
+
+
+def _called(task: schedules.Task) -> str:
+    part = f", slice {task.slice}" if task.slice else ""
+    return f"the {task.kind} of stage {task.stage} for microbatch {task.microbatch}{part}"
