@@ -113,17 +113,17 @@ class MicrobatchLoop:
 
     def write(self) -> None:
         """Write these fields on the loop, as `jaxpp.microbatch_loop`."""
-        self.op.attributes[at.LOOP] = ir.DictAttr.get(
-            {
-                "length": at.i64(self.length),
-                "schedule": ir.StringAttr.get(self.schedule),
-                "stages": at.i64(self.stages),
-                "indices": at.i64s(self.indices),
-                "starts": at.i64s(self.starts),
-                "steps": at.i64s(self.steps),
-            }
-            | ({"slices": at.i64(self.slices)} if self.slices > 1 else {})
-        )
+        fields: dict[str, ir.Attribute] = {
+            "length": at.i64(self.length),
+            "schedule": ir.StringAttr.get(self.schedule),
+            "stages": at.i64(self.stages),
+            "indices": at.i64s(self.indices),
+            "starts": at.i64s(self.starts),
+            "steps": at.i64s(self.steps),
+        }
+        if self.slices > 1:
+            fields["slices"] = at.i64(self.slices)
+        self.op.attributes[at.LOOP] = ir.DictAttr.get(fields)
 
 
 def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchLoop:
@@ -132,7 +132,8 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
     counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
     arrays = [fields[name] for name in ("indices", "starts", "steps")]
     lists = [at.numbers(array) for array in arrays if isinstance(array, ir.DenseI64ArrayAttr)]
-    slices = fields["slices"].value if isinstance(fields.get("slices"), ir.IntegerAttr) else 1
+    said = fields.get("slices")
+    slices = said.value if isinstance(said, ir.IntegerAttr) else 1
     well_formed = (
         loop.name == "stablehlo.while"
         and len(counts) == 2
@@ -152,7 +153,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
             hint="run find-microbatch-loop, which writes it",
         )
     schedule = ir.StringAttr(fields["schedule"]).value
-    return MicrobatchLoop(loop, counts[0], counts[1], schedule, *lists, slices)
+    return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2], slices)
 
 
 def _can_count(value: ir.Value) -> bool:

@@ -73,11 +73,16 @@ class Constant:
 
 
 class TaskName(NamedTuple):
-    """A task of the microbatch loop."""
+    """A task of the microbatch loop: of one slice of the sequence, where the schedule cuts it."""
 
     kind: str
     stage: int
     microbatch: int
+    slice: int = 0
+
+    def __str__(self) -> str:
+        part = f", slice {self.slice}" if self.slice else ""
+        return f"{self.kind} of stage {self.stage}, microbatch {self.microbatch}{part}"
 
 
 @dataclasses.dataclass(slots=True)
@@ -87,6 +92,7 @@ class Call:
     frees: the registers that nobody on this mesh reads afterwards.
     fused: the tasks that the call is, if it is several (a forward and a backward, say); then it has no `stage` and no
         `microbatch`, and its `kind` is theirs, joined by "+".
+    slice: of the sequence, where the schedule cuts it.
     """
 
     function: str
@@ -97,13 +103,14 @@ class Call:
     microbatch: int | None
     frees: tuple[int, ...]
     fused: tuple[TaskName, ...] = ()
+    slice: int = 0
 
     @property
     def tasks(self) -> tuple[TaskName, ...]:
         """The tasks of the microbatch loop that it is: one, several that are fused, or none."""
         if self.stage is None or self.microbatch is None:
             return self.fused
-        return (TaskName(self.kind, self.stage, self.microbatch),)
+        return (TaskName(self.kind, self.stage, self.microbatch, self.slice),)
 
     def maker(self, result: int, function: Function) -> TaskName | None:
         """The task that makes the result of this number; None for a call that is no task."""
@@ -111,8 +118,8 @@ class Call:
         return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 
     def __str__(self) -> str:
-        if self.fused:
-            return " + ".join(f"{kind} of stage {stage}, microbatch {number}" for kind, stage, number in self.fused)
+        if self.tasks:
+            return " + ".join(map(str, self.tasks))
         stage = "" if self.stage is None else f" of stage {self.stage}"
         microbatch = "" if self.microbatch is None else f", microbatch {self.microbatch}"
         return f"{self.kind or self.function}{stage}{microbatch}"

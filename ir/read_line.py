@@ -331,9 +331,10 @@ class Line:
             raise ProgramError(f"a call of @{step.callee} with {len(results)} results", location=step.op.location)
         specs.extend(function.results)
         self._make_mortal(results)
-        stage, microbatch, fused = self._tasks(step, function)
+        stage, microbatch, part, fused = self._tasks(step, function)
         dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
-        self.sequence.append(Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused))
+        call = Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused, part)
+        self.sequence.append(call)
 
     def _check_donated(self, step: Step[int], function: Function) -> None:
         """Raise ProgramError unless the arguments whose buffers the function takes over die here, each given once."""
@@ -372,20 +373,21 @@ class Line:
                 self.sequence.append(Call(function.name, (register,), (copy,), function.kind, None, None, ()))
         return self._resharded[register, expected]
 
-    def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, tuple[TaskName, ...]]:
-        """The stage and the microbatch of a call that is one task; the tasks of one that is several; else nothing."""
-        if step.task is not None and step.task[2] == self.mesh:
-            return *step.task[:2], ()
+    def _tasks(self, step: Step[int], function: Function) -> tuple[int | None, int | None, int, tuple[TaskName, ...]]:
+        """The stage, microbatch and slice of a call that is one task; the tasks of one that is several."""
+        if step.task is not None and step.task[3] == self.mesh:
+            return *step.task[:3], ()
         op, attributes = step.op, step.attributes
         stage, microbatch = attributes.get(at.STAGE), attributes.get(at.MICROBATCH)
         mesh = attributes.get(at.MESH)
         several = at.STAGES in attributes or at.MICROBATCHES in attributes
         if not several and (mesh is None or mesh == self._attribute):
             if stage is None and microbatch is None:
-                return None, None, ()
+                return None, None, 0, ()
+            part = attributes.get(at.SLICE)
             if isinstance(stage, ir.IntegerAttr) and isinstance(microbatch, ir.IntegerAttr):
-                one = stage.value, microbatch.value, ()
-                if one[0] >= 0 and one[1] >= 0:
+                one = stage.value, microbatch.value, part.value if isinstance(part, ir.IntegerAttr) else 0, ()
+                if min(one[:3]) >= 0:
                     return one
         check_call(op, self.mesh)
         stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
@@ -399,8 +401,9 @@ class Line:
         if len(kinds) != len(stages):
             message = f"the call of @{callee(op)}, which is a {function.kind or 'function'}, has {len(stages)} tasks"
             raise ProgramError(message, location=op.location)
-        fused = tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, strict=True))
-        return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), fused
+        parts = at.integers(op, at.SLICES) or [0] * len(stages)
+        fused = tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, parts, strict=True))
+        return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), at.integer(op, at.SLICE) or 0, fused
 
     def _return(self, results: Sequence[Border], step: Step[int]) -> None:
         self._use(step)

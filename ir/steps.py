@@ -33,7 +33,8 @@ class Step(Generic[_V]):
         callee: of a call, the name of what it calls.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
-        task: of a call that is one task its stage, microbatch and mesh, as its attributes say it, if that is known.
+        task: of a call that is one task its stage, microbatch, slice and mesh, as its attributes say it, if that is
+            known.
         channel: of a send or a receive, likewise.
         last_use: the numbers of the operands that die in the function of a mesh, likewise.
     """
@@ -46,7 +47,7 @@ class Step(Generic[_V]):
     callee: str = ""
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
-    task: tuple[int, int, int] | None = None
+    task: tuple[int, int, int, int] | None = None
     channel: Channel | None = None
     last_use: Sequence[int] | None = None
 

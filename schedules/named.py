@@ -181,6 +181,22 @@ class Seq1F1B(LibrarySchedule, published="seq1f1b"):
 
 
 @dataclass(frozen=True)
+class Seq1F1BZeroBubble(Seq1F1B, published="seq1f1b-zb"):
+    """ZB-H1 over slices of the sequence (see `seq1f1b_zb`)."""
+
+
+@dataclass(frozen=True)
+class Seq1F1BInterleaved(InterleavedBaseSchedule, published="seq1f1b-i"):
+    """Interleaved 1F1B over slices of the sequence (see `seq1f1b_i`).
+
+    Attributes:
+        slices: slices per microbatch.
+    """
+
+    slices: int = 2
+
+
+@dataclass(frozen=True)
 class Interleaved1F1B(InterleavedBaseSchedule, published="interleaved-1f1b"):
     """1F1B with several stages per mesh (see `interleaved_1f1b`).
 

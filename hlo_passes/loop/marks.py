@@ -117,7 +117,8 @@ def number_marks(marks: Marks, numbers: Sequence[int]) -> None:
 def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Number the marks of each slice: stage s of slice j, of n stages, ends at the mark of number j * n + s.
 
-    Raises PassError unless the marks of each slice end all stages: what a slice hands on is made by forwards of their own.
+    Raises PassError unless the forward of each slice has a mark behind every stage: the last stage has a forward of its
+    own too, as the next slice takes what it makes.
     """
     for number in range(schedule.slices):
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]

@@ -26,9 +26,9 @@ class UnrollSlices(Pass):
     """Unrolls the loops over slices of the sequence, forward and backward, for a schedule whose tasks have slices.
 
     A decoder attends to what came before, so its sequence can be cut: each slice takes the keys and values of those
-    before it, which a `lax.scan` with stage marks in its body carries (Seq1F1B, arXiv 2406.03488). The gradient is a loop
-    from the last slice to the first, which carries the gradients of keys and values. Each slice then has marks of its
-    own: `jaxpp.slice` says which one it is.
+    before it, which a `lax.scan` with stage marks in its body carries (Seq1F1B, arXiv 2406.03488). The gradient is a
+    loop from the last slice to the first, which carries the gradients of keys and values. Each slice then has marks of
+    its own: `jaxpp.slice`, on all that a slice computes, says which one it is.
 
     What differs from slice to slice becomes an operand, so that all slices of a stage are one program in the end:
 
@@ -38,7 +38,8 @@ class UnrollSlices(Pass):
 
     A sum over the slices that starts from zero, as the gradient of a weight does, starts from its first summand.
 
-    Of a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all slices.
+    For a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all
+    slices.
 
     Options:
         schedule: as that of `find-microbatch-loop`.
@@ -103,9 +104,9 @@ def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Oper
                 hint=f"{scan}; or take a schedule without slices",
             )
         if trips(op) != slices:
+            times = trips(op) or "an unknown number of"
             raise PassError(
-                f"the schedule {name} has {slices} slices, the loop over slices runs {trips(op) or 'an unknown number of'} "
-                "times",
+                f"the schedule {name} has {slices} slices, the loop over slices runs {times} times",
                 location=op.location,
                 hint=f"cut the sequence into {slices} slices, or take a schedule of as many as the loop has",
             )
@@ -117,7 +118,7 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
     with loop.location, ir.InsertionPoint(loop):
         new = _carrying(loop, [constant(type_, number) for number in range(slices)])
     end = terminator(loop_body(new))
-    numbers = list(loop_body(new).arguments)[-slices:]
+    numbers: list[ir.Value] = list(loop_body(new).arguments)[-slices:]
     with new.location, ir.InsertionPoint(end):
         for position, number in enumerate(numbers, len(end.operands) - slices):
             end.operands[position] = stablehlo.add(number, constant(type_, 0))
@@ -127,9 +128,8 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
 def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
     """Rebuild a loop so that it carries more values, which its body hands on unchanged for now."""
     types, end = [value.type for value in initial], terminator(loop_body(loop))
-    for region in loop.regions:
-        arguments = [region.blocks[0].add_argument(type_, loop.location) for type_ in types]
-    remake(end, [*end.operands, *arguments])
+    added = [[region.blocks[0].add_argument(type_, loop.location) for type_ in types] for region in loop.regions]
+    remake(end, [*end.operands, *added[-1]])
     end.erase()
     new = remake(loop, [*loop.operands, *initial], [*(result.type for result in loop.results), *types])
     if at.SHARDING in new.attributes:  # the shardings of the old results
@@ -177,7 +177,8 @@ class _Unrolling:
 
     def _slice(self, trip: int, number: int, carried: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:
         """Clone the body for one slice; returns what each of its values is there."""
-        ip, values = ir.InsertionPoint(self._loop), dict(zip(self._arguments, carried, strict=True))
+        ip = ir.InsertionPoint(self._loop)
+        values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
         begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
         exact: dict[ir.Value, ir.Value] = {}
         for position, (start, step) in self._counts.items():
@@ -227,7 +228,7 @@ class _Unrolling:
         return op if len(list(argument.uses)) == len(list(op.results[0].uses)) == 1 else None
 
     def _find_sums(self) -> dict[int, ir.Operation]:
-        """The first addition to each carried value that starts from zero, and to which the body does nothing but add."""
+        """The first addition to each carried value that starts from zero, if the body does nothing but add to it."""
         found: dict[int, ir.Operation] = {}
         for position, first in enumerate(self._loop.operands if self._is_backward else ()):
             adds: list[ir.Operation] = []

@@ -60,4 +60,3 @@ class DeduplicateFunctions(Pass):
 def _calls(found: Iterable[ir.Operation]) -> list[Step]:
     """The calls in these functions."""
     return [Step.of(op) for function in found for op in nested(function) if op.name == "func.call"]
-

@@ -25,10 +25,14 @@ from jaxpp.ir.functions import (
 )
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.phases import check_unrolled
+from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
 # An operand of a fused call: the number of the function's argument, or (call, result) for a value that stays inside.
+_ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
+"""What a call of one task says of it."""
+
 Source: TypeAlias = int | tuple[int, int]
 Signature: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
 
@@ -155,11 +159,11 @@ class _Fused:
         parts = [by_name[name] for name, _ in self.signature]
         results = sorted(self.used)
         tasks, task_of_call = _tasks(self.groups[0].calls, by_name)
-        base = "_".join(f"{kind}_{stage}" for kind, stage, _ in tasks)
+        base = "_".join(f"{task.kind}_{task.stage}" for task in tasks)
         name = next(n for number in count() if (n := f"{base}_{number}" if number else base) not in by_name)
-        attributes: dict[str, ir.Attribute] = {at.KIND: ir.StringAttr.get("+".join(kind for kind, *_ in tasks))}
+        attributes: dict[str, ir.Attribute] = {at.KIND: ir.StringAttr.get("+".join(task.kind for task in tasks))}
         if len(tasks) == 1:
-            attributes[at.STAGE] = at.i64(tasks[0][1])
+            attributes[at.STAGE] = at.i64(tasks[0].stage)
         arguments = [body_of(parts[i]).arguments[n].type for i, n in self.groups[0].arguments]
         types = [terminator(body_of(parts[i])).operands[n].type for i, n in results]
         function = by_name[name] = create(module, name, arguments, types, attributes)
@@ -185,25 +189,23 @@ class _Fused:
         func.return_([made[place] for place in results], ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
 
 
-def _tasks(
-    calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]
-) -> tuple[list[tuple[str, int, int]], list[int]]:
-    """Return (kind, stage, microbatch) of the tasks of `calls`, and for each call the number of its task.
+def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> tuple[list[TaskName], list[int]]:
+    """Return the tasks of `calls`, and for each call the number of its task.
 
     The halves of a backward are one task.
     """
-    tasks: list[tuple[str, int, int]] = []
+    tasks: list[TaskName] = []
     numbers: list[int] = []
     for op in calls:
         kind, _ = kind_and_stage(by_name[callee(op)])
-        stage, microbatch = at.integer(op, at.STAGE) or 0, at.integer(op, at.MICROBATCH) or 0
-        if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch):
+        stage, microbatch, part = (at.integer(op, name) or 0 for name in (at.STAGE, at.MICROBATCH, at.SLICE))
+        if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch, part):
             kind = "backward"
             tasks.pop()
-        if kind == "recompute" and tasks and tasks[-1] == ("forward", stage, microbatch):
+        if kind == "recompute" and tasks and tasks[-1] == ("forward", stage, microbatch, part):
             kind = "forward"
             tasks.pop()
-        tasks.append((kind, stage, microbatch))
+        tasks.append(TaskName(kind, stage, microbatch, part))
         numbers.append(len(tasks) - 1)
     return tasks, numbers
 
@@ -213,15 +215,17 @@ def _replace(
     name: str,
     results: Sequence[tuple[int, int]],
     types: Sequence[ir.Type],
-    tasks: Sequence[tuple[str, int, int]],
+    tasks: Sequence[TaskName],
 ) -> None:
     last = group.calls[-1]
     attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
     if len(tasks) == 1:
-        attributes |= {at.STAGE: at.i64(tasks[0][1]), at.MICROBATCH: at.i64(tasks[0][2])}
+        attributes |= {name: last.attributes[name] for name in _ONE if name in last.attributes}
     else:
-        attributes[at.STAGES] = at.i64s(stage for _, stage, _ in tasks)
-        attributes[at.MICROBATCHES] = at.i64s(microbatch for *_, microbatch in tasks)
+        attributes[at.STAGES] = at.i64s(task.stage for task in tasks)
+        attributes[at.MICROBATCHES] = at.i64s(task.microbatch for task in tasks)
+        if at.SLICE in last.attributes:
+            attributes[at.SLICES] = at.i64s(task.slice for task in tasks)
     operands = [group.calls[number].operands[position] for number, position in group.arguments]
     made = call(name, types, operands, attributes, ir.InsertionPoint(last), last.location)
     for (number, n), result in zip(results, made.results, strict=True):

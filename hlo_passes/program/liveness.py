@@ -1,17 +1,19 @@
 """How much is alive at once along one mesh's sequence."""
 
-import sys
-from collections.abc import Container, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain
+from typing import TypeAlias
 
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
-_ANY = range(sys.maxsize)
-"""The microbatches of a value that came from another mesh: it may be any."""
+_Unit: TypeAlias = tuple[int, int]
+"""A microbatch, and a slice of its sequence: 0 where that is not cut."""
+_Key: TypeAlias = tuple[int, int, int]
+"""A stage, a microbatch, a slice."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ def peaks_of(program: Program) -> list[Peak]:
     return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
 
 
-def _peak_of(program: Program, mesh: int, remade: Set[tuple[int, int]]) -> Peak:
+def _peak_of(program: Program, mesh: int, remade: Set[_Key]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
@@ -78,7 +80,7 @@ def _peak_bytes(
 
 
 @dataclass(slots=True)
-class _Unit:
+class _Residuals:
     """What the calls of one stage and microbatch read and made.
 
     Attributes:
@@ -93,7 +95,9 @@ class _Unit:
 
 
 class _Activations:
-    """The (stage, microbatch) whose residuals are alive.
+    """The (stage, microbatch, slice) whose residuals are alive.
+
+    Where the sequence is not cut, all of it is slice 0; else a slice is what a microbatch is below.
 
     A residual is what a call of a microbatch received or made, and a later call of the same stage and microbatch uses:
     what the forward hands to the backward, and the input gradient to the weight gradient. The residuals of a microbatch
@@ -101,42 +105,40 @@ class _Activations:
     if it has one, even where what that reads was moved; and not while they are in the memory of the host. Those that
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
-    remade: the (stage, microbatch) that are recomputed, on any mesh.
+    remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
     """
 
-    def __init__(
-        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[tuple[int, int]]
-    ) -> None:
+    def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[_Key]) -> None:
         self._sequence, self._specs, self._remade = sequence, specs, remade
-        self._microbatches: list[Container[int]] = [()] * len(specs)
-        self._units: dict[tuple[int, int], _Unit] = {}
-        self._forwards: dict[tuple[int, int], int] = {}
+        self._made_for: list[Sequence[_Unit] | None] = [()] * len(specs)  # None: any, as it came from another mesh
+        self._units: dict[_Key, _Residuals] = {}
+        self._forwards: dict[_Key, int] = {}
         self._evicted: list[tuple[int, int]] = []
         """(index, index) of each forward whose residuals leave right after it."""
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
-                self._microbatches[each.result] = _ANY
+                self._made_for[each.result] = None
             elif isinstance(each, Call):
                 self._run(index, each)
 
     def _run(self, index: int, call: Call) -> None:
         if call.stage is None or call.microbatch is None:
-            here = [microbatch for _, _, microbatch in call.fused]
-            for kind, stage, microbatch in call.fused:
-                self._task(index, call, kind, (stage, microbatch))
+            here = [task[2:] for task in call.fused]
+            for task in call.fused:
+                self._task(index, call, task.kind, task[1:])
         else:
-            here = [call.microbatch]
-            self._task(index, call, call.kind, (call.stage, call.microbatch))
+            here = [(call.microbatch, call.slice)]
+            self._task(index, call, call.kind, (call.stage, call.microbatch, call.slice))
         for register in call.results:
-            self._microbatches[register] = here
+            self._made_for[register] = here
 
-    def _task(self, index: int, call: Call, kind: str, key: tuple[int, int]) -> None:
-        microbatches, specs = self._microbatches, self._specs
+    def _task(self, index: int, call: Call, kind: str, key: _Key) -> None:
+        specs = self._specs
         # A sum that earlier microbatches added to is none of this one's.
-        own = [register for register in call.operands if key[1] in microbatches[register]]
+        own = [register for register in call.operands if self._is_of(register, key[1:])]
         unit = self._units.get(key)
         if unit is None:
-            unit = self._units[key] = _Unit()
+            unit = self._units[key] = _Residuals()
         since, last = unit.since, unit.last
         if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
@@ -155,6 +157,11 @@ class _Activations:
         for register in own:
             since.setdefault(register, index)
             last[register] = index
+
+    def _is_of(self, register: int, unit: _Unit) -> bool:
+        """Whether a register may be of this microbatch and slice."""
+        found = self._made_for[register]
+        return found is None or unit in found
 
     def peak(self) -> int:
         """The most that are alive at once."""

@@ -71,8 +71,6 @@ class UnrollMicrobatches(Pass):
                 unrolled.emit(mesh, cells.get(task, (task,)))
         unrolled.finish()
         module.operation.attributes[at.MESHES] = at.i64(schedule.meshes)
-        if loop.slices > 1:
-            module.operation.attributes[at.SLICES] = at.i64(loop.slices)
         leave(module, main_line(module, unrolled.steps, placed=False))
 
 
@@ -116,7 +114,7 @@ class _Unrolled:
         self._planned = {(*_key(task), task.microbatch) for task in schedule if form_of(task.kind).optional}
         self._ip = ir.InsertionPoint(loop.op)
         self._meshes: dict[int, ir.Attribute] = {}
-        self._numbers = [at.i64(number) for number in range(loop.length * loop.slices)]
+        self._numbers = [at.i64(number) for number in range(max(loop.length, loop.slices))]
         self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
         self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
         self._yielded = list(terminator(loop.body).operands)
@@ -211,13 +209,14 @@ class _Unrolled:
         template = self._templates[key]
         if mesh not in self._meshes:
             self._meshes[mesh] = at.i64(mesh)
-        number = task.microbatch * self._loop.slices + task.slice
         attributes = {
             "callee": template.callee,
             at.STAGE: template.stage,
-            at.MICROBATCH: self._numbers[number],
+            at.MICROBATCH: self._numbers[task.microbatch],
             at.MESH: self._meshes[mesh],
         }
+        if self._loop.slices > 1:
+            attributes[at.SLICE] = self._numbers[task.slice]
         operands = list(template.operands)
         for n, accumulator, source in template.varying:
             if accumulator is not None:
@@ -233,7 +232,7 @@ class _Unrolled:
         results = template.made[task.microbatch] = [found[n] for n in range(len(template.results))]
         for accumulator, n in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[n])
-        one = (task.stage, number, mesh)
+        one = (task.stage, task.microbatch, task.slice, mesh)
         called = template.name
         made = Step(op, "func.call", operands, results, attributes, called, template.function, (mesh,), one)
         self.steps.append(made)

@@ -46,9 +46,9 @@ class VerifyUnrolled(Pass):
 def _microbatches(op: ir.Operation) -> tuple[int, ...]:
     if at.FUSED in op.attributes:
         raise broken(4, f"@{callee(op)} should be one call with another: {at.found(op.attributes, at.FUSED)}", op)
-    stage, microbatch = at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH)
+    stage, microbatch, part = (at.integer(op, name) for name in (at.STAGE, at.MICROBATCH, at.SLICE))
     if stage is not None and microbatch is not None:
-        return (microbatch,)
+        return (microbatch,) if part is None else (microbatch, part)
     stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
     if not stages or len(stages) != len(microbatches):
         raise broken(4, f"the call of @{callee(op)} does not say its stage and microbatch", op)

@@ -16,8 +16,8 @@ class MergeSlices(Pass):
     """Lets the slices of a stage call one function, where theirs are equal, and numbers the calls by stage and slice.
 
     Until then stage s of slice j, of n stages, is number j * n + s; now it is stage s, with `jaxpp.slice = j` on its
-    calls. What follows the loss of the last slice (the mean over the slices) has a function of its own, so that the last
-    slice does what the others do; its call has the number behind that of the last slice.
+    calls. What follows the loss of the last slice (the mean over the slices) has a function of its own, so that the
+    last slice does what the others do; its call has the number behind that of the last slice.
 
     A slice that does more than others, or less, keeps a function of its own.
 

@@ -178,4 +178,5 @@ def _event(mesh: int, call: Call | None, start: float, seconds: float, target: i
     kind = "send" if target is not None else call.kind if call else ""
     stage, microbatch = (call.stage, call.microbatch) if call else (None, None)
     fused = call.fused if call and target is None else ()
-    return Event(mesh, kind, stage, microbatch, start, start + seconds, seconds, target, fused=fused)
+    part = call.slice if call else 0
+    return Event(mesh, kind, stage, microbatch, start, start + seconds, seconds, target, fused=fused, slice=part)

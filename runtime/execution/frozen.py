@@ -84,7 +84,7 @@ def frozen_tasks(program: Program, stages: Stages) -> Tasks:
         return frozenset()
     present: dict[int, dict[int, bool]] = {stage: {} for stage in stages}
     for call in (each for sequence in program.sequences for each in sequence if isinstance(each, Call)):
-        for kind, stage, microbatch in call.tasks:
+        for kind, stage, microbatch, _ in call.tasks:
             if stage in present and kind in ("backward", "weight_grad"):
                 alone = call.kind == "weight_grad" and len(program.functions[call.function].sums) > 0
                 present[stage][microbatch] = alone

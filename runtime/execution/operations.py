@@ -28,7 +28,7 @@ def bound(call: Call, operations: Operations, device: Any, *, wait: bool) -> Cal
     """
     assert call.stage is not None
     assert call.microbatch is not None
-    task, function = Task(call.kind, call.stage, call.microbatch), operations[call.kind]
+    task, function = Task(call.kind, call.stage, call.microbatch, call.slice), operations[call.kind]
 
     def run(arrays: Sequence[Any]) -> Sequence[Any]:
         with jax.default_device(device):

@@ -52,6 +52,8 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     scale = 1 / UNITS[Costs(unit=unit).unit]
     times = _task_times(steps)
     share = _add_fused(times, steps)
+    hop = _rounded(scale * _hop(steps))
+    scale *= 1 + max((each.slice for events in steps for each in events), default=0)  # tasks are of whole microbatches
     if not times:
         raise ValueError("measured_costs: the events have no task of a stage")
     activation_bytes, message_bytes, weight_grad_bytes = _bytes(program)
@@ -61,7 +63,7 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
         forward=forward,
         input_grad=input_grad,
         weight_grad=weight_grad,
-        hop=_rounded(scale * _hop(steps)),
+        hop=hop,
         message_bytes=message_bytes,
         activation_bytes=activation_bytes,
         weight_grad_bytes=weight_grad_bytes,
@@ -96,11 +98,11 @@ def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Eve
         runs: defaultdict[tuple[object, ...], list[Event]] = defaultdict(list)
         for each in events:
             if each.fused:
-                runs[each.mesh, *((kind, stage) for kind, stage, _ in each.fused)].append(each)
+                runs[each.mesh, *(task[:2] for task in each.fused)].append(each)
         calls += [each for group in runs.values() for each in group[1:] or group]
     rests: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for each in calls:
-        keys = [(kind, stage) for kind, stage, _ in each.fused]
+        keys = [task[:2] for task in each.fused]
         unknown = [key for key in keys if key not in times]
         rest = each.seconds - sum(times.get(key, 0.0) for key in keys)
         for key in unknown:
@@ -108,9 +110,9 @@ def _add_fused(times: dict[tuple[str, int], float], steps: Iterable[Sequence[Eve
     alone = set(times)
     times.update({key: statistics.median(seconds) for key, seconds in rests.items()})
     shares = [
-        each.seconds / sum(times[kind, stage] for kind, stage, _ in each.fused)
+        each.seconds / sum(times[task[:2]] for task in each.fused)
         for each in calls
-        if all((kind, stage) in alone for kind, stage, _ in each.fused)
+        if all(task[:2] in alone for task in each.fused)
     ]
     return statistics.median(shares) if shares else 1.0
 
@@ -166,9 +168,9 @@ def _hop(steps: Iterable[Sequence[Event]]) -> float:
 def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
     """Bytes of activations, of messages, and of what a weight gradient reads (None without one), for each stage."""
     values = _Values(program)
-    stages = 1 + max((stage for _, stage, _ in values.tasks), default=-1)
+    stages = 1 + max((task.stage for task in values.tasks), default=-1)
     activations, messages, kept = [0] * stages, [0] * stages, [0] * stages
-    for stage, microbatch in {(stage, microbatch) for _, stage, microbatch in values.tasks}:
+    for stage, microbatch in {task[1:3] for task in values.tasks}:
         makers = values.of(_MAKERS, stage, microbatch)
         known = values.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
         backward = values.read(values.of(_BACKWARD, stage, microbatch))
@@ -204,6 +206,7 @@ class _Values:
     """The tasks of a program, and which call made each value, wherever it was sent since.
 
     tasks: (mesh, call) of each task.
+    slices: into how many the sequence of a microbatch is cut.
     """
 
     def __init__(self, program: Program) -> None:
@@ -223,10 +226,12 @@ class _Values:
                         self._makers.update(((mesh, register), part) for register in part.results)
                         for task in part.tasks:
                             self.tasks[task].append((mesh, part))
+        self.slices = 1 + max((task.slice for task in self.tasks), default=0)
 
     def of(self, kinds: Iterable[str], stage: int, microbatch: int) -> list[tuple[int, Call]]:
-        """Return the tasks of these kinds, of one stage and microbatch."""
-        return [call for kind in kinds for call in self.tasks.get(TaskName(kind, stage, microbatch), ())]
+        """Return the tasks of these kinds, of one stage and microbatch, of all its slices."""
+        names = (TaskName(kind, stage, microbatch, part) for kind in kinds for part in range(self.slices))
+        return [call for name in names for call in self.tasks.get(name, ())]
 
     def read(self, calls: Iterable[tuple[int, Call]], made_by: tuple[str, int] | None = None) -> set[Place]:
         """Return what the calls read of their own microbatch, if tasks of `made_by`, a (kind, stage), made it."""

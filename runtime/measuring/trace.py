@@ -34,8 +34,9 @@ class Event:
         made: bytes that are allocated on its mesh (of a send: on `target`) at its start, those of whole values, as if
             each were on one device. A result that takes the buffer of an operand allocates nothing.
         freed: bytes on its mesh that nobody needs any more at its end, of what the step made.
-        fused: the (kind, stage, microbatch) of each task, where it is several that run as one; then it has no stage and
+        fused: the names of the tasks, where it is several that run as one; then it has no stage and
             no microbatch of its own.
+        slice: of the sequence, where the schedule cuts it.
     """
 
     mesh: int
@@ -49,11 +50,12 @@ class Event:
     made: int = 0
     freed: int = 0
     fused: tuple[TaskName, ...] = ()
+    slice: int = 0
 
     @property
     def label(self) -> Label:
         """Its name in a trace."""
-        return Label(self.kind, self.stage, self.microbatch)
+        return Label(self.kind, self.stage, self.microbatch, self.slice)
 
     @property
     def labels(self) -> list[Label]:
@@ -212,9 +214,10 @@ class _Tracer:
         start = self.ready.get(place, 0.0)
         end = self.arrivals[send.channel] = start + seconds
         maker = self.makers.get(place)
-        stage, microbatch = (maker.stage, maker.microbatch) if maker else (None, None)
+        stage, microbatch, part = maker[1:] if maker else (None, None, 0)
         made, freed = self.program.registers[mesh][send.operand].device_bytes, self.free(mesh, send.frees)
-        self.events.append(Event(mesh, "send", stage, microbatch, start, end, seconds, send.destination, made, freed))
+        task = "send", stage, microbatch
+        self.events.append(Event(mesh, *task, start, end, seconds, send.destination, made, freed, slice=part))
 
     def call(self, mesh: int, call: Call, seconds: float) -> None:
         start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])
@@ -222,7 +225,7 @@ class _Tracer:
         made = self.make(mesh, call)
         freed = self.free(mesh, call.frees)
         task = call.kind, call.stage, call.microbatch
-        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, call.fused))
+        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, call.fused, call.slice))
         for number, register in enumerate(call.results):
             self.ready[mesh, register] = end
             self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])

@@ -63,7 +63,10 @@ def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
     Raises:
         ScheduleError: a count is below 1.
     """
-    plan, groups = Plan("interleaved-zb", Placement.looped(meshes, chunks), microbatches), _groups(meshes, microbatches)
+    plan, groups = (
+        Plan("interleaved-zb", Placement.looped(meshes, chunks), microbatches),
+        in_groups(meshes, microbatches),
+    )
     for i, mesh in enumerate(plan):
         stages = plan.placement.stages_of(i)
         forward, input_grad = F(*stages, group=groups), I(*reversed(stages), group=groups)
@@ -73,7 +76,7 @@ def interleaved_zb(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:
 
 
 def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: int, fused: bool) -> Schedule:
-    plan, groups = Plan(name, Placement.looped(meshes, chunks), microbatches), _groups(meshes, microbatches)
+    plan, groups = Plan(name, Placement.looped(meshes, chunks), microbatches), in_groups(meshes, microbatches)
     for i, mesh in enumerate(plan):
         stages = plan.placement.stages_of(i)
         forward, backward = F(*stages, group=groups), B(*reversed(stages), group=groups)
@@ -82,8 +85,8 @@ def _in_groups(name: str, meshes: int, microbatches: int, chunks: int, extra: in
     return plan.draft()
 
 
-def _groups(meshes: int, microbatches: int) -> list[int]:
-    """The sizes of groups of one microbatch per mesh; what is left makes the first ones larger by one, or more."""
+def in_groups(size: int, microbatches: int) -> list[int]:
+    """The sizes of groups of `size` microbatches; what is left makes the first ones larger by one, or more."""
     microbatches = whole_number(microbatches, "microbatches", least=1)
-    size, larger = divmod(microbatches, max(1, microbatches // meshes))
+    size, larger = divmod(microbatches, max(1, microbatches // size))
     return [size + 1] * larger + [size]
