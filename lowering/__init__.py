@@ -17,6 +17,7 @@ from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
+from jaxpp.lowering.slices import scan_slices  # noqa: E402
 
 __all__ = [
     "Add",
@@ -30,6 +31,7 @@ __all__ = [
     "lower",
     "mark_stage_end",
     "pipeline_enter_stage",
+    "scan_slices",
     "treduce",
     "treduce_i",
 ]

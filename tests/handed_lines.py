@@ -26,7 +26,7 @@ def check(module: ir.Module, line: MainLine | MeshLines) -> None:
             assert one.last_use is None or list(one.last_use) == at.integers(other.op, at.LAST_USE)
 
 
-_TASK = (at.STAGE, at.MICROBATCH, at.MESH)
+_TASK = (at.STAGE, at.MICROBATCH, at.SLICE, at.MESH)
 
 
 def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
@@ -38,6 +38,6 @@ def _compare(found: Sequence[Step[Any]], expected: Sequence[Step[Any]]) -> None:
             known = {at.LAST_USE: at.i64s(one.last_use)} if one.last_use else {}
             known |= {"callee": ir.FlatSymbolRefAttr.get(one.callee)} if one.callee else {}
             assert {**one.attributes, **known} == dict(other.attributes.items())
-        assert one.task is None or one.task == tuple(at.integer(other.op, name) for name in _TASK)
+        assert one.task is None or one.task == tuple(at.integer(other.op, name) or 0 for name in _TASK)
         if other.function is not None:
             assert (one.function, list(one.meshes)) == (other.function, list(other.meshes))
