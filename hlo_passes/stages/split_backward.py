@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.hlo_passes.stages.loop_fission import divide_loops
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
-from jaxpp.ir.functions import body_of, call, callee, functions, kind_and_stage, operations
+from jaxpp.ir.functions import body_of, call, callee, functions, kind_and_stage, operations, text_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_tasks
@@ -62,11 +62,26 @@ class SplitBackward(Pass):
         split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
         # All is decided before the first edit: the calls use one another's results.
         mesh, backwards = MeshAxes.of(module), [Backward(loop, by_name[callee(op)], op, sums) for op in split]
+        _await_what_any_slice_awaits(loop, [by_name[callee(op)] for op in split], backwards)
         for number, (op, backward) in enumerate(zip(split, backwards, strict=True)):
             if divide_loops(backward, mesh):
                 backwards[number] = Backward(loop, by_name[callee(op)], op, sums)
+        _await_what_any_slice_awaits(loop, [by_name[callee(op)] for op in split], backwards)
         for op, backward in zip(split, backwards, strict=True):
             _split(module, by_name[callee(op)], op, backward)
+
+
+def _await_what_any_slice_awaits(
+    loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]
+) -> None:
+    """Let the slices of a stage be divided alike: nobody awaits the gradients of keys and values of the first one."""
+    groups: dict[bytes, list[Backward]] = {}
+    for function, backward in zip(found, backwards, strict=True) if loop.slices > 1 else ():
+        groups.setdefault(text_of(function), []).append(backward)
+    for group in groups.values():
+        awaited = set[int]().union(*(backward.awaited for backward in group))
+        for backward in group:
+            backward.awaited = awaited
 
 
 def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
