@@ -156,6 +156,7 @@ class _Assignment(Numbered):
     def _find_cheap(self) -> set[int]:
         """The operations that depend only on loop invariants and the microbatch index, through few cheap ones."""
         claimed = {self.producers.get(value) for mark in self._ends for value in self.operands[mark]}
+        claimed |= self._handed_to_other_slices()
         length: dict[int, int] = {}
         constant: set[int] = set()
         for number, values in enumerate(self.operands):
@@ -176,6 +177,12 @@ class _Assignment(Numbered):
                 if total <= MOST_RECOMPUTED:
                     length[number] = total
         return set(length)
+
+    def _handed_to_other_slices(self) -> set[int | None]:
+        """The operations whose results another slice takes, or the loop carries: each slice makes its own once."""
+        uses = [(part, values) for part, values in zip(self._slices, self.operands, strict=True) if part is not None]
+        taken = ((part, self.producers.get(value)) for part, values in [*uses, (-1, self._yielded)] for value in values)
+        return {made for part, made in taken if made is not None and self._slices[made] not in (None, part)}
 
     def _claim_slices(self) -> None:
         """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""

@@ -95,7 +95,9 @@ def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Oper
     """Raise PassError unless all marks of the microbatch loop are in loops over so many slices."""
     scan = "scan over the slices of the sequence with the stage marks in the body: jaxpp.scan_slices"
     if not marked:
-        raise PassError(f"the schedule {name} has {slices} slices, the loop no mark", location=loop.location, hint=scan)
+        raise PassError(
+            f"the schedule {name} has {slices} slices, the loop no stage mark", location=loop.location, hint=scan
+        )
     for op in marked:
         if op.name != "stablehlo.while":
             raise PassError(

@@ -66,9 +66,7 @@ def empty(params: Any, sequences: int) -> Any:
     return [(zeros, zeros) for _ in params["blocks"]]
 
 
-def loss(
-    params: Any, text: jax.Array, *, slices: int, one: Callable[..., Any] = of_slice
-) -> jax.Array:
+def loss(params: Any, text: jax.Array, *, slices: int, one: Callable[..., Any] = of_slice) -> jax.Array:
     """The mean cross-entropy of the next tokens."""
     xs = text[:, :-1], text[:, 1:]
     _, losses = jaxpp.scan_slices(partial(one, params), empty(params, len(text)), xs, slices)

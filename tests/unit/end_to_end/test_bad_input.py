@@ -357,14 +357,6 @@ def test_the_loop_inside_a_conditional() -> None:
         )
 
 
-def test_a_schedule_that_does_not_run_yet() -> None:
-    text = message(partial(sgd_step, schedule=jaxpp.Seq1F1B(3)))
-    assert at(text, sgd_step, "jaxpp.treduce(") == (
-        "the schedule seq1f1b cuts each microbatch into 2 slices of its sequence\n  that needs a model that hands keys "
-        "and values from slice to slice; take a schedule without slices"
-    )
-
-
 def test_a_reduction_that_has_an_order_on_two_meshes() -> None:
     class Latest(jaxpp.Op):
         """Mostly the last microbatch."""

@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import assert_same, batch, check, check_compiled, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -64,7 +65,7 @@ def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: 
     assert list(lowered.program().peak_bytes) == walked
 
 
-@pytest.mark.parametrize("name", [name for name in schedules.names() if name != "seq1f1b"])  # no slices in programs
+@pytest.mark.parametrize("name", [name for name in schedules.names() if name not in SLICES])
 def test_peaks_of_the_whole_library(name: str) -> None:
     """As it is, and with all that moves or makes again what it keeps, where the schedule can."""
     plain = schedules.make(name, meshes=4, microbatches=8)

@@ -170,6 +170,25 @@ def test_seq1f1b(p: int, m: int, n: int, f: float, b: float, w: float) -> None:
     assert report.peak_activations() == pytest.approx([min(m * n, p - i - 1 + n) / n for i in range(p)])
 
 
+@formula
+@given(meshes, few, st.integers(1, 4), st.integers(1, 3), times, times, times)
+def test_seq1f1b_interleaved(p: int, groups: int, n: int, v: int, f: float, b: float, w: float) -> None:
+    """Groups of as few microbatches as have a slice for each mesh, of as many slices as there are meshes."""
+    n = n * p if n * p <= 8 else p
+    t = f + b + w
+    report = run("seq1f1b-i", p, groups, S.Costs(f, b, w), slices=n, chunks=v)
+    assert report.makespan == near(groups * t + (p - 1) * t / v / n)
+
+
+@formula
+@given(meshes, few, st.integers(1, 4))
+def test_seq1f1b_zero_bubble(p: int, more: int, n: int) -> None:
+    m = p + more
+    report = run("seq1f1b-zb", p, m, S.Costs(1, 1, 1), slices=n)
+    assert report.makespan == near(3 * m + (p - 1) / n)
+    assert report.peak_activations() == pytest.approx([(p - 1 + n) / n] * p)
+
+
 @pytest.mark.parametrize("p", [2, 4, 6, 8, 16])
 def test_the_two_way_schedules_halve_the_bubble(p: int) -> None:
     equal = S.Costs(forward=1, input_grad=0.5, weight_grad=0.5)

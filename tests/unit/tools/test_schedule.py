@@ -232,7 +232,10 @@ def test_bad_usage() -> None:
         usage_error("show", "zb-v", *SIZES, "--group", "2")
         == "no schedule here takes --group, which is for gis, po-h, po-f"
     )
-    assert usage_error("show", "a.txt", "--slices", "2") == "no schedule here takes --slices, which is for seq1f1b"
+    assert (
+        usage_error("show", "a.txt", "--slices", "2")
+        == "no schedule here takes --slices, which is for seq1f1b, seq1f1b-i, seq1f1b-zb"
+    )
     assert usage_error("show", "gis{group=x}", *SIZES) == "group must be a whole number, found 'x'"
     assert usage_error("show", "dualpipe{fused}", *SIZES) == "fused must be true or false, found ''"
     assert (
