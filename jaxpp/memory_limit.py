@@ -90,8 +90,10 @@ def fit(
     if not any(over):
         return Fitted(schedule, dict(options), dict(NOTHING))
     with base.context:
-        loop, levels = MicrobatchLoop.of(base), choices(base, LEVELS)
-        plan = loop.plan
+        loop = MicrobatchLoop.of(base)
+        if loop.slices > 1:  # nothing is chosen for these: `verify-program` refuses what is too large
+            return Fitted(schedule, dict(options), dict(NOTHING))
+        levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
     least, found = peaks[:count], list[Fitted]()
     for other in _schedules(plan, over[:count], times):

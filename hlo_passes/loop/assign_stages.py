@@ -55,7 +55,8 @@ class AssignStages(Pass):
         loop = MicrobatchLoop.of(module)
         _split_barriers(loop)
         entered = _entered(loop)
-        erase_dead(loop.body, marks=True)
+        # The last forward of a slice ends at its mark, though nobody may use the loss: the next slice uses what it makes.
+        erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
         assignment.run()
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):

@@ -120,7 +120,8 @@ def _with_numbers(loop: ir.Operation, slices: int) -> tuple[ir.Operation, list[i
     with loop.location, ir.InsertionPoint(loop):
         new = _carrying(loop, [constant(type_, number) for number in range(slices)])
     end = terminator(loop_body(new))
-    numbers: list[ir.Value] = [*loop_body(new).arguments][-slices:]
+    arguments: Sequence[ir.Value] = list(loop_body(new).arguments)
+    numbers = list(arguments[-slices:])
     with new.location, ir.InsertionPoint(end):
         for position, number in enumerate(numbers, len(end.operands) - slices):
             end.operands[position] = stablehlo.add(number, constant(type_, 0))

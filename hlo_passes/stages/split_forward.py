@@ -93,7 +93,8 @@ class SplitForward(Pass):
             return
         check_tasks(module, loop.body)
         by_name = functions(module)
-        forwards = {("forward", stage): keeps.get(stage, keeps.get(None, _INPUTS)) for stage in stages}
+        count = loop.stages_per_slice
+        forwards = {("forward", stage): keeps.get(stage % count, keeps.get(None, _INPUTS)) for stage in stages}
         for op in operations(loop.body):
             keep = forwards.get(kind_and_stage(by_name[callee(op)])) if op.name == "func.call" else None
             if keep is not None:
@@ -120,11 +121,10 @@ def choices(module: ir.Module, count: int) -> dict[int, list[tuple[int, int]]]:
 def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> MicrobatchLoop:
     """The loop, with recomputes in its schedule for the stages that `keeps` names and that have none."""
     named = {stage for stage in keeps if stage is not None}
-    if named and max(named) >= loop.stages:
-        raise PassError(
-            f"keep names stage {max(named)}; the stages are 0 to {loop.stages - 1}", location=loop.op.location
-        )
-    present = loop.stages_with("recompute")
+    count = loop.stages_per_slice
+    if named and max(named) >= count:
+        raise PassError(f"keep names stage {max(named)}; the stages are 0 to {count - 1}", location=loop.op.location)
+    present = {stage % count for stage in loop.stages_with("recompute")}
     if None in keeps and not present:
         named |= _waiting_stages(loop.plan)
     if named <= present:

@@ -97,4 +97,8 @@ def train_step(
         schedule=schedule,
         operation=(jaxpp.Concat(), jaxpp.Add),
     )
-    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses
+    return jax.tree.map(_descend, params, grads), losses
+
+
+def _descend(weight: jax.Array, gradient: jax.Array) -> jax.Array:
+    return weight - 0.1 * gradient

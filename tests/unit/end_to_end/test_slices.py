@@ -1,6 +1,9 @@
 """Schedules whose tasks are of slices of the sequence, on a decoder that hands keys and values from slice to slice."""
 
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,17 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 from unit.end_to_end import decoder
 from unit.end_to_end.compare import assert_same, check, feed_state, make_mesh, sgd_step, weights
-from unit.end_to_end.compare import batch as rows
+from unit.end_to_end.compare import batch as microbatches
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 from jaxpp.schedules.memory import activations
-
-AROUND = ("before", "after")
 
 
 def made(name: str, meshes: int, microbatches: int = 4, slices: int = 3) -> schedules.Schedule:
@@ -49,42 +52,27 @@ def test_losses_are_equal_bit_for_bit() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("name", decoder.SLICES)
-@pytest.mark.parametrize("slices", [2, 4])
+@pytest.mark.parametrize(("name", "slices"), [("seq1f1b", 4), *((name, 2) for name in decoder.SLICES)])
 def test_the_slices_of_a_stage_are_one_program(name: str, slices: int) -> None:
     schedule = made(name, 2, slices=slices)
     program = load(lowered(schedule).program().module)
-    called = {
-        (call.kind, call.stage, call.function)
-        for line in program.sequences
-        for call in line
-        if isinstance(call, Call) and call.tasks
-    }
-    kinds = {task.kind for task in schedule}
-    ending = ("forward", schedule.stages - 1, f"forward_{schedule.stages - 1}_end")
-    assert ending in called
-    assert sorted(each[:2] for each in called - {ending}) == sorted(
-        (kind, stage) for kind in kinds for stage in range(schedule.stages)
-    )
+    calls = [call for line in program.sequences for call in line if isinstance(call, Call) and call.tasks]
+    functions = {(call.kind, call.stage, call.function) for call in calls}
+    last = schedule.stages - 1
+    ending = ("forward", last, f"forward_{last}_end")  # the mean over the slices
+    assert ending in functions
+    expected = [(kind, stage) for kind in {task.kind for task in schedule} for stage in range(schedule.stages)]
+    assert sorted(each[:2] for each in functions - {ending}) == sorted(expected)
 
 
 @pytest.mark.parametrize("name", decoder.SLICES)
 def test_peaks_are_those_of_the_schedule(name: str) -> None:
-    schedule = made(name, 4)
-    program = load(lowered(schedule).program().module)
-    assert list(map(int, peaks(program))) == activations(schedule)
-
-
-def test_peaks_are_those_of_the_paper() -> None:
     p, m, n = 4, 4, 3
-    program = load(lowered(made("seq1f1b", p, m, n)).program().module)
-    assert [peak / n for peak in peaks(program)] == [min(m * n, p - i - 1 + n) / n for i in range(p)]
-
-
-def peaks(program: Any) -> list[int]:
-    from jaxpp.hlo_passes.program.liveness import peaks_of
-
-    return [peak.activations for peak in peaks_of(program)]
+    schedule = made(name, p, m, n)
+    peaks = [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))]
+    assert peaks == activations(schedule)
+    if name == "seq1f1b":
+        assert [peak / n for peak in peaks] == [min(m * n, p - i - 1 + n) / n for i in range(p)]
 
 
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
@@ -92,7 +80,161 @@ def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
     check(step, (decoder.parameters(2), decoder.batch(4)), make_mesh(2))
 
 
+def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices() -> None:
+    """The slices of a stage are one program here too."""
+
+    def of_slice(params: Any, caches: Any, text: Any, start: jax.Array) -> tuple[Any, jax.Array]:
+        def layer(x: jax.Array, each: Any) -> tuple[jax.Array, Any]:
+            return decoder.block(each[0], x, each[1], start)
+
+        x, new = params["tokens"][text[0]], list[Any]()
+        for weights, cache in zip(params["stages"], caches, strict=True):
+            x, cache = jax.lax.scan(jax.checkpoint(layer), x, (weights, cache))
+            new.append(cache)
+            if len(new) < len(caches):
+                x = jaxpp.mark_stage_end(x)
+        return new, jaxpp.mark_stage_end(jnp.mean((x @ params["head"] - text[1][..., None]) ** 2))
+
+    def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+        zeros = jnp.zeros((2, len(text), decoder.LENGTH, decoder.WIDTH))
+        xs = text[:, :-1], text[:, 1:]
+        return jaxpp.scan_slices(partial(of_slice, params), [(zeros, zeros)] * 2, xs, slices)[1].mean()
+
+    params = decoder.parameters(4)
+    blocks = params.pop("blocks")
+    params["stages"] = [jax.tree.map(lambda *each: np.stack(each), *blocks[n : n + 2]) for n in (0, 2)]  # pyright: ignore[reportUnknownLambdaType]  # leaves
+    step = partial(decoder.train_step, schedule=made("seq1f1b-zb", 2), loss=loss)
+    arguments, shardings = (params, decoder.batch(4)), (P(), P(None, "data"))
+    check(step, arguments, make_mesh(2, data=2), in_shardings=shardings)
+    compiled = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2, data=2), in_shardings=shardings)
+    text = compiled.lower(*arguments).program().as_text()
+    assert "forward_0" in text
+    assert "_slice_" not in text
+
+
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
-    for schedule in (jaxpp.Std1F1B(2), jaxpp.ZeroBubble(2)):
-        step = partial(decoder.train_step, schedule=schedule)
-        check(step, (decoder.parameters(2), decoder.batch(3)), make_mesh(2))
+    step = partial(decoder.train_step, schedule=jaxpp.ZeroBubble(2))
+    check(step, (decoder.parameters(2), decoder.batch(3)), make_mesh(2))
+
+
+@pytest.mark.parametrize("change", [schedules.recompute, schedules.offload, schedules.evict])
+def test_slices_that_keep_less(change: Callable[[schedules.Schedule], schedules.Schedule]) -> None:
+    step = partial(decoder.train_step, schedule=change(made("seq1f1b", 2, 2)))
+    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
+
+
+def test_gradients_alone_and_losses_alone() -> None:
+    """JAX drops the last mark of the forward of the one, and there is no backward of the other."""
+    forwards = "\n".join(f"mesh {s}: " + " ".join(f"{s}F{m}.{n}" for m in range(2) for n in range(3)) for s in (0, 1))
+    schedule = schedules.parse(f"schedule: forwards\nplacement: 0 1\n{forwards}\n")
+
+    def gradients(params: Any, texts: Any, *, schedule: Any) -> Any:
+        return jaxpp.treduce(partial(jax.grad(partial(decoder.loss, slices=3)), params), texts, schedule=schedule)
+
+    def losses(params: Any, texts: Any, *, schedule: Any) -> Any:
+        one = partial(decoder.loss, params, slices=3)
+        return jaxpp.treduce(one, texts, schedule=schedule, operation=jaxpp.Concat())
+
+    arguments = decoder.parameters(2), decoder.batch(2)
+    check(partial(gradients, schedule=made("seq1f1b", 2, 2)), arguments, make_mesh(2))
+    check(partial(losses, schedule=schedule), arguments, make_mesh(2), exact=True)
+
+
+def test_slices_are_named_in_traces_and_costs() -> None:
+    """What a task costs is what its slices take together."""
+    schedule = made("seq1f1b", 2, 2)
+    compiled = lowered(schedule).compile()
+    _, events = compiled.trace(decoder.parameters(2), decoder.batch(2))
+    backwards = [event for event in events if event.mesh == 1 and event.kind == "backward"]
+    tasks = [task for task in schedule.orders[1] if task.kind == "backward"]
+    assert [str(event) for event in backwards] == [
+        f"backward 1, {task.microbatch}" + (f", {task.slice}" if task.slice else "") for task in tasks
+    ]
+    _, whole = compiled.costs([replace(event, seconds=1.0) for event in events], unit="s").backward
+    assert whole == schedule.slices
+
+
+def message(step: Callable[..., Any], arguments: Any = None, **options: Any) -> str:
+    arguments = arguments or (decoder.parameters(2), decoder.batch(4))
+    with pytest.raises((jaxpp.PassError, TypeError, ValueError)) as error:
+        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), **options).lower(*arguments).program()
+    return str(error.value).partition(": error: ")[2] or str(error.value).partition(": ")[2]
+
+
+def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
+    schedule = made("seq1f1b", 2)
+    step = partial(decoder.train_step, schedule=schedule)
+    assert message(partial(step, slices=2)) == (
+        "the schedule seq1f1b has 3 slices, the loop over slices runs 2 times\n"
+        "  cut the sequence into 3 slices, or take a schedule of as many as the loop has"
+    )
+    assert message(partial(sgd_step, schedule=schedule), (weights(2), microbatches(4))) == (
+        "the schedule seq1f1b has 3 slices, this stage mark is in no loop over slices\n  scan over the slices of the "
+        "sequence with the stage marks in the body: jaxpp.scan_slices; or take a schedule without slices"
+    )
+    unmarked = partial(decoder.loss, one=partial(decoder.of_slice, last=False))
+    assert message(partial(step, loss=unmarked)) == (
+        "slice 0 has 1 stage mark in its forward, the schedule seq1f1b has 2 stages\n  mark the end of every stage in "
+        "each slice, the last one too, with the loss of the slice, and use that loss: jax.value_and_grad"
+    )
+
+    def some(params: Any, caches: Any, text: Any, start: jax.Array) -> Any:
+        """Has a mark in the first slice alone."""
+        one = partial(decoder.of_slice, params, caches, text)
+        return jax.lax.cond(start == 0, one, partial(one, last=False), start)
+
+    assert message(partial(step, loss=partial(decoder.loss, one=some))).startswith("a stage mark inside a conditional")
+
+
+def test_a_memory_limit_chooses_nothing_for_slices() -> None:
+    text = message(partial(decoder.train_step, schedule=made("seq1f1b", 2)), memory_limit=4096)
+    assert "mesh 0 needs" in text
+
+
+@pytest.mark.parametrize(
+    ("scan", "expected"),
+    [
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 5),
+            "scan_slices: 5 slices don't divide the 12 positions of xs: pad the sequence to a multiple of 5, or take "
+            "other slices",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (jnp.concatenate([c, x], 1), x), xs[:, :4], xs, 3),
+            "scan_slices: carry changes from float32[2,4] to float32[2,8]: keep keys and values in arrays of the whole "
+            "sequence, write the rows of a slice with lax.dynamic_update_slice, and mask those behind it",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: ((c, x), x), 0.0, xs, 3),
+            "scan_slices: what a slice takes is PyTreeDef(*), what it hands on is PyTreeDef((*, *))",
+        ),
+        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 0), "slices must be a whole number of at least"),
+        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {}, 2), "scan_slices: xs holds no array"),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, axis=2),
+            "scan_slices: xs has shape (2, 12), so no sequence axis 2",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {"a": xs, "b": xs[:, 1:]}, 2),
+            "scan_slices: xs['b'] has 11 positions along axis 1, but xs['a'] has 12",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, [xs, "text"], 2),
+            "scan_slices: xs[1] is of type str, not an array",
+        ),
+    ],
+)
+def test_scans_that_are_none(scan: Callable[[Any], Any], expected: str) -> None:
+    with pytest.raises((TypeError, ValueError)) as error:
+        scan(jnp.zeros((2, 12)))
+    assert expected in str(error.value)
+    assert str(error.value).startswith(__file__)
+
+
+def test_slices_of_any_axis() -> None:
+    """Each with the position where it starts; what comes back is stacked."""
+    xs = jnp.arange(24.0).reshape(2, 2, 6)
+    total, (starts, parts) = jaxpp.scan_slices(lambda c, x, i: (c + x.sum(), (i, x)), jnp.float32(0), xs, 3, axis=-1)
+    assert total == xs.sum()
+    assert starts.tolist() == [0, 2, 4]
+    np.testing.assert_array_equal(jnp.concatenate(list(parts), -1), xs)
