@@ -55,7 +55,7 @@ class AssignStages(Pass):
         loop = MicrobatchLoop.of(module)
         _split_barriers(loop)
         entered = _entered(loop)
-        # The last forward of a slice ends at its mark, though nobody may use the loss: the next slice uses what it makes.
+        # Nobody may use the loss of a slice, but its last forward ends there: the next slice uses what that makes.
         erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
         assignment.run()

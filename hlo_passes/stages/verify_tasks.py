@@ -21,7 +21,7 @@ class VerifyTasks(Pass):
 
     - The loop's body holds calls of task functions, each with the `jaxpp.stage` of its function, and the counting of
       microbatches, which uses no result of a call.
-    - Each function has a `jaxpp.kind` that a program can have, a stage that there is, and one call. A stage with an
+    - Each function has a `jaxpp.kind` that a program can have, a stage that there is, and a call. A stage with an
       `input_grad` or a `weight_grad` has no `backward`.
     - No stage mark and no `jaxpp.task` is left.
 
