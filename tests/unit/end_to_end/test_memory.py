@@ -72,7 +72,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
     changes = [*CHANGES.values(), *[schedules.evict] * in_turn] if not moved else []
     if name in NAMES:
-        changes += offload_and_recompute, recompute_and_evict, evict_and_offload
+        changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
