@@ -364,7 +364,7 @@ def test_search_takes_stages_that_are_a_graph() -> None:
     assert code == 0
     assert found.placement == S.Placement.of(0, 1, 2, after=[[], [], [0, 1]])
     wrong = failure("search", *sizes, "--after", ".,.,0+1")
-    assert wrong == "error: --after goes with --placement MESHES, such as 0,1,2, found linear\n"
+    assert wrong == "jaxpp-schedule: error: --after goes with --placement MESHES, such as 0,1,2, found linear\n"
     assert "expected the stages that each reads, as in .,.,0+1, found '.,x'" in failure(
         "search", *sizes, "--placement", "0,1", "--after", ".,x", code=2
     )
