@@ -101,3 +101,17 @@ def test_a_stage_that_reads_what_the_schedule_denies() -> None:
     step = jaxpp.mpmd_jit_with_loop(partial(train_step, after, schedule=schedule), make_mesh(3))
     with pytest.raises(jaxpp.PassError, match=text):
         step(*arguments(after, 2))
+
+
+@pytest.mark.parametrize("kept", ["recomputed", "offloaded", "on uneven meshes"])
+def test_with_all_else_that_a_step_may_have(kept: str) -> None:
+    after, homes = GRAPHS["a U-Net"]
+    schedule = ordered(Placement.of(*homes, after=after), 3, 1, split=True)
+    change = {"recomputed": schedules.recompute, "offloaded": schedules.offload}
+    schedule = change[kept](schedule, 0, 1) if kept in change else schedule
+    mesh = make_mesh(3)
+    if kept == "on uneven meshes":
+        devices = np.split(np.array(jax.devices()[:7]), (4, 6))
+        mesh = jaxpp.MpmdMesh.of([jax.sharding.Mesh(each, "data") for each in devices])
+    step = partial(train_step, after, schedule=schedule)
+    check(step, arguments(after, 3), mesh, steps=2, feed=feed_state)
