@@ -63,7 +63,8 @@ def test_the_numbers_of_the_whole_vocabulary(vocabulary: int, embeds: bool) -> N
     # The rows of a shard are on its mesh alone, where all have as many.
     assert found["table"].sharding.is_fully_replicated == (vocabulary == 13)
     whole = jax.jit(partial(train_step, loss=partial(whole_loss, embeds=embeds), schedule="gpipe"))
-    (state, batch), expected = given, None
+    state, batch = given
+    expected: Any = None
     for _ in range(2):
         state, expected = whole(state, batch)
     np.testing.assert_allclose(losses, expected, rtol=1e-6)
