@@ -101,8 +101,7 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
         return
     known.replaced.update(plan.loop.results)
     known.early.difference_update(plan.loop.results)
-    first, _ = halves.divided().write(mesh)
-    known.early.update(first.results)
+    known.early.update(halves.divided().write(mesh).first.results)
 
 
 class _LoopHalves:
