@@ -265,7 +265,7 @@ def test_bad_input(grid: Path, tmp_path: Path) -> None:
         "RECV_B, UNSHARD, RESHARD, REDUCE_GRAD\n"
     )
     assert failure("show", "-", stdin="a: b") == (
-        "<stdin>: error: line 1: expected 'schedule:' or 'placement:' (each once), 'kind NAME:' or 'mesh NUMBER:', "
+        "<stdin>: error: line 1: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once), 'kind NAME:' or 'mesh NUMBER:', "
         "found 'a: b'\n"
     )
     assert failure("show", grid, "--microbatches", 9) == f"{grid}: error: the schedule has 3 microbatches, not 9\n"
