@@ -156,14 +156,21 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
         number = number if task.kind == "forward" else parts - 1 - number
         return replace(task, stage=task.stage * parts + number)
 
-    numbers, placement = range(parts), schedule.placement
-    homes = tuple(homes for homes in placement.homes for _ in numbers)
-    spread = frozenset(stage * parts + number for stage in placement.spread for number in numbers)
+    numbers, old = range(parts), schedule.placement
+    placement = Placement(
+        tuple(homes for homes in old.homes for _ in numbers),
+        frozenset(stage * parts + number for stage in old.spread for number in numbers),
+        tuple(
+            (stage * parts + number - 1,) if number else tuple(other * parts + parts - 1 for other in read)
+            for stage, read in enumerate(old.after)
+            for number in numbers
+        ),
+    )
     rows = [
         [tuple(part(task, number) for task in cell) for cell in row for number in numbers] for row in schedule.cells
     ]
     skipped = frozenset(part(task, number) for task in schedule.skipped for number in numbers)
-    made = Schedule.of(schedule.name, Placement(homes, spread), rows, schedule.kinds, skipped)
+    made = Schedule.of(schedule.name, placement, rows, schedule.kinds, skipped)
     check(made)
     return made
 

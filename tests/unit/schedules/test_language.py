@@ -211,6 +211,9 @@ def test_rewrites() -> None:
         "2F0 3F0 2F1+3B0 3F1+2B0 3B1 2B1",
     ]
     assert subdivide(schedule, 1) == schedule
+    towers = S.Placement.of(0, 1, 0, after=[[], [], [0, 1]])
+    joined = by_priority("x", towers, 2, lambda task: task.microbatch)
+    assert subdivide(joined, 2).placement == S.Placement.of(0, 0, 1, 1, 0, 0, after=[[], [0], [], [2], [1, 3], [4]])
     assert subdivide(freeze(schedule, 1), 2).skipped == freeze(subdivide(schedule, 2), 2, 3).skipped
 
 
