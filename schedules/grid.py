@@ -9,7 +9,7 @@ One row per mesh, one column per time slot of a run in which every cell takes on
 `<stage><kind><microbatch>` with F, B (full backward), I (input gradient), W (weight gradient) or a user's kind written
 out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the
 sequence of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at
-once. Where stages are no chain, `after: - - 0+1` says which stages each of them reads, here the third the other two. A
+once. Where stages are no chain, `after: . . 0+1` says which stages each of them reads, here the third the other two. A
 line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3`
 names tasks that are left out on purpose, here the weight gradients of stage 0 for all microbatches and one of stage 1.
 """
@@ -32,9 +32,8 @@ _ALL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)\*")
 _HOMES: Final = re.compile(r"[0-9]{1,9}(?:(?:\+[0-9]{1,9})*|(?:\*[0-9]{1,9})*)")
 _ROW: Final = re.compile(r"mesh +([0-9]{1,9})")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
-_READ: Final = re.compile(r"-|[0-9]{1,9}(?:\+[0-9]{1,9})*")
+_READ: Final = re.compile(r"\.|[0-9]{1,9}(?:\+[0-9]{1,9})*")
 _BUBBLE: Final = "."
-_NONE: Final = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
         widths[: len(row)] = map(max, map(len, row), widths)
     lines = [f"schedule: {name}", f"placement: {graph.placement}"]
     if graph.placement.after:
-        lines.append(f"after: {' '.join('+'.join(map(str, read)) or _NONE for read in graph.placement.after)}")
+        lines.append(f"after: {' '.join('+'.join(map(str, read)) or _BUBBLE for read in graph.placement.after)}")
     lines += (f"kind {kind}" for kind in kinds)
     if skipped:
         lines.append(f"skipped: {' '.join(_print_skipped(graph, skipped))}")
@@ -118,8 +117,9 @@ def parse_grid(text: str) -> Grid:
                 skipped = value.split()
                 _parse_skipped(skipped, 1, 1)
             elif line.strip():
-                expected = "expected 'schedule:', 'placement:' or, behind it, 'after:' (each once), 'kind NAME:' or 'mesh NUMBER:'"
-                raise ScheduleError(f"{expected}, found {line.strip()[:40]!r}")
+                once = "'schedule:', 'placement:' or, behind it, 'after:' (each once)"
+                found = f"found {line.strip()[:40]!r}"
+                raise ScheduleError(f"expected {once}, 'kind NAME:' or 'mesh NUMBER:', {found}")
         except ScheduleError as error:
             raise ScheduleError(f"line {number}: {error}") from None
     if not names or not placements:
@@ -147,9 +147,9 @@ def _parse_after(value: str) -> tuple[tuple[int, ...], ...]:
     words = value.split()
     for stage, word in enumerate(words):
         if not _READ.fullmatch(word):
-            reason = f"stage {stage} must have the stages that it reads, joined by '+', or '-', found {word[:40]!r}"
+            reason = f"stage {stage} must have the stages that it reads, joined by '+', or '.', found {word[:40]!r}"
             raise ScheduleError(f"{reason}\n{marked('after:', words, stage)}")
-    return tuple(() if word == _NONE else tuple(map(int, word.split("+"))) for word in words)
+    return tuple(() if word == _BUBBLE else tuple(map(int, word.split("+"))) for word in words)
 
 
 def _print_skipped(graph: Graph, skipped: Set[Task]) -> list[str]:

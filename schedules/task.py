@@ -209,7 +209,7 @@ class Placement:
         return tuple(map(tuple, held))
 
     def near(self, stage: int, steps: int) -> tuple[int, ...]:
-        """The stages that are so many steps further on, those that read what is made here, or, below 0, further back."""
+        """The stages so many steps further on (1: those that read what this one makes), or, below 0, further back."""
         if not self.after:
             return (stage + steps,) if 0 <= stage + steps < self.stages else ()
         found = {stage}
@@ -248,5 +248,6 @@ def _checked_after(after: Sequence[Sequence[int]], stages: int) -> tuple[tuple[i
     read = {other for each in after for other in each}
     for stage in range(stages - 1):
         if stage not in read:
-            raise ScheduleError(f"no stage comes after stage {stage}, and it is not the last: nobody reads what it makes")
+            reason = "a stage must come after it, as it is not the last"
+            raise ScheduleError(f"nobody reads what stage {stage} makes: {reason}")
     return tuple(tuple(sorted(set(each))) for each in after)

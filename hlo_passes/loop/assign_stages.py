@@ -150,7 +150,10 @@ class _Assignment(Numbered):
 
     def run(self) -> None:
         """Find the task of each operation. Raises PassError where a value flows from a task to an earlier one."""
-        self._claim_slices()
+        marks = sorted(self._ends, key=self._ends.__getitem__)
+        self._claim_slices(mark for mark in marks if not self._ends[mark].is_backward)
+        self._check_graph()
+        self._claim_slices(mark for mark in marks if self._ends[mark].is_backward)
         self._place_the_rest()
         for number, ending in self._ends.items():
             self._check_order(number, ending)
@@ -193,10 +196,28 @@ class _Assignment(Numbered):
                     length[number] = total
         return set(length)
 
-    def _claim_slices(self) -> None:
+    def _check_graph(self) -> None:
+        """Raise PassError where the forward of a stage reads one that it does not come after."""
+        before: dict[int, set[int]] = {}
+        for stage, readers in self._readers.items():  # in ascending order
+            for reader in readers:
+                before.setdefault(reader, set()).update({stage}, before.get(stage, ()))
+        for number, task in enumerate(self.tasks):
+            if not self._readers or task is None or task.is_backward:
+                continue
+            for each in map(self.producers.get, self.operands[number]):
+                source = None if each is None else self.tasks[each]
+                if source is not None and source != task and source.stage not in before.get(task.stage, ()):
+                    raise PassError(
+                        f"stage {task.stage} reads what stage {source.stage} makes, but the schedule does not say so",
+                        location=self.ops[number].location,
+                        hint=f"say that stage {task.stage} comes after stage {source.stage}, or a later one that does",
+                    )
+
+    def _claim_slices(self, marks: Iterable[int]) -> None:
         """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""
         from_stages = self._from_stages() if self._joins else []
-        for mark in sorted(self._ends, key=self._ends.__getitem__):
+        for mark in marks:
             if mark not in self._joins:
                 self._claim(self._unclaimed(mark), self._ends[mark])
                 continue

@@ -57,7 +57,7 @@ def arguments(after: After, microbatches: int) -> tuple[Any, Any]:
 
 def ordered(placement: Placement, microbatches: int, seed: int, split: bool) -> schedules.Schedule:
     """A schedule in which each mesh prefers what it likes."""
-    taste = random.Random(seed)  # noqa: S311
+    taste = random.Random(seed)
     likes = {(kind, stage): taste.random() for kind in (*"FBIW",) for stage in range(placement.stages)}
 
     def priority(task: Task) -> float:
@@ -73,12 +73,14 @@ def test_the_results_of_jit(name: str, split: bool) -> None:
     after, homes = GRAPHS[name]
     schedule = ordered(Placement.of(*homes, after=after), 3, len(name), split)
     meshes = schedule.meshes
-    check(partial(train_step, after, schedule=schedule), arguments(after, 3), make_mesh(meshes), steps=2, feed=feed_state)
+    check(
+        partial(train_step, after, schedule=schedule), arguments(after, 3), make_mesh(meshes), steps=2, feed=feed_state
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_any_graph_in_any_order(seed: int) -> None:
-    taste = random.Random(seed)  # noqa: S311
+    taste = random.Random(seed)
     stages = taste.randint(3, 6)
     after = [sorted(taste.sample(range(stage), taste.randint(0, min(stage, 3)))) for stage in range(stages - 1)]
     unread = set(range(stages - 1)).difference(*after)
@@ -87,3 +89,29 @@ def test_any_graph_in_any_order(seed: int) -> None:
     taste.shuffle(homes)
     schedule = ordered(Placement.of(*homes, after=after), 4, seed, taste.random() < 0.5)
     check(partial(train_step, after, schedule=schedule), arguments(after, 4), make_mesh(3), steps=1)
+
+
+def test_a_stage_that_reads_what_the_schedule_denies() -> None:
+    after = [[], [0], [0, 1]]
+    schedule = ordered(Placement.of(0, 1, 2, after=[[], [], [0, 1]]), 2, 0, split=False)
+    text = (
+        r"test_branches\.py:\d+:\d+: error: stage 1 reads what stage 0 makes, but the schedule does not say so\n"
+        "  say that stage 1 comes after stage 0, or a later one that does$"
+    )
+    step = jaxpp.mpmd_jit_with_loop(partial(train_step, after, schedule=schedule), make_mesh(3))
+    with pytest.raises(jaxpp.PassError, match=text):
+        step(*arguments(after, 2))
+
+
+@pytest.mark.parametrize("kept", ["recomputed", "offloaded", "on uneven meshes"])
+def test_with_all_else_that_a_step_may_have(kept: str) -> None:
+    after, homes = GRAPHS["a U-Net"]
+    schedule = ordered(Placement.of(*homes, after=after), 3, 1, split=True)
+    change = {"recomputed": schedules.recompute, "offloaded": schedules.offload}
+    schedule = change[kept](schedule, 0, 1) if kept in change else schedule
+    mesh = make_mesh(3)
+    if kept == "on uneven meshes":
+        devices = np.split(np.array(jax.devices()[:7]), (4, 6))
+        mesh = jaxpp.MpmdMesh.of([jax.sharding.Mesh(each, "data") for each in devices])
+    step = partial(train_step, after, schedule=schedule)
+    check(step, arguments(after, 3), mesh, steps=2, feed=feed_state)

@@ -75,7 +75,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     if not moved:
         changes += [*CHANGES.values(), *[schedules.evict] * in_turn]
     if name in NAMES:
-        changes += offload_and_recompute, recompute_and_evict, evict_and_offload
+        changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
