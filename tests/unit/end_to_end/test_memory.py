@@ -1,7 +1,6 @@
 """What a schedule says of memory is what runs: residuals made again, residuals that go to the host and back."""
 
 import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -71,9 +70,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    changes: list[Callable[[schedules.Schedule], schedules.Schedule]] = []
-    if not moved:
-        changes += [*CHANGES.values(), *[schedules.evict] * in_turn]
+    changes = [*CHANGES.values(), *[schedules.evict] * in_turn] if not moved else []
     if name in NAMES:
         changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     for schedule in (plain, *(change(plain) for change in changes)):
