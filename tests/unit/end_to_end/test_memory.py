@@ -118,6 +118,20 @@ def test_the_same_numbers(name: str, change: str) -> None:
     check_compiled(lowered.compile(), transformer.PLAIN, arguments, steps=2, feed=feed_state)
 
 
+@pytest.mark.parametrize("name", ["1f1b", "dualpipe"])
+def test_a_part_of_a_stage_at_a_time(name: str) -> None:
+    """What comes back from the host is half of a stage where its stages are divided."""
+    whole = schedules.make(name, meshes=2, microbatches=4)
+    divided = schedules.offload(schedules.subdivide(whole, 2), ahead=0)
+    arguments = (weights(4), batch(4))
+    lowered = lower(partial(sgd_step, schedule=divided), arguments, 2)
+    step = partial(sgd_step, schedule=schedules.offload(whole, ahead=0))
+    at_once = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), cuts=[2, 2]).lower(*arguments)
+    assert max(lowered.program().peak_bytes) < max(at_once.program().peak_bytes)
+    assert peaks(lowered) == activations(divided)
+    check_compiled(lowered.compile(), jax.jit(sgd_step), arguments)
+
+
 @pytest.mark.parametrize("name", EVICTING)
 def test_residuals_that_wait_on_another_mesh(name: str) -> None:
     """The same numbers, at the peaks of the schedule by its order and by its time."""
