@@ -18,6 +18,8 @@ from jaxpp.lowering import (
     scan_slices,
     treduce,
     treduce_i,
+    vocabulary_cross_entropy,
+    vocabulary_embedding,
 )
 from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
@@ -49,6 +51,7 @@ from jaxpp.schedules import (
     Task,
     VHalf,
     VMin,
+    Vocab1F1B,
     ZeroBubble,
     ZeroBubbleH2,
     ZeroBubbleV,
@@ -92,6 +95,7 @@ __all__ = [
     "Task",
     "VHalf",
     "VMin",
+    "Vocab1F1B",
     "ZeroBubble",
     "ZeroBubbleH2",
     "ZeroBubbleV",
@@ -115,4 +119,6 @@ __all__ = [
     "treduce",
     "treduce_i",
     "tune",
+    "vocabulary_cross_entropy",
+    "vocabulary_embedding",
 ]

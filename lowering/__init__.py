@@ -18,6 +18,7 @@ from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
 from jaxpp.lowering.slices import scan_slices  # noqa: E402
+from jaxpp.lowering.vocabulary import vocabulary_cross_entropy, vocabulary_embedding  # noqa: E402
 
 __all__ = [
     "Add",
@@ -34,4 +35,6 @@ __all__ = [
     "scan_slices",
     "treduce",
     "treduce_i",
+    "vocabulary_cross_entropy",
+    "vocabulary_embedding",
 ]

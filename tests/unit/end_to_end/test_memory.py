@@ -65,14 +65,16 @@ def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: 
     assert list(lowered.program().peak_bytes) == walked
 
 
-@pytest.mark.parametrize("name", [name for name in schedules.names() if name not in SLICES])
+# Models of slices, and of a graph of stages, have tests of their own.
+@pytest.mark.parametrize("name", [name for name in schedules.names() if name not in {*SLICES, "vocab-1f1b"}])
 def test_peaks_of_the_whole_library(name: str) -> None:
-    """As it is, and with all that moves or makes again what it keeps, where the schedule can."""
+    """As it is, and with all that moves or makes again what it keeps, where the schedule can; some with two of them."""
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
     in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    evicting = [schedules.evict, recompute_and_evict, evict_and_offload]
-    changes = [*CHANGES.values(), offload_and_recompute, *evicting * in_turn] if not moved else []
+    changes = [*CHANGES.values(), *[schedules.evict] * in_turn] if not moved else []
+    if name in NAMES:
+        changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
@@ -115,6 +117,20 @@ def test_the_same_numbers(name: str, change: str) -> None:
     lowered = lower(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
     assert peaks(lowered) == activations(schedule)
     check_compiled(lowered.compile(), transformer.PLAIN, arguments, steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "dualpipe"])
+def test_a_part_of_a_stage_at_a_time(name: str) -> None:
+    """What comes back from the host is half of a stage where its stages are divided."""
+    whole = schedules.make(name, meshes=2, microbatches=4)
+    divided = schedules.offload(schedules.subdivide(whole, 2), ahead=0)
+    arguments = (weights(4), batch(4))
+    lowered = lower(partial(sgd_step, schedule=divided), arguments, 2)
+    step = partial(sgd_step, schedule=schedules.offload(whole, ahead=0))
+    at_once = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), cuts=[2, 2]).lower(*arguments)
+    assert max(lowered.program().peak_bytes) < max(at_once.program().peak_bytes)
+    assert peaks(lowered) == activations(divided)
+    check_compiled(lowered.compile(), jax.jit(sgd_step), arguments)
 
 
 @pytest.mark.parametrize("name", EVICTING)
