@@ -1,5 +1,6 @@
 """`place-residuals`: chooses what the forward of each stage keeps for its backward."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
