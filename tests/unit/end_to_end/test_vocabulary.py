@@ -71,6 +71,12 @@ def test_the_numbers_of_the_whole_vocabulary(vocabulary: int, embeds: bool) -> N
     assert_same(found, state)
 
 
+def test_two_stages_of_layers_on_each_mesh() -> None:
+    schedule = schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES)
+    step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
+    check(step, arguments(12, 4), make_mesh(2), steps=2, feed=feed_state)
+
+
 def test_peaks_and_logits() -> None:
     """Peaks are those of the schedule, and nowhere is a matrix of all logits."""
     schedule = schedules.make("vocab-1f1b", meshes=3, microbatches=8)
