@@ -47,7 +47,9 @@ _STEP: Final = 3
 """What it costs to find a cell of it."""
 
 
-def anneal(cells: Cells, effort: Effort, seconds: float, rng: Random) -> Iterator[tuple[Rows, float]]:
+def anneal(
+    cells: Cells, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
+) -> Iterator[tuple[Rows, float]]:
     """Better and better orders, and their values.
 
     Args:
@@ -55,9 +57,10 @@ def anneal(cells: Cells, effort: Effort, seconds: float, rng: Random) -> Iterato
         effort: what it may cost.
         seconds: of the effort, how much to spend.
         rng: which makes the choices.
+        heat: how hot it begins: with more it leads further away, and takes longer to come to an end.
     """
     orders, until = _Orders(cells, rng), effort.spent + seconds
-    best, hot = orders.now.value, _HOT * orders.now.value
+    best, hot = orders.now.value, heat * _HOT * orders.now.value
     while effort.left and (rest := (until - effort.spent) / seconds) > 0:
         orders.now.work = 0.0
         found = None
@@ -69,9 +72,11 @@ def anneal(cells: Cells, effort: Effort, seconds: float, rng: Random) -> Iterato
         effort.spend(orders.now.work * _UNITS)
 
 
-def anneal_orders(problem: Problem, orders: Orders, effort: Effort, seconds: float, rng: Random) -> Iterator[Orders]:
+def anneal_orders(
+    problem: Problem, orders: Orders, effort: Effort, seconds: float, rng: Random, heat: float = 1.0
+) -> Iterator[Orders]:
     """Better and better orders of the types of a problem; the arguments are as of `anneal`."""
-    for rows, _ in anneal(cells_of_problem(problem, orders), effort, seconds, rng):
+    for rows, _ in anneal(cells_of_problem(problem, orders), effort, seconds, rng, heat):
         yield [[cell // problem.microbatches for cell in row] for row in rows]
 
 

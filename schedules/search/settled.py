@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Final
 
-from jaxpp.schedules.search.cells import Cells, Rows
+from jaxpp.schedules.search.cells import Cells
 from jaxpp.schedules.search.runs import EARLY, Run, special_cells
 
 _STEP: Final = 4
@@ -187,8 +187,7 @@ class Partly(Settled):
         was = self._run([behind, *reversed(window)], last if tails_hold else math.inf)
         starts, value, average = self._lengths()
         if was is None or value + EARLY * average > most:
-            for cell, end in (was or {}).items():
-                self.end_of[cell] = end
+            self._back(was or {})
             self._place(mesh, first, old)
             return False
         self._note(starts, value, average)
@@ -260,16 +259,20 @@ class Partly(Settled):
             was.setdefault(cell, end_of[cell])
             end_of[cell] = end
             if (end + tails[cell] > last and cell not in moved) or steps > _ROUNDS * count:
-                for each, old in was.items():
-                    end_of[each] = old
-                was = None
-                break
+                self.work += _STEP * steps
+                self._back(was)
+                return None
             # Mostly what ended first ends first again.
             heappush(heap, (end_of[after[cell]], after[cell]))
             for user, _ in users[cell]:
                 heappush(heap, (end_of[user], user))
         self.work += _STEP * steps
         return was
+
+    def _back(self, was: dict[int, float]) -> None:
+        """Go back to these ends."""
+        for cell, end in was.items():
+            self.end_of[cell] = end
 
     def _measure_tails(self, stale: list[int]) -> None:
         """Measure the tails of some cells, the last one first, and those that change with them."""

@@ -262,6 +262,17 @@ def test_progress_is_told() -> None:
     assert seen[-1][1:] == (found.value, found.lower_bound)
 
 
+def test_a_history_says_when_what_was_found() -> None:
+    found = S.search(3, 6, memory_limit=1.5, placement="v", seconds=0.5)
+    seconds, values, bounds = zip(*((each.seconds, each.value, each.bound) for each in found.history), strict=True)
+    assert list(seconds) == sorted(seconds)
+    assert seconds[-1] <= 0.5
+    assert list(values) == sorted(values, reverse=True)
+    assert len(set(values)) > 1
+    assert list(bounds) == sorted(bounds)
+    assert (values[-1], bounds[-1]) == (found.value, found.lower_bound)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
