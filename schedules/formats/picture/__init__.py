@@ -17,7 +17,7 @@ from pathlib import Path
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture.scene import Scene
 from jaxpp.schedules.report import Report
-from jaxpp.schedules.search.search import Found
+from jaxpp.schedules.search.found import Found
 
 SUFFIXES = (".svg", ".png", ".html")
 
