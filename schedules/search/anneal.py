@@ -31,10 +31,10 @@ _ANYWHERE: Final = 0.1
 _ALIKE: Final = 0.2
 """The share of moves that are made for many microbatches at once."""
 
-_BATCH: Final = 64
-"""Moves between two looks at the budget."""
+_BATCH: Final = 40_000
+"""Cells that run between two looks at the budget."""
 
-_UNITS: Final = 1.5
+_UNITS: Final = 3
 """What it costs to run a cell."""
 
 _MOVE: Final = 20
@@ -62,14 +62,14 @@ def anneal(
     orders, until = _Orders(cells, rng), effort.spent + seconds
     best, hot = orders.now.value, heat * _HOT * orders.now.value
     while effort.left and (rest := (until - effort.spent) / seconds) > 0:
-        orders.now.work = 0.0
         found = None
-        for _ in range(_BATCH):
+        while orders.now.work < _BATCH:
             if orders.change(hot * _COOLING ** (1 - rest)) and orders.now.value < best * (1 - TOLERANCE):
                 found, best = [row.copy() for row in orders.now.rows], orders.now.value
         if found is not None:
             yield found, best
         effort.spend(orders.now.work * _UNITS)
+        orders.now.work = 0.0
 
 
 def anneal_orders(

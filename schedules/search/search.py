@@ -58,6 +58,9 @@ _NARROW: Final = 8
 _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
 
+_CHEAP: Final = 0.1
+"""Seconds that the automatic scheduler may take, however little is left."""
+
 _IN_WAVES: Final = 0.05
 """The share of everything that may be spent on orders in waves."""
 
@@ -285,7 +288,7 @@ class Running:
         with self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries)) as part:
             each.take(waves(problem, part), "waves")
         linear, units = problem.placement == Placement.linear(problem.meshes), each.tasks * _PUBLISHED * 8
-        if linear and len(problem.kinds) > 2 and seconds_of(1, units) < self.effort.left:
+        if linear and len(problem.kinds) > 2 and seconds_of(1, units) < max(self.effort.left, _CHEAP):
             self.effort.spend(units)
             each.take(best_orders(problem), "published")
         for made in published(problem.placement, problem.microbatches, each.costs):

@@ -20,7 +20,7 @@ from jaxpp.schedules.search.runs import EARLY, Run, special_cells
 _STEP: Final = 4
 """What it costs to run a cell because of a change, in cells of a run of all."""
 
-_SPECIAL: Final = 16
+_SPECIAL: Final = 8
 """And what it costs in such a run where cells use more than the turn of one mesh."""
 
 _ROUNDS: Final = 8
