@@ -18,7 +18,8 @@ from jaxpp.schedules.search.candidates import placements
 from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.search.cutting import SHARES, Cutting, Row
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.search import Progress, memory_limits
+from jaxpp.schedules.search.found import memory_limits
+from jaxpp.schedules.search.history import Progress
 from jaxpp.schedules.task import Placement
 
 

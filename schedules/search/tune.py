@@ -14,7 +14,8 @@ from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.problem import Limits, Objective
 from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.search import Progress, search
+from jaxpp.schedules.search.history import Progress
+from jaxpp.schedules.search.search import search
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
 
