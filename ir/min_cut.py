@@ -42,10 +42,12 @@ def _distances(spare: Sequence[dict[int, int]]) -> dict[int, int]:
 
 def _shortest_paths(spare: Sequence[dict[int, int]], distance: dict[int, int]) -> Iterator[list[tuple[int, int]]]:
     """Shortest paths from node 0 to node 1, until none is left: whoever takes one has to fill it."""
-    ahead = {tail: [head for head in spare[tail] if distance.get(head) == far - 1] for tail, far in distance.items()}
+    ahead: dict[int, list[int]] = {}
     path: list[tuple[int, int]] = []
     node = 0
     while True:
+        if node not in ahead:
+            ahead[node] = [head for head in spare[node] if distance.get(head) == distance[node] - 1]
         heads = ahead[node]
         while heads and not spare[node][heads[-1]]:
             heads.pop()

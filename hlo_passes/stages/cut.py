@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.ops import MOST_RECOMPUTED
-from jaxpp.ir.values import byte_size
+from jaxpp.ir.values import ByteSizes
 
 
 class Halves(Protocol):
@@ -69,7 +69,8 @@ def divide(
         wanted: values that the late half has to have, besides what its operations use.
         size: what keeping a value costs; its bytes if not given.
     """
-    return _FlowProblem(halves, size or _bytes).solve(late, wanted)
+    sizes = ByteSizes()
+    return _FlowProblem(halves, size or (lambda value: sizes[value.type])).solve(late, wanted)
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
@@ -97,10 +98,6 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
             found.append(op)
             needed.update(halves.operands(op))
     return found[::-1]
-
-
-def _bytes(value: ir.Value) -> int:
-    return byte_size(value.type)
 
 
 class _FlowProblem:
