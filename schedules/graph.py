@@ -124,10 +124,13 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
     stages, slices = graph.placement.stages, graph.slices
     microbatches = 1 + max((task.microbatch for task in graph.tasks), default=-1)
     numbers = graph.numbers
+    # For each need the stages of the tasks that answer it, by the stage that asks.
+    steps = {need.stage for rule in graph.rules.values() for need in rule.needs}
+    near = {step: [graph.placement.near(stage, step) for stage in range(stages)] for step in steps}
     # A need that no task of this schedule can answer is not even looked up.
     tables = {
         name: [
-            (need.stage, need.microbatch, need.slice, [numbers[kind] for kind in need.kinds if kind in numbers], need)
+            (near[need.stage], need.microbatch, need.slice, [numbers[k] for k in need.kinds if k in numbers], need)
             for need in rule.needs
             if not (need.optional and numbers.keys().isdisjoint(need.kinds)) and not (slices == 1 and need.slice)
         ]
@@ -136,22 +139,22 @@ def _find_needs(graph: Graph, skipped: Set[Task]) -> None:
     moving = {name for name, rule in graph.rules.items() if rule.moves}
     for number, task in enumerate(graph.tasks):
         found: list[int] = []
-        for offset, which, slice_offset, alternatives, need in tables.get(task.kind, ()):
-            stage = task.stage + offset
+        for stages_near, which, slice_offset, alternatives, need in tables.get(task.kind, ()):
+            found_stages = stages_near[task.stage] if task.stage < stages else ()
             if which == ALL:
-                units = range(microbatches * slices) if 0 <= stage < stages else ()
+                units = range(microbatches * slices)
             else:
                 microbatch, part = task.microbatch + int(which), task.slice + slice_offset
-                if not (0 <= stage < stages and 0 <= part < slices and 0 <= microbatch < microbatches):
+                if not (0 <= part < slices and 0 <= microbatch < microbatches):
                     continue
                 units = (microbatch * slices + part,)
-            for unit in units:
-                key = unit * stages + stage
+            for key in [unit * stages + stage for stage in found_stages for unit in units]:
                 for table in alternatives:
                     if key in table:
                         found.append(table[key])
                         break
                 else:
+                    unit, stage = divmod(key, stages)
                     needed = [Task(kind, stage, unit // slices, unit % slices) for kind in need.kinds]
                     if not (need.optional or (skipped and not skipped.isdisjoint(needed))):
                         graph.lacking.setdefault(number, []).append(needed[0])

@@ -9,7 +9,8 @@ One row per mesh, one column per time slot of a run in which every cell takes on
 `<stage><kind><microbatch>` with F, B (full backward), I (input gradient), W (weight gradient) or a user's kind written
 out; tasks fused into one are joined by `+`; `.` is a bubble, there for the eye alone; `0F2.1` is slice 1 of the
 sequence of microbatch 2. `placement:` gives the mesh of each stage: `0+1` on either of two meshes, `0*1` on both at
-once. A line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3`
+once. Where stages are no chain, `after: . . 0+1` says which stages each of them reads, here the third the other two. A
+line `kind NAME: ...` declares a user's kind and what it needs (see `jaxpp.schedules.kinds`). `skipped: 0W* 1W3`
 names tasks that are left out on purpose, here the weight gradients of stage 0 for all microbatches and one of stage 1.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from jaxpp.schedules.errors import ScheduleError, marked
@@ -31,6 +32,7 @@ _ALL: Final = re.compile(r"([0-9]{1,9})([FBIW]|[a-z]+(?:_[a-z]+)*)\*")
 _HOMES: Final = re.compile(r"[0-9]{1,9}(?:(?:\+[0-9]{1,9})*|(?:\*[0-9]{1,9})*)")
 _ROW: Final = re.compile(r"mesh +([0-9]{1,9})")
 _KINDS: Final = {letter: kind for kind, letter in LETTERS.items()}
+_READ: Final = re.compile(r"\.|[0-9]{1,9}(?:\+[0-9]{1,9})*")
 _BUBBLE: Final = "."
 
 
@@ -51,7 +53,10 @@ def print_grid(name: str, graph: Graph, kinds: Sequence[Kind], skipped: Set[Task
     widths = [0] * max(map(len, rows))
     for row in rows:
         widths[: len(row)] = map(max, map(len, row), widths)
-    lines = [f"schedule: {name}", f"placement: {graph.placement}", *(f"kind {kind}" for kind in kinds)]
+    lines = [f"schedule: {name}", f"placement: {graph.placement}"]
+    if graph.placement.after:
+        lines.append(f"after: {' '.join('+'.join(map(str, read)) or _BUBBLE for read in graph.placement.after)}")
+    lines += (f"kind {kind}" for kind in kinds)
     if skipped:
         lines.append(f"skipped: {' '.join(_print_skipped(graph, skipped))}")
     digits = len(str(len(rows) - 1))
@@ -85,6 +90,7 @@ def parse_grid(text: str) -> Grid:
     """
     names: list[str] = []
     placements: list[Placement] = []
+    has_after = False
     kinds: list[Kind] = []
     rows: list[list[tuple[Task, ...]]] = []
     skipped: list[str] = []
@@ -98,6 +104,9 @@ def parse_grid(text: str) -> Grid:
                 names.append(value.strip())
             elif key == "placement" and not placements:
                 placements.append(_parse_placement(value))
+            elif key == "after" and placements and not has_after:
+                has_after = True
+                placements = [replace(placements[0], after=_parse_after(value))]
             elif key.startswith("kind "):
                 kinds.append(Kind.parse(f"{key.removeprefix('kind ')}:{value}"))
             elif match := _ROW.fullmatch(key):
@@ -108,8 +117,9 @@ def parse_grid(text: str) -> Grid:
                 skipped = value.split()
                 _parse_skipped(skipped, 1, 1)
             elif line.strip():
-                expected = "expected 'schedule:' or 'placement:' (each once), 'kind NAME:' or 'mesh NUMBER:'"
-                raise ScheduleError(f"{expected}, found {line.strip()[:40]!r}")
+                once = "'schedule:', 'placement:' or, behind it, 'after:' (each once)"
+                found = f"found {line.strip()[:40]!r}"
+                raise ScheduleError(f"expected {once}, 'kind NAME:' or 'mesh NUMBER:', {found}")
         except ScheduleError as error:
             raise ScheduleError(f"line {number}: {error}") from None
     if not names or not placements:
@@ -131,6 +141,15 @@ def _parse_placement(value: str) -> Placement:
             raise ScheduleError(f"{reason}\n{marked('placement:', words, stage)}")
     spread = frozenset(stage for stage, word in enumerate(words) if "*" in word)
     return Placement(tuple(tuple(map(int, re.split(r"[+*]", word))) for word in words), spread)
+
+
+def _parse_after(value: str) -> tuple[tuple[int, ...], ...]:
+    words = value.split()
+    for stage, word in enumerate(words):
+        if not _READ.fullmatch(word):
+            reason = f"stage {stage} must have the stages that it reads, joined by '+', or '.', found {word[:40]!r}"
+            raise ScheduleError(f"{reason}\n{marked('after:', words, stage)}")
+    return tuple(() if word == _BUBBLE else tuple(map(int, word.split("+"))) for word in words)
 
 
 def _print_skipped(graph: Graph, skipped: Set[Task]) -> list[str]:

@@ -254,13 +254,15 @@ def make_problem(
     """The numbers of a problem; contention of links is left out.
 
     Raises:
-        ScheduleError: a stage is on several meshes, the costs are for other stages, or have sizes of microbatches or
-            slices.
+        ScheduleError: a stage is on several meshes, stages are a graph, the costs are for other stages, or have sizes
+            of microbatches or slices.
     """
     costs.refuse_sizes("search")
     for stage, homes in enumerate(placement.homes):
         if len(homes) > 1:
             raise ScheduleError(f"search: each stage must be on one mesh, found stage {stage} on {len(homes)}")
+    if placement.after:
+        raise ScheduleError("the stages of this placement are a graph: schedules.search takes it, or by_priority")
     kinds = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
     empty = Schedule("search", placement, ((),) * placement.meshes)
     sizes, kept = memory.sizes(costs, empty)

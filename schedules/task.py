@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -112,17 +112,23 @@ class Placement:
     several: each of these holds a copy of its weights, and each task runs on one of them. A spread stage is cut over
     its meshes instead: each of its tasks runs on all of them at once (Vocabulary Parallelism, arXiv 2411.05288).
 
+    Stages are a chain, each reads what the one before it makes, unless `after` says otherwise: then they are a graph,
+    such as two encoders and what joins them (FlexPipe, arXiv 2510.05112; Tessel, arXiv 2311.15269).
+
     Attributes:
         homes: for each stage the meshes that hold it, the one where the weights are at home first.
         spread: the stages that are cut over their meshes.
+        after: for each stage those whose results it reads, all of them earlier ones; () where stages are a chain.
 
     Raises:
         ScheduleError: there is no stage, a stage has no mesh or the same one twice, a mesh below the highest has no
-            stage, or a spread stage has a single mesh.
+            stage, or a spread stage has a single mesh; a stage comes after itself or a later one, or nothing but the
+            last stage may come after it, and doesn't.
     """
 
     homes: tuple[tuple[int, ...], ...]
     spread: frozenset[int] = frozenset()
+    after: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         for stage in self.spread:
@@ -141,11 +147,20 @@ class Placement:
         for mesh in range(len(used)):
             if mesh not in used:
                 raise ScheduleError(f"mesh {mesh} holds no stage, but mesh {max(used)} does: number the meshes from 0")
+        if self.after:
+            # One form for all that mean the same.
+            after = _checked_after(self.after, len(self.homes))
+            chain = tuple((stage - 1,) if stage else () for stage in range(len(self.homes)))
+            object.__setattr__(self, "after", () if after == chain else after)
 
     @classmethod
-    def of(cls, *meshes: int | Sequence[int]) -> Placement:
-        """One argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped."""
-        return cls(tuple(tuple(mesh) if isinstance(mesh, Sequence) else (mesh,) for mesh in meshes))
+    def of(cls, *meshes: int | Sequence[int], after: Iterable[Iterable[int]] = ()) -> Placement:
+        """One argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped.
+
+        `of(0, 1, 2, after=[[], [], [0, 1]])` are two encoders, each on a mesh, and a third stage that reads both.
+        """
+        homes = tuple(tuple(mesh) if isinstance(mesh, Sequence) else (mesh,) for mesh in meshes)
+        return cls(homes, after=tuple(map(tuple, after)))
 
     @classmethod
     def linear(cls, meshes: int) -> Placement:
@@ -193,8 +208,46 @@ class Placement:
                 held[mesh].append(stage)
         return tuple(map(tuple, held))
 
+    def near(self, stage: int, steps: int) -> tuple[int, ...]:
+        """The stages so many steps further on (1: those that read what this one makes), or, below 0, further back."""
+        if not self.after:
+            return (stage + steps,) if 0 <= stage + steps < self.stages else ()
+        found = {stage}
+        for _ in range(min(abs(steps), self.stages)):
+            found = {other for each in found for other in (self._before if steps > 0 else self.after)[each]}
+        return tuple(sorted(found))
+
+    @cached_property
+    def _before(self) -> tuple[tuple[int, ...], ...]:
+        """For each stage those that read what it makes."""
+        readers: list[list[int]] = [[] for _ in self.homes]
+        for stage, read in enumerate(self.after):
+            for other in read:
+                readers[other].append(stage)
+        return tuple(map(tuple, readers))
+
     def __str__(self) -> str:
         """The mesh of each stage, `0 1 2 3`; several are joined: `0+3 1+2`, or `0*3` where the stage is spread."""
         return " ".join(
             ("*" if stage in self.spread else "+").join(map(str, homes)) for stage, homes in enumerate(self.homes)
         )
+
+
+def _checked_after(after: Sequence[Sequence[int]], stages: int) -> tuple[tuple[int, ...], ...]:
+    """For each stage those that it reads, in ascending order.
+
+    Raises:
+        ScheduleError: what is wrong with them.
+    """
+    if len(after) != stages:
+        raise ScheduleError(f"after must say of each of {stages} stages which it reads, found {len(after)}")
+    for stage, read in enumerate(after):
+        for other in read:
+            if whole_number(other, f"a stage that stage {stage} reads", least=0) >= stage:
+                raise ScheduleError(f"stage {stage} can't come after stage {other}: it may read earlier stages only")
+    read = {other for each in after for other in each}
+    for stage in range(stages - 1):
+        if stage not in read:
+            reason = "a stage must come after it, as it is not the last"
+            raise ScheduleError(f"nobody reads what stage {stage} makes: {reason}")
+    return tuple(tuple(sorted(set(each))) for each in after)

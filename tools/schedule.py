@@ -8,7 +8,7 @@ import argparse
 import contextlib
 import json
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TextIO
 
 from rich.console import RenderableType
@@ -137,12 +137,16 @@ def _search(call: _Invocation) -> RenderableType:
     example: jaxpp-schedule search --meshes 4 --microbatches 8 --placement v --memory-limit 4 --seconds 5 -o best.txt
     """
     options = call.options
-    costs = load_costs(options)
+    costs, placement = load_costs(options), options.placement
+    if options.after:
+        if not isinstance(placement, S.Placement):
+            raise S.ScheduleError(f"--after goes with --placement MESHES, such as 0,1,2, found {placement}")
+        placement = replace(placement, after=tuple(map(tuple, options.after)))
     with _progress(call.stderr) as progress:
         found = S.search(
             **_wanted(options),
             costs=costs,
-            placement=options.placement,
+            placement=placement,
             chunks=options.chunks,
             split_backward=options.split_backward,
             progress=progress,

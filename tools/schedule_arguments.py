@@ -136,6 +136,13 @@ def _add_placement(parser: argparse.ArgumentParser) -> None:
         metavar="WHERE",
         help="linear (the default), v, looped, waves, any, or the mesh of each stage as in 0,1,1,0",
     )
+    parser.add_argument(
+        "--after",
+        type=_after,
+        default=(),
+        metavar="STAGES",
+        help="with meshes, where stages are no chain: which stages each of them reads, as in .,.,0+1",
+    )
     parser.add_argument("--chunks", type=int, metavar="N", help="stages per mesh, where the placement leaves a choice")
     parser.add_argument(
         "--split-backward",
@@ -152,6 +159,15 @@ def _placement(text: str) -> object:
     if text[:1].isdigit():
         return _converter(library_options()["placement"])(text)
     raise argparse.ArgumentTypeError(f"expected {', '.join(names)}, or meshes such as 0,1,1,0, found {text!r}")
+
+
+def _after(text: str) -> list[list[int]]:
+    try:
+        return [[] if word == "." else list(map(int, word.split("+"))) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected the stages that each reads, as in .,.,0+1, found {text!r}"
+        ) from None
 
 
 def _numbers(text: str) -> float | list[float]:

@@ -34,6 +34,9 @@ class AssignStages(Pass):
     Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
     are one task, `backward_{n-1}`.
 
+    Where the schedule says that stages are a graph, the mark of a stage that others than the next one read belongs to
+    the stage itself. What comes back from several stages is added up in the backward of the stage that they read.
+
     Later passes keep the attribute; what they make in the loop's body inherits it. `verify-loop` checks it.
 
     Preconditions: `find-microbatch-loop` ran.
@@ -92,15 +95,26 @@ def _entered(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> dict[boundary
     ended = {mark.stage for mark in marks if mark.phase == "forward"}
     # Without a mark after the last stage nothing separates its forward from its backward: they are one task.
     fused = last not in ended and any(mark.phase == "backward" for mark in marks)
+    readers = _readers(loop)
     entered: dict[boundary.Boundary, StageTask] = {}
     for mark in marks:
         if mark.phase == "backward":
             entered[mark] = StageTask.backward(mark.stage)
+        elif mark.stage in readers and readers[mark.stage] != (mark.stage + 1,):
+            entered[mark] = StageTask.forward(mark.stage)
         else:
             following = min(mark.stage + 1, last)
             is_last = fused and following == last
             entered[mark] = StageTask.backward(last) if is_last else StageTask.forward(following)
     return entered
+
+
+def _readers(loop: MicrobatchLoop) -> dict[int, tuple[int, ...]]:
+    """For each stage but the last those that read what it makes; nothing where the stages are a chain."""
+    placement = loop.plan.placement if loop.schedule else None
+    if placement is None or not placement.after:
+        return {}
+    return {stage: placement.near(stage, 1) for stage in range(loop.stages - 1)}
 
 
 class _Assignment(Numbered):
@@ -118,17 +132,28 @@ class _Assignment(Numbered):
         self._carried: dict[ir.Value, int] = {
             argument: position for position, argument in enumerate(body.arguments) if position not in indices
         }
+        self._readers = _readers(loop)
         self._ends: dict[int, StageTask] = {}
+        # The backward marks of stages that several others read.
+        self._joins: dict[int, int] = {}
         for number, op in enumerate(self.ops):
             if boundary.is_mark(op):
                 mark = boundary.read(op)
                 self.tasks[number] = entered[mark]
                 self._ends[number] = marked_task(mark, loop.stages)
+                if mark.phase == "backward" and mark.stage in self._readers:
+                    reader, *others = self._readers[mark.stage]
+                    self._ends[number] = StageTask.backward(mark.stage if others else reader)
+                    if others:
+                        self._joins[number] = mark.stage
         self._cheap = self._find_cheap()
 
     def run(self) -> None:
         """Find the task of each operation. Raises PassError where a value flows from a task to an earlier one."""
-        self._claim_slices()
+        marks = sorted(self._ends, key=self._ends.__getitem__)
+        self._claim_slices(mark for mark in marks if not self._ends[mark].is_backward)
+        self._check_graph()
+        self._claim_slices(mark for mark in marks if self._ends[mark].is_backward)
         self._place_the_rest()
         for number, ending in self._ends.items():
             self._check_order(number, ending)
@@ -171,16 +196,69 @@ class _Assignment(Numbered):
                     length[number] = total
         return set(length)
 
-    def _claim_slices(self) -> None:
+    def _check_graph(self) -> None:
+        """Raise PassError where the forward of a stage reads one that it does not come after."""
+        before: dict[int, set[int]] = {}
+        for stage, readers in self._readers.items():  # in ascending order
+            for reader in readers:
+                before.setdefault(reader, set()).update({stage}, before.get(stage, ()))
+        for number, task in enumerate(self.tasks):
+            if not self._readers or task is None or task.is_backward:
+                continue
+            for each in map(self.producers.get, self.operands[number]):
+                source = None if each is None else self.tasks[each]
+                if source is not None and source != task and source.stage not in before.get(task.stage, ()):
+                    raise PassError(
+                        f"stage {task.stage} reads what stage {source.stage} makes, but the schedule does not say so",
+                        location=self.ops[number].location,
+                        hint=f"say that stage {task.stage} comes after stage {source.stage}, or a later one that does",
+                    )
+
+    def _claim_slices(self, marks: Iterable[int]) -> None:
         """Assign the backward slice of each mark, in the order of the tasks, but for what an earlier mark claimed."""
-        for mark in sorted(self._ends, key=self._ends.__getitem__):
-            work = [mark]
-            while work:
-                for value in self.operands[work.pop()]:
-                    number = self.producers.get(value)
-                    if number is not None and self.tasks[number] is None and number not in self._cheap:
+        from_stages = self._from_stages() if self._joins else []
+        for mark in marks:
+            if mark not in self._joins:
+                self._claim(self._unclaimed(mark), self._ends[mark])
+                continue
+            joined = [mark]
+            while joined:
+                for number in self._unclaimed(joined.pop()):
+                    if self.tasks[number] is not None:  # since then, with what uses it too
+                        continue
+                    if len(from_stages[number]) > 1:
                         self.tasks[number] = self._ends[mark]
-                        work.append(number)
+                        joined.append(number)
+                    else:
+                        # What the last stage makes comes from no mark, if none is behind it.
+                        readers = self._readers[self._joins[mark]]
+                        stage = max(from_stages[number], default=max(readers))
+                        self._claim([number], StageTask.backward(stage))
+
+    def _claim(self, numbers: Iterable[int], task: StageTask) -> None:
+        """Assign these operations, and those that they need and nobody has claimed."""
+        work = list(numbers)
+        while work:
+            number = work.pop()
+            self.tasks[number] = task
+            work += self._unclaimed(number)
+
+    def _unclaimed(self, number: int) -> list[int]:
+        """What makes the operands of an operation, and has no task."""
+        makers = (self.producers.get(value) for value in self.operands[number])
+        return [each for each in makers if each is not None and self.tasks[each] is None and each not in self._cheap]
+
+    def _from_stages(self) -> list[frozenset[int]]:
+        """For each operation the stages whose backwards, the nearest before it, it uses."""
+        found: list[frozenset[int]] = []
+        for op, values in zip(self.ops, self.operands, strict=True):
+            mark = boundary.read(op) if boundary.is_mark(op) else None
+            if mark is not None and mark.phase == "backward":
+                found.append(frozenset([mark.stage]))
+                continue
+            makers = (self.producers.get(value) for value in values)
+            found.append(frozenset[int]().union(*(found[each] for each in makers if each is not None)))
+        return found
 
     def _place_the_rest(self) -> None:
         """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user."""

@@ -173,9 +173,10 @@ def _bytes(program: Program) -> tuple[list[int], list[int], list[int] | None]:
         known = values.read(makers) | {(mesh, register) for mesh, call in makers for register in call.results}
         backward = values.read(values.of(_BACKWARD, stage, microbatch))
         activations[stage] = max(activations[stage], values.size(known & backward))
-        if stage:
-            sent = values.read(makers, made_by=("forward", stage - 1))
-            messages[stage - 1] = max(messages[stage - 1], values.size(sent))
+        # Stages may be a graph: what a stage sends is as much as the one takes that takes most.
+        for source in {source for kind, source in values.sources(makers) if kind == "forward"} - {stage}:
+            sent = values.read(makers, made_by=("forward", source))
+            messages[source] = max(messages[source], values.size(sent))
         weight_grads = values.of(("weight_grad",), stage, microbatch)
         kept[stage] = max(kept[stage], values.size(values.read(weight_grads)))
     return activations, messages, kept if any(kind == "weight_grad" for kind, *_ in values.tasks) else None
@@ -237,6 +238,11 @@ class _Values:
             for maker in self._maker((mesh, register))
             if maker.microbatch == call.microbatch and made_by in (None, (maker.kind, maker.stage))
         }
+
+    def sources(self, calls: Iterable[tuple[int, Call]]) -> set[tuple[str, int]]:
+        """Return the (kind, stage) of the tasks that made what the calls read."""
+        makers = (self._maker((mesh, register)) for mesh, call in calls for register in call.operands)
+        return {(maker.kind, maker.stage) for found in makers for maker in found if maker.stage is not None}
 
     def size(self, places: Iterable[Place]) -> int:
         """Return the bytes of these values."""

@@ -21,7 +21,7 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.cells import Cells, Rows, cells_of
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.search import Found, Progress, memory_limits
+from jaxpp.schedules.search.found import Found, Progress, memory_limits
 from jaxpp.schedules.simulate import simulate
 
 
@@ -73,7 +73,8 @@ def improve(
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at)
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at).limits
-    _check_start(schedule, costs, memory, hosts)
+    if too_much := excess(schedule, costs, memory, hosts):
+        raise ScheduleError(f"improve: {schedule.name} keeps {too_much}: give a schedule that fits")
     limits = memory.limits + (hosts if min(hosts) < math.inf else ())
     rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
     with collector_paused():
@@ -113,12 +114,8 @@ def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
     return Sizes([share] * schedule.stages, kept, [0.0] * schedule.stages, costs.size(schedule))
 
 
-def _check_start(schedule: Schedule, costs: Costs, memory: MemoryLimits, hosts: Sequence[float]) -> None:
-    """Refuse a schedule that keeps too much.
-
-    Raises:
-        ScheduleError: which mesh does, and how much.
-    """
+def excess(schedule: Schedule, costs: Costs, memory: MemoryLimits, hosts: Sequence[float]) -> str:
+    """Which mesh keeps too much, how much, and its limit; nothing where all is within the limits."""
     report, at = simulate(schedule, costs), memory.released_at
     here = report.peak_activations(at) if at else report.peak_bytes()
     everything = (
@@ -128,9 +125,8 @@ def _check_start(schedule: Schedule, costs: Costs, memory: MemoryLimits, hosts: 
     for where, unit, peaks, limits in everything:
         for mesh, (peak, limit) in enumerate(zip(peaks, limits, strict=True)):
             if peak > limit * (1 + TOLERANCE):
-                kept = f"{peak:g} {unit} {where} mesh {mesh}"
-                fitting = f"its limit is {limit:g}: give a schedule that fits"
-                raise ScheduleError(f"improve: {schedule.name} keeps {kept}, {fitting}")
+                return f"{peak:g} {unit} {where} mesh {mesh}, its limit is {limit:g}"
+    return ""
 
 
 def _bound(cells: Cells) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
@@ -26,20 +26,19 @@ from jaxpp.schedules.problem import (
     Problem,
     make_problem,
 )
-from jaxpp.schedules.report import KEPT, Release
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.report import Release
 from jaxpp.schedules.search.alone import alone
 from jaxpp.schedules.search.anneal import anneal_orders
 from jaxpp.schedules.search.beam import Beam, Taste, affordable
 from jaxpp.schedules.search.bounds import least_memory, lower_bound
+from jaxpp.schedules.search.branches import search_branches
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort, seconds_of
+from jaxpp.schedules.search.found import Found, Progress, memory_limits
 from jaxpp.schedules.search.repeat import repeat
 from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
-
-Progress = Callable[[float, float, float], None]
 
 _TASTES: Final = (
     Taste(30),
@@ -68,32 +67,6 @@ _ANNEALED: Final = 0.5
 
 _RUNS: Final = 500
 """Where all tasks can be run less often than that, it is not worth to anneal."""
-
-
-@dataclass(frozen=True, eq=False)
-class Found(Schedule):
-    """The best schedule that a search has found; equal to any schedule with the same tasks, placement and name.
-
-    Attributes:
-        value: of the objective, in the unit of the costs; contention of links is left out.
-        lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
-    """
-
-    value: float = math.inf
-    lower_bound: float = 0.0
-
-    def __eq__(self, other: object) -> bool:
-        """Whether the schedules are equal; how they were found does not matter."""
-        if not isinstance(other, Schedule):
-            return NotImplemented
-        return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(Schedule))
-
-    __hash__ = Schedule.__hash__
-
-    @property
-    def gap(self) -> float:
-        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
-        return max(0.0, self.value / self.lower_bound - 1)
 
 
 def search(
@@ -127,7 +100,7 @@ def search(
             Contention of links is not looked at. Of lists for more stages than a placement has, neighbours are added.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for
-            each stage.
+            each stage. Where its stages are a graph, it starts from orders by priority, and improves the best.
         chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
         released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
@@ -148,6 +121,22 @@ def search(
         raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
     costs, seconds = costs or Costs(), positive(seconds, "seconds")
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
+    if isinstance(placement, Placement) and placement.after:
+        (placement,) = placements(meshes, placement, chunks, costs)
+        return search_branches(
+            placement,
+            microbatches,
+            costs.merged(placement.stages),
+            memory,
+            split_backward=split_backward,
+            objective=objective,
+            memory_limit=memory_limit,
+            memory_bytes=memory_bytes,
+            released_at=released_at,
+            seconds=seconds,
+            seed=seed,
+            progress=progress,
+        )
     tries: list[Try] = []
     for shape in placements(meshes, placement, chunks, costs):
         merged = costs.merged(shape.stages)
@@ -160,25 +149,6 @@ def search(
     found = Found("search", placed, tuple(map(tuple, rows)), value=best.value, lower_bound=min(bound, best.value))
     check(found)
     return found
-
-
-def memory_limits(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
-    """The limits, one per mesh.
-
-    Raises:
-        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
-    """
-    if not isinstance(cast("object", released_at), str) or released_at not in KEPT:
-        raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
-    by_number, by_bytes = (np.ndim(cast("float", each)) > 0 or each != math.inf for each in (limit, in_bytes))
-    if by_number and by_bytes:
-        raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
-    what, given = ("memory_bytes", in_bytes) if by_bytes else ("memory_limit", limit)
-    each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
-    if len(each) != meshes:
-        raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
-    limits = tuple(positive(number, what, infinite=True) for number in each)
-    return MemoryLimits(limits, released_at if what == "memory_limit" else None)
 
 
 def _check_memory(problem: Problem, memory: MemoryLimits) -> None:

@@ -60,7 +60,7 @@ WRONG: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: path / "none", "none: cannot read: No such file or directory"),
     (lambda path: str(path), ": cannot read: Is a directory"),
     (lambda path: path / "empty", "empty: the file is empty; expected a schedule: a grid or a table"),
-    (lambda path: path / "wrong", "wrong: line 1: expected 'schedule:' or 'placement:' (each once), "),
+    (lambda path: path / "wrong", "wrong: line 1: expected 'schedule:', 'placement:' or, behind it, "),
     (lambda _: S.Std1F1B(4), "Std1F1B builds a schedule for a number of microbatches: give it"),
 ]
 

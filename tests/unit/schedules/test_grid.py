@@ -68,7 +68,7 @@ HEAD = "schedule: x\nplacement: 0 1\n"
             "schedule: \nplacement: 0\nmesh 0: 0F0",
             "the name of a schedule must be printable ASCII on one line, found ''",
         ),
-        ("schedule: x\nschedule: y", "line 2: expected 'schedule:' or 'placement:' (each once), 'kind NAME:' or"),
+        ("schedule: x\nschedule: y", "line 2: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once)"),
         ("schedule: x\nplacement: 0 x", "line 2: stage 1 must have a mesh number, or several joined by '+', found 'x'"),
         ("schedule: x\nplacement: 0 2", "line 2: mesh 1 holds no stage, but mesh 2 does: number the meshes from 0"),
         (HEAD + "kind B: forward", "line 3: cannot read kind 'B: forward'"),

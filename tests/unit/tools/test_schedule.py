@@ -265,8 +265,8 @@ def test_bad_input(grid: Path, tmp_path: Path) -> None:
         "RECV_B, UNSHARD, RESHARD, REDUCE_GRAD\n"
     )
     assert failure("show", "-", stdin="a: b") == (
-        "<stdin>: error: line 1: expected 'schedule:' or 'placement:' (each once), 'kind NAME:' or 'mesh NUMBER:', "
-        "found 'a: b'\n"
+        "<stdin>: error: line 1: expected 'schedule:', 'placement:' or, behind it, 'after:' (each once), 'kind NAME:' "
+        "or 'mesh NUMBER:', found 'a: b'\n"
     )
     assert failure("show", grid, "--microbatches", 9) == f"{grid}: error: the schedule has 3 microbatches, not 9\n"
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe")
@@ -355,3 +355,16 @@ def test_it_needs_no_jax_and_no_drawing_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_search_takes_stages_that_are_a_graph() -> None:
+    sizes = ("--meshes", 3, "--microbatches", 2, "--seconds", 0.1)
+    code, text, _ = run("search", *sizes, "--placement", "0,1,2", "--after", ".,.,0+1")
+    found = S.parse(text)
+    assert code == 0
+    assert found.placement == S.Placement.of(0, 1, 2, after=[[], [], [0, 1]])
+    wrong = failure("search", *sizes, "--after", ".,.,0+1")
+    assert wrong == "jaxpp-schedule: error: --after goes with --placement MESHES, such as 0,1,2, found linear\n"
+    assert "expected the stages that each reads, as in .,.,0+1, found '.,x'" in failure(
+        "search", *sizes, "--placement", "0,1", "--after", ".,x", code=2
+    )

@@ -1,0 +1,86 @@
+"""The whole set on one GPU, in about ten minutes: a pipeline of four stages on one card, against plain `jax.jit`.
+
+    python benchmarks/gpu.py                     # on the first GPU; without one small, which proves nothing
+    python benchmarks/gpu.py --only step memory --width 4096 --batch 1
+
+Every part runs in a process of its own (gpu_parts.py), with the card to itself, and prints rows of one table: what was
+looked at, what was found, and what is asked. A part that dies or takes too long is a row that says so.
+
+    schedules   every schedule of the library, four stages on the card: losses and gradients are those of `jax.jit`
+    step        a GPT in bfloat16 under 1F1B: the time of its step over that of plain accumulation, by turns
+    memory      its peak on the card against what the compiled programs were said to take
+    timeline    from a profile: for what share of the step the card computes
+    offload     activations in the host's memory: the time at twice the batch, and 500 steps without a NaN
+    processes   two processes that share the card, against one
+    dlpack      an array of a step's result, given to another library and back, without a copy
+    options     XLA's options that matter, each against the default
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+PARTS = ("schedules", "step", "memory", "timeline", "offload", "processes", "dlpack", "options")
+SECONDS = 300
+SIZES = {"layers": 24, "width": 2048, "heads": 16, "sequence": 2048, "batch": 2, "microbatches": 8, "repeat": 5}
+SMALL = {"layers": 4, "width": 64, "heads": 4, "sequence": 64, "batch": 2, "microbatches": 8, "repeat": 5}
+SHOW = """
+import jax, json
+device = jax.devices()[0]
+print(json.dumps([device.platform, device.device_kind, jax.__version__, device.client.platform_version]))
+"""
+
+
+def main() -> None:
+    """Print the table, part after part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in SIZES:
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="what a part may take")
+    options = parser.parse_args()
+    shown = subprocess.run([sys.executable, "-c", SHOW], capture_output=True, text=True, check=False)
+    if shown.returncode:
+        sys.exit(f"JAX finds no device:\n{shown.stderr.strip().splitlines()[-1]}")
+    platform, kind, version, driver = json.loads(shown.stdout.splitlines()[-1])
+    sizes = {name: getattr(options, name) or (SMALL if platform == "cpu" else SIZES)[name] for name in SIZES}
+    print(f"{kind}, jax {version}, {driver.splitlines()[0]}; {', '.join(f'{k} {v}' for k, v in sizes.items())}")
+    if platform == "cpu":
+        print("There is no GPU: these rows show that the script runs, and nothing of a GPU.")
+    print("\n| part | what | found | asked | s |\n|---|---|---:|---:|---:|", flush=True)
+    with tempfile.TemporaryDirectory() as cache:
+        for part in options.only:
+            begin = time.perf_counter()
+            rows = run(part, sizes, options.seconds, cache)
+            seconds = time.perf_counter() - begin
+            for number, (what, found, asked) in enumerate(rows):
+                print(f"| {part} | {what} | {found} | {asked} | {'' if number else f'{seconds:.0f}'} |", flush=True)
+
+
+def run(part: str, sizes: dict[str, int], seconds: float, cache: str) -> list[list[str]]:
+    """The rows of a part: [what, found, asked] each."""
+    script = Path(__file__).with_name("gpu_parts.py")
+    command = [sys.executable, str(script), part, json.dumps(sizes)]
+    # What is compiled once serves all parts. Processes that share a card take what they need, not most of it at once.
+    variables = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    if part == "processes":
+        variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    environment = {**os.environ, **variables}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds, env=environment)
+    except subprocess.TimeoutExpired:
+        return [["not finished", f"{seconds:.0f} s", ""]]
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        rows.append(["died", last.replace("|", "/")[:200], ""])
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What a search is given and finds: limits, and a schedule with a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TypeAlias, cast
+
+import numpy as np
+
+from jaxpp.schedules.cost_values import positive
+from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.problem import MemoryLimits
+from jaxpp.schedules.report import KEPT, Release
+from jaxpp.schedules.schedule import Schedule
+
+Progress: TypeAlias = Callable[[float, float, float], None]
+"""Called with the share of the time that is spent, the best value and the lower bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found(Schedule):
+    """The best schedule that a search has found; equal to any schedule with the same tasks, placement and name.
+
+    Attributes:
+        value: of the objective, in the unit of the costs; contention of links is left out.
+        lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
+    """
+
+    value: float = math.inf
+    lower_bound: float = 0.0
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the schedules are equal; how they were found does not matter."""
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return all(getattr(self, each.name) == getattr(other, each.name) for each in fields(Schedule))
+
+    __hash__ = Schedule.__hash__
+
+    @property
+    def gap(self) -> float:
+        """How much longer it takes than the lower bound, as a share: 0 is proven to be optimal."""
+        return max(0.0, self.value / self.lower_bound - 1)
+
+
+def memory_limits(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
+    """The limits, one per mesh.
+
+    Raises:
+        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
+    """
+    if not isinstance(cast("object", released_at), str) or released_at not in KEPT:
+        raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
+    by_number, by_bytes = (np.ndim(cast("float", each)) > 0 or each != math.inf for each in (limit, in_bytes))
+    if by_number and by_bytes:
+        raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
+    what, given = ("memory_bytes", in_bytes) if by_bytes else ("memory_limit", limit)
+    each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
+    if len(each) != meshes:
+        raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
+    limits = tuple(positive(number, what, infinite=True) for number in each)
+    return MemoryLimits(limits, released_at if what == "memory_limit" else None)

@@ -1,0 +1,117 @@
+"""Stages that are a graph rather than a chain: towers, forks, skips, each equal to plain `jax.jit`."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from unit.end_to_end.compare import check, feed_state, make_mesh
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.schedules import Placement, Task
+
+WIDTH = 4
+After = Sequence[Sequence[int]]
+
+GRAPHS: dict[str, tuple[After, tuple[int, ...]]] = {
+    "two towers": ([[], [], [0, 1]], (0, 1, 2)),
+    "a tower of two stages": ([[], [0], [], [1, 2]], (0, 0, 1, 2)),
+    "a fork": ([[], [0], [0], [1, 2]], (0, 1, 2, 0)),
+    "an encoder that every stage of a decoder reads": ([[], [0], [], [1, 2], [1, 3]], (0, 1, 2, 3, 3)),
+    "a U-Net": ([[], [0], [1], [1, 2], [0, 3]], (0, 1, 2, 1, 0)),
+}
+
+
+def loss(after: After, params: Any, microbatch: Any) -> jax.Array:
+    """A stage adds up what it reads, each through a matrix; one that reads nothing takes the microbatch's."""
+    made: list[Any] = []
+    for stage, read in enumerate(after):
+        x = sum(made[other] @ params[f"{other} to {stage}"] for other in read) if read else microbatch["x"][stage]
+        y = jnp.tanh(x @ params[f"in {stage}"])
+        made.append(jaxpp.mark_stage_end(y if stage < len(after) - 1 else jnp.mean((y - microbatch["y"]) ** 2)))
+    return made[-1]
+
+
+def train_step(after: After, params: Any, batch: Any, schedule: Any) -> Any:
+    gradient = partial(jax.value_and_grad(partial(loss, after)), params)
+    losses, grads = jaxpp.treduce(gradient, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses  # pyright: ignore[reportUnknownLambdaType]
+
+
+def arguments(after: After, microbatches: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    names = [f"in {stage}" for stage in range(len(after))]
+    names += [f"{other} to {stage}" for stage, read in enumerate(after) for other in read]
+    batch = {"x": normal(microbatches, len(after), 3, WIDTH), "y": normal(microbatches, 3, WIDTH)}
+    return {name: normal(WIDTH, WIDTH) for name in names}, batch
+
+
+def ordered(placement: Placement, microbatches: int, seed: int, split: bool) -> schedules.Schedule:
+    """A schedule in which each mesh prefers what it likes."""
+    taste = random.Random(seed)
+    likes = {(kind, stage): taste.random() for kind in (*"FBIW",) for stage in range(placement.stages)}
+
+    def priority(task: Task) -> float:
+        return likes[{"forward": "F", "backward": "B", "input_grad": "I", "weight_grad": "W"}[task.kind], task.stage]
+
+    kinds = ("forward", "input_grad", "weight_grad") if split else ("forward", "backward")
+    return schedules.by_priority("mine", placement, microbatches, priority, tasks=kinds)
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_results_of_jit(name: str, split: bool) -> None:
+    after, homes = GRAPHS[name]
+    schedule = ordered(Placement.of(*homes, after=after), 3, len(name), split)
+    meshes = schedule.meshes
+    check(
+        partial(train_step, after, schedule=schedule), arguments(after, 3), make_mesh(meshes), steps=2, feed=feed_state
+    )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_graph_in_any_order(seed: int) -> None:
+    taste = random.Random(seed)
+    stages = taste.randint(3, 6)
+    after = [sorted(taste.sample(range(stage), taste.randint(0, min(stage, 3)))) for stage in range(stages - 1)]
+    unread = set(range(stages - 1)).difference(*after)
+    after.append(sorted(unread))
+    homes = [stage % 3 for stage in range(stages)]
+    taste.shuffle(homes)
+    schedule = ordered(Placement.of(*homes, after=after), 4, seed, taste.random() < 0.5)
+    check(partial(train_step, after, schedule=schedule), arguments(after, 4), make_mesh(3), steps=1)
+
+
+def test_a_stage_that_reads_what_the_schedule_denies() -> None:
+    after = [[], [0], [0, 1]]
+    schedule = ordered(Placement.of(0, 1, 2, after=[[], [], [0, 1]]), 2, 0, split=False)
+    text = (
+        r"test_branches\.py:\d+:\d+: error: stage 1 reads what stage 0 makes, but the schedule does not say so\n"
+        "  say that stage 1 comes after stage 0, or a later one that does$"
+    )
+    step = jaxpp.mpmd_jit_with_loop(partial(train_step, after, schedule=schedule), make_mesh(3))
+    with pytest.raises(jaxpp.PassError, match=text):
+        step(*arguments(after, 2))
+
+
+@pytest.mark.parametrize("kept", ["recomputed", "offloaded", "on uneven meshes"])
+def test_with_all_else_that_a_step_may_have(kept: str) -> None:
+    after, homes = GRAPHS["a U-Net"]
+    schedule = ordered(Placement.of(*homes, after=after), 3, 1, split=True)
+    change = {"recomputed": schedules.recompute, "offloaded": schedules.offload}
+    schedule = change[kept](schedule, 0, 1) if kept in change else schedule
+    mesh = make_mesh(3)
+    if kept == "on uneven meshes":
+        devices = np.split(np.array(jax.devices()[:7]), (4, 6))
+        mesh = jaxpp.MpmdMesh.of([jax.sharding.Mesh(each, "data") for each in devices])
+    step = partial(train_step, after, schedule=schedule)
+    check(step, arguments(after, 3), mesh, steps=2, feed=feed_state)

@@ -1,0 +1,104 @@
+"""Stages that are a graph: their dependences, their text, their costs, the search for their order."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from jaxpp import schedules as S
+from jaxpp.schedules import Placement, ScheduleError, Task
+
+TOWERS = Placement.of(0, 1, 2, after=[[], [], [0, 1]])
+TEXT = """schedule: towers
+placement: 0 1 2
+after: . . 0+1
+mesh 0: 0F0 .   .   0B0
+mesh 1: 1F0 .   .   1B0
+mesh 2: .   2F0 2B0"""
+
+
+def test_two_towers_run_at_the_same_time() -> None:
+    schedule = S.parse(TEXT)
+    assert schedule.placement == TOWERS
+    assert str(schedule) == TEXT
+    assert schedule.dependences(Task("forward", 1, 0)) == ()
+    assert schedule.dependences(Task("forward", 2, 0)) == (Task("forward", 0, 0), Task("forward", 1, 0))
+    assert schedule.dependences(Task("backward", 0, 0)) == (Task("forward", 0, 0), Task("backward", 2, 0))
+    S.check(schedule)
+    report = S.simulate(schedule, S.Costs(hop=0.5))
+    chain = S.simulate(replace(schedule, placement=Placement.linear(3)), S.Costs(hop=0.5))
+    assert (report.makespan, chain.makespan) == (7.0, 11.0)
+
+
+def test_what_several_stages_read_is_sent_to_each() -> None:
+    """A skip is a message of its own, and as large as what the stage makes."""
+    skip = Placement.of(0, 1, 2, after=[[], [0], [0, 1]])
+    assert (skip.near(0, 1), skip.near(0, 2), skip.near(2, -1), skip.near(2, -2)) == ((1, 2), (2,), (0, 1), (0,))
+    schedule = S.by_priority("skip", skip, 1, lambda _: 0)
+    sent = {(schedule.graph.tasks[number], mesh) for number, mesh in schedule.graph.transfers}
+    assert {(Task("forward", 0, 0), 1), (Task("forward", 0, 0), 2), (Task("backward", 2, 0), 0)} <= sent
+    costs = S.Costs(bandwidth=1, message_bytes=[4, 1, 0])
+    # 2 waits for the 4 bytes of the skip, not only for the 1 byte of its neighbour, which waits for 4 as well.
+    assert S.simulate(schedule, costs).makespan == 3 + (4 + 1) + 3 * 2 + (4 + 1)
+
+
+def test_a_chain_has_one_form() -> None:
+    assert Placement.of(0, 1, 0, after=[[], [0], [1]]) == Placement.of(0, 1, 0)
+    assert Placement.of(0, 1, after=[[], [0, 0]]) == Placement.linear(2)
+    assert "after" not in str(S.by_priority("chain", Placement.of(0, 1, after=[[], [0]]), 1, lambda _: 0))
+
+
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        ([[], [0]], "after must say of each of 3 stages which it reads, found 2"),
+        ([[2], [0], [1]], "stage 0 can't come after stage 2: it may read earlier stages only"),
+        ([[], [1], [0, 1]], "stage 1 can't come after stage 1: it may read earlier stages only"),
+        ([[], [], [1]], "nobody reads what stage 0 makes: a stage must come after it, as it is not the last"),
+        ([[], [-1], [0, 1]], "a stage that stage 1 reads must be a whole number of at least 0, found -1"),
+    ],
+)
+def test_graphs_that_are_none(after: list[list[int]], text: str) -> None:
+    with pytest.raises(ScheduleError, match=f"^{re.escape(text)}$"):
+        Placement.of(0, 1, 2, after=after)
+
+
+def test_text_that_is_wrong() -> None:
+    with pytest.raises(ScheduleError, match=r"^line 3: stage 1 must have the stages that it reads, joined by '\+', or"):
+        S.parse(TEXT.replace(". . 0+1", ". x 0+1"))
+    with pytest.raises(ScheduleError, match=r"^line 3: stage 0 can't come after stage 1"):
+        S.parse(TEXT.replace(". . 0+1", "1 . 0+1"))
+    lines = TEXT.splitlines()
+    for wrong in ([lines[0], lines[2], lines[1], *lines[3:]], [*lines[:3], *lines[2:]]):
+        with pytest.raises(ScheduleError, match="or, behind it, 'after:' \\(each once\\)"):
+            S.parse("\n".join(wrong))
+
+
+def test_a_task_before_what_its_stage_reads() -> None:
+    swapped = TEXT.replace("placement: 0 1 2", "placement: 0 0 0").replace(
+        "mesh 1: 1F0 .   .   1B0\nmesh 2: ", "mesh x:"
+    )
+    rows = "mesh 0: 0F0 2F0 1F0 2B0 1B0 0B0"
+    with pytest.raises(ScheduleError, match=re.escape("F(stage 2, mb 0) needs F(stage 1, mb 0), which comes later")):
+        S.check(S.parse("\n".join([*swapped.splitlines()[:3], rows])))
+
+
+def test_the_search_takes_graphs() -> None:
+    """Two towers, one of two stages: no longer than the longer one with what joins them, and its work."""
+    placement = Placement.of(0, 1, 2, 3, after=[[], [0], [], [1, 2]])
+    costs = S.Costs(forward=[1, 1, 2, 1], input_grad=[1, 1, 2, 1], weight_grad=[1, 1, 2, 1])
+    found = S.search(4, 6, costs, placement=placement, seconds=0.2)
+    S.check(found)
+    assert found.placement == placement
+    assert found.value == found.lower_bound == S.simulate(found, costs).makespan == 36
+    assert S.search(4, 6, costs, placement=Placement.linear(4), seconds=0.2).lower_bound > 36
+    tight = S.search(4, 6, costs, placement=placement, seconds=0.2, memory_limit=1)
+    assert max(S.simulate(tight, costs).peak_activations("W")) == 1
+    text = "no schedule fits the memory: the least that was tried keeps 1 microbatches on mesh 0, its limit is 0.5"
+    with pytest.raises(ScheduleError, match=f"^{re.escape(text)}$"):
+        S.search(4, 6, costs, placement=placement, seconds=0.2, memory_limit=0.5)
+
+
+def test_what_is_for_chains_alone_says_so() -> None:
+    with pytest.raises(ScheduleError, match=r"the stages of this placement are a graph: schedules\.search takes it"):
+        S.partition(S.Costs(forward=[1] * 6), meshes=3, microbatches=2, placement=TOWERS, seconds=0.1)
