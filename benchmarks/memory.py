@@ -8,8 +8,8 @@ A row per way: what stage 1 keeps of one microbatch on its device, the peak of t
 needs most, the peak that XLA's analysis of the compiled tasks adds up to, FLOPs over those of the step that keeps all,
 bytes copied to the host and back, and the time of the step: all ways by turns in one process, one device per stage,
 medians with their quartiles, and the median of the ratios turn by turn. The losses of all ways are compared.
-`--scan`: the blocks of each stage are stacked, and scanned over. `--analyse` stops before anything is compiled: for
-models larger than this machine.
+`--scan`: the blocks of each stage are stacked, and scanned over; without `offload, by blocks`. `--analyse` stops before
+anything is compiled: for models larger than this machine.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,8 +50,11 @@ WAYS: dict[str, Any] = {
     "inputs": "inputs",
     "offload": None,
     "offload, one at a time": None,
+    "offload, by blocks": None,
 }
-AHEAD = {"offload": 1, "offload, one at a time": 0}
+BY_BLOCKS = "offload, by blocks"
+"""The way in which every block is a stage: those of a mesh run one after the other, and come back so."""
+AHEAD = {"offload": 1, "offload, one at a time": 0, BY_BLOCKS: 0}
 """How many cells before its backward an activation starts to come back."""
 RATE = 0.01
 
@@ -89,7 +93,10 @@ def scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
 
 def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
     """The training step of `model`, lowered."""
-    plan = schedules.make("1f1b", meshes=model.stages, microbatches=len(text))
+    plan, meshes = schedules.make("1f1b", meshes=model.stages, microbatches=len(text)), model.stages
+    if way == BY_BLOCKS:
+        plan = schedules.subdivide(plan, model.layers // model.stages)
+        model = replace(model, stages=model.layers)
     if way in AHEAD:
         plan = schedules.offload(plan, ahead=AHEAD[way])
 
@@ -98,7 +105,7 @@ def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
         losses, gradients = jaxpp.treduce(one, text, schedule=plan, operation=(jaxpp.Concat(), jaxpp.Add))
         return jax.tree.map(partial(_updated, RATE / len(text)), parameters, gradients), losses.mean()
 
-    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:meshes]), ("mpmd",)), "mpmd")
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, recompute=WAYS[way], donate_argnums=0)
     return step.lower(parameters, text)
 
@@ -188,7 +195,8 @@ def main() -> None:
     init, loss = partial(gpt_model.init, model, 0), scanned_loss if options.scan else gpt_model.loss
     init = (lambda plain=init: stacked(model, plain())) if options.scan else init
     parameters = jax.eval_shape(init) if options.analyse else init()
-    lowered = {way: lower(model, way, text, parameters, loss) for way in WAYS if way in ("all", *options.ways)}
+    ways = [way for way in WAYS if way in ("all", *options.ways) and not (options.scan and way == BY_BLOCKS)]
+    lowered = {way: lower(model, way, text, parameters, loss) for way in ways}
     plans = {way: analyse(each) for way, each in lowered.items()}
     steps = {} if options.analyse else {way: each.compile() for way, each in lowered.items()}
     times = measure(steps, parameters, text, options.repeat) if steps else {}

@@ -1,6 +1,6 @@
 """Operations by their numbers: to hash an MLIR object, or to read it again, takes longer than using it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxlib.mlir import ir
 
@@ -15,10 +15,16 @@ class Numbered:
         operands: what each uses, also in its regions.
         results: what each makes.
         producers: the number of the operation that makes a value.
+
+    Args:
+        ops: the operations.
+        instead: for some values the ones that count as operands in their place.
     """
 
-    def __init__(self, ops: Sequence[ir.Operation]) -> None:
+    def __init__(self, ops: Sequence[ir.Operation], instead: Mapping[ir.Value, ir.Value] | None = None) -> None:
         self.ops = ops
-        self.operands = [operands_with_captures(op) for op in ops]
+        self.operands: list[Sequence[ir.Value]] = [operands_with_captures(op) for op in ops]
+        if instead:
+            self.operands = [[instead.get(value, value) for value in operands] for operands in self.operands]
         self.results: list[list[ir.Value]] = [list(op.results) for op in ops]
         self.producers = {result: number for number, results in enumerate(self.results) for result in results}

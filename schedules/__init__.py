@@ -33,7 +33,7 @@ position and the reason.
 
     Plan, F, B, I, W, Operation       what each mesh does, step by step
     block, by_priority                a building block to repeat; what a free mesh prefers
-    offload, evict, recompute, split_backward, freeze, insert    done to a finished schedule
+    offload, evict, recompute, split_backward, freeze, insert, subdivide    done to a finished schedule
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ from jaxpp.schedules.named import (
     Std1F1B,
     VHalf,
     VMin,
+    Vocab1F1B,
     ZeroBubble,
     ZeroBubbleH2,
     ZeroBubbleV,
@@ -85,7 +86,7 @@ from jaxpp.schedules.order import merged_numbers, merged_order, start_times, uni
 from jaxpp.schedules.peers import evict
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.report import Bubble, Report, Transfer
-from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
+from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, subdivide
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, partition, search, tune
 from jaxpp.schedules.simulate import simulate
@@ -141,6 +142,7 @@ __all__ = [
     "Tuned",
     "VHalf",
     "VMin",
+    "Vocab1F1B",
     "W",
     "ZeroBubble",
     "ZeroBubbleH2",
@@ -175,6 +177,7 @@ __all__ = [
     "split_backward",
     "start_times",
     "stored_rows",
+    "subdivide",
     "tune",
     "unit_cost",
 ]

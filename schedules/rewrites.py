@@ -4,6 +4,7 @@
     split_backward(schedule, delay=1)       weight gradients on their own, one backward later
     freeze(schedule, 0)                     the weight gradients of stage 0 are left out
     insert(schedule, operation, 3, after="forward")   an operation of the user's own
+    subdivide(schedule, 2)                  each stage as two, one after the other on its mesh
 
 Each returns a new schedule, checked; without stages it is done to all of them.
 """
@@ -18,9 +19,10 @@ from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Cell, Task
+from jaxpp.schedules.task import Cell, Placement, Task
 
 _BACKWARD = ("backward", "input_grad")
+_DIVISIBLE = ("forward", *_BACKWARD, "weight_grad")
 
 
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
@@ -125,6 +127,52 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
             row += [tuple(kept)] * bool(kept)
         rows.append(row)
     return _checked(replace(schedule, skipped=frozenset(skipped)), rows)
+
+
+def subdivide(schedule: Schedule, parts: int) -> Schedule:
+    """Each stage as several, one after the other on its mesh: a finer grain for what waits and what is done again.
+
+    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is. What the tasks
+    take together stays, and so does the order of the schedule. The model has `parts` times as many marks. Done to the
+    result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part at a time,
+    and the temporaries are those of a part.
+
+    Args:
+        schedule: of forwards and backwards, whole or split.
+        parts: how many stages each stage becomes.
+
+    Raises:
+        ScheduleError: the number is not a whole number of at least 1, or the schedule has other tasks.
+    """
+    parts = whole_number(parts, "subdivide: parts", least=1)
+    other = next((task for task in schedule if task.kind not in _DIVISIBLE), None)
+    if other is not None:
+        raise ScheduleError(
+            f"subdivide: expected forwards and backwards alone, found {other}: divide the stages first, and do to the "
+            "result what else is to be done"
+        )
+
+    def part(task: Task, number: int) -> Task:
+        number = number if task.kind == "forward" else parts - 1 - number
+        return replace(task, stage=task.stage * parts + number)
+
+    numbers, old = range(parts), schedule.placement
+    placement = Placement(
+        tuple(homes for homes in old.homes for _ in numbers),
+        frozenset(stage * parts + number for stage in old.spread for number in numbers),
+        tuple(
+            (stage * parts + number - 1,) if number else tuple(other * parts + parts - 1 for other in read)
+            for stage, read in enumerate(old.after)
+            for number in numbers
+        ),
+    )
+    rows = [
+        [tuple(part(task, number) for task in cell) for cell in row for number in numbers] for row in schedule.cells
+    ]
+    skipped = frozenset(part(task, number) for task in schedule.skipped for number in numbers)
+    made = Schedule.of(schedule.name, placement, rows, schedule.kinds, skipped)
+    check(made)
+    return made
 
 
 def _goes(task: Task, frozen: set[Task]) -> bool:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol
 from jaxlib.mlir import ir
 
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED
 from jaxpp.ir.values import ByteSizes
 
@@ -13,16 +14,9 @@ from jaxpp.ir.values import ByteSizes
 class Halves(Protocol):
     """Answers what `divide` asks about the two halves, whose operations are numbered."""
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        """What `op` uses, also in its regions."""
-        ...
-
-    def results(self, op: int) -> Sequence[ir.Value]:
-        """What `op` makes."""
-        ...
-
-    def producer(self, value: ir.Value) -> int | None:
-        """The operation that makes `value`; None for a value from outside."""
+    @property
+    def body(self) -> Numbered:
+        """The operations of both halves."""
         ...
 
     def is_free(self, value: ir.Value) -> bool:
@@ -83,19 +77,18 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
         again: the operations that the late half would do again.
         is_wanted: whether the late half wants a value.
     """
-    lengths: dict[int, int] = {}
+    body, lengths = halves.body, dict[int, int]()
     for op in again:
-        producers = (halves.producer(value) for value in halves.operands(op))
-        length = 1 + sum(lengths.get(each, 0) for each in producers if each is not None)
+        length = 1 + sum(lengths.get(body.producers.get(value, -1), 0) for value in body.operands[op])
         if length <= MOST_RECOMPUTED:
             lengths[op] = length
     found: list[int] = []
     needed: set[ir.Value] = set()
     for op in reversed(lengths):
-        results = halves.results(op)
+        results = body.results[op]
         if not needed.isdisjoint(results) or any(map(is_wanted, results)):
             found.append(op)
-            needed.update(halves.operands(op))
+            needed.update(body.operands[op])
     return found[::-1]
 
 
@@ -103,7 +96,7 @@ class _FlowProblem:
     """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
 
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
-        self._halves = halves
+        self._halves, self._body = halves, halves.body
         self._size = size or self._bytes
         self._sizes = ByteSizes()
         self._movable: set[int] = set()
@@ -128,7 +121,7 @@ class _FlowProblem:
                 self._edges.extend((entry + 1, node, UNCUTTABLE) for node in inside)
                 if len(inside) < len(users):
                     self._edges.append((entry + 1, 1, UNCUTTABLE))
-            producer = self._halves.producer(value)
+            producer = self._body.producers.get(value)
             if producer is not None and producer in self._movable:
                 # An operation that moves to the early half takes along what it depends on.
                 above = self._nodes[producer]
@@ -143,12 +136,12 @@ class _FlowProblem:
 
     def _find_uses(self, late: Sequence[int]) -> dict[ir.Value, list[int | None]]:
         """Find the uses by late operations, those of movable ones separately."""
-        halves = self._halves
+        halves, body = self._halves, self._body
         uses: dict[ir.Value, list[int | None]] = {}
         for op in late:
-            sources = [value for value in halves.operands(op) if not halves.is_free(value)]
-            early = all(halves.producer(value) in self._movable or halves.is_early(value) for value in sources)
-            if early and (results := halves.results(op)) and halves.may_move(op):
+            sources = [value for value in body.operands[op] if not halves.is_free(value)]
+            early = all(body.producers.get(value) in self._movable or halves.is_early(value) for value in sources)
+            if early and (results := body.results[op]) and halves.may_move(op):
                 self._movable.add(op)
                 self._add(op, sum(map(self._size, results)))
             for value in sources:
@@ -166,14 +159,14 @@ class _FlowProblem:
         entry = self._node(value)
         while self._pending:
             op, below = self._pending.pop()
-            for operand in self._halves.operands(op):
+            for operand in self._body.operands[op]:
                 if not self._halves.is_free(operand):
                     above = self._node(operand)
                     self._edges.append((0 if above is None else above + 1, below, UNCUTTABLE))
         return entry
 
     def _node(self, value: ir.Value) -> int | None:
-        op = self._halves.producer(value)
+        op = self._body.producers.get(value)
         key = op if op is not None and (op in self._movable or op in self._again) else value
         if key in self._nodes:
             return self._nodes[key]

@@ -19,6 +19,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap, traits
 from jaxpp.ir.values import defining_op
 
@@ -38,7 +39,7 @@ class Backward:
 
     Attributes:
         stage: its number.
-        ops: its operations that something depends on, in program order.
+        body: its operations that something depends on.
         returned: what it returns.
         carried: for each argument that the loop carries from one microbatch to the next, which is then no residual, the
             numbers of the results that the next microbatch gets in its place.
@@ -57,9 +58,7 @@ class Backward:
         effects = [op for op in every if has_side_effect(op)]
         self._effects = {value for op in effects for value in (*op.results, *operands_with_captures(op))}
         live = self.live(Dependences(every))
-        self.ops = [op for op in every if op in effects or any(result in live for result in op.results)]
-        self._operands = [operands_with_captures(op) for op in self.ops]
-        self._producers: dict[ir.Value, int] = {result: n for n, op in enumerate(self.ops) for result in op.results}
+        self.body = Numbered([op for op in every if op in effects or any(result in live for result in op.results)])
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
@@ -79,13 +78,10 @@ class Backward:
             if result in sums and (sums[result].operator != ADD or ir.RankedTensorType(result.type).rank == 0)
         ]
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        """What an operation, by its number, uses, also in its regions."""
-        return self._operands[op]
-
-    def producer(self, value: ir.Value) -> int | None:
-        """The number of the operation that makes `value`; None for an argument."""
-        return self._producers.get(value)
+    @property
+    def ops(self) -> Sequence[ir.Operation]:
+        """The operations of its body, in program order."""
+        return self.body.ops
 
     def live(self, needs: Dependences) -> set[ir.Value]:
         """The values that the results and the side effects depend on, with these themselves."""
@@ -157,7 +153,7 @@ def halve(backward: Backward) -> Halved:
         _check_apart(backward)
     moved, again = divide(_Sides(backward, early), late)
     first, second = sorted(early | moved), sorted((set(late) - moved) | again)
-    used = {value for number in second for value in backward.operands(number)}
+    used = {value for number in second for value in backward.body.operands[number]}
     made = (result for number in first if number not in again for result in ops[number].results)
     kept: list[ir.Value] = [result for result in made if result in used]
     return Halved([ops[number] for number in first], [ops[number] for number in second], kept)
@@ -191,27 +187,22 @@ class _Sides:
     backward: Backward
     early: Collection[int]
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        return self.backward.operands(op)
-
-    def results(self, op: int) -> Sequence[ir.Value]:
-        return list(self.backward.ops[op].results)
-
-    def producer(self, value: ir.Value) -> int | None:
-        return self.backward.producer(value)
+    @property
+    def body(self) -> Numbered:
+        return self.backward.body
 
     def is_free(self, value: ir.Value) -> bool:
         return value in self.backward.free or value in self.backward.carried
 
     def is_early(self, value: ir.Value) -> bool:
-        op = self.backward.producer(value)
+        op = self.body.producers.get(value)
         return op is None or op in self.early
 
     def may_move(self, op: int) -> bool:
         return (
             may_be_in_either(self.backward.ops[op])
-            and not any(value in self.backward.carried for value in self.operands(op))
-            and not any(result in self.backward.returned for result in self.results(op))
+            and not any(value in self.backward.carried for value in self.body.operands[op])
+            and not any(result in self.backward.returned for result in self.body.results[op])
         )
 
     def may_repeat(self, op: int) -> bool:

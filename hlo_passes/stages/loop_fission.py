@@ -1,6 +1,6 @@
 """Loop fission: a loop that makes the input gradient and the weights' gradients becomes a loop for each."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from jaxlib.mlir import ir
@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
 from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops, tested
 from jaxpp.ir.counted import counted_loops, counters, trips
 from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, is_used
@@ -100,8 +101,7 @@ def _divide(plan: _Plan, known: _Known, mesh: MeshAxes | None) -> None:
         return
     known.replaced.update(plan.loop.results)
     known.early.difference_update(plan.loop.results)
-    first, _ = halves.divided().write(mesh)
-    known.early.update(first.results)
+    known.early.update(halves.divided().write(mesh).first.results)
 
 
 class _LoopHalves:
@@ -111,35 +111,34 @@ class _LoopHalves:
     """
 
     def __init__(self, loop: ir.Operation, known: _Known) -> None:
-        body = loop_body(loop)
+        block = loop_body(loop)
         self._loop, self._known, self._trips = loop, known, trips(loop) or 0
-        self._ops = [op for op in operations(body)[:-1] if known.replaced.isdisjoint(op.results)]
-        self._next: dict[ir.Value, ir.Value] = dict(zip(body.arguments, terminator(body).operands, strict=True))
-        self._before_barriers = _before_barriers(self._ops)
-        self._operands = [list(map(self._past, operands_with_captures(op))) for op in self._ops]
-        self._producers: dict[ir.Value, int] = {result: n for n, op in enumerate(self._ops) for result in op.results}
+        ops = [op for op in operations(block)[:-1] if known.replaced.isdisjoint(op.results)]
+        self._before_barriers = _before_barriers(ops)
+        self.body = Numbered(ops, self._before_barriers)
+        self._next: dict[ir.Value, ir.Value] = dict(zip(block.arguments, terminator(block).operands, strict=True))
         self._tested = tested(loop)
-        roots = [value for value in (*self._next, *self._producers) if value in known.early]
-        self._values = Dependences(self._ops, instead=self._next).behind([*roots, *self._tested])
+        roots = [value for value in (*self._next, *self.body.producers) if value in known.early]
+        self._values = Dependences(self.body.ops, instead=self._next).behind([*roots, *self._tested])
         self._early = self._making(self._values)
         self._late_arguments, self._late = self._find_late()
-        self.has_late_products = any(is_product(self._ops[number]) for number in self._late)
+        self.has_late_products = any(is_product(self.body.ops[number]) for number in self._late)
 
     def _past(self, value: ir.Value) -> ir.Value:
         return self._before_barriers.get(value, value)
 
     def _making(self, values: Collection[ir.Value]) -> set[int]:
         """The operations that make any of `values`."""
-        return {number for number, op in enumerate(self._ops) if any(result in values for result in op.results)}
+        return {number for number, op in enumerate(self.body.ops) if any(result in values for result in op.results)}
 
     def _find_late(self) -> tuple[list[ir.Value], list[int]]:
         """The values that only the second half carries, and the operations of the second half."""
-        late = [number for number in range(len(self._ops)) if number not in self._early]
-        effects = {number for number in late if has_side_effect(self._ops[number])}
+        late = [number for number in range(len(self.body.ops)) if number not in self._early]
+        effects = {number for number in late if has_side_effect(self.body.ops[number])}
         results = zip(self._next, self._loop.results, strict=True)
         roots = [argument for argument, result in results if is_used(result) and argument not in self._values]
-        roots += [value for op in effects for value in (*self.results(op), *self._operands[op])]
-        needs = Dependences(self._ops, instead=self._next | self._before_barriers)
+        roots += [value for op in effects for value in (*self.body.results[op], *self.body.operands[op])]
+        needs = Dependences(self.body.ops, instead=self._next | self._before_barriers)
         values = needs.behind(roots).difference(self._values, self._before_barriers)
         needed = effects | self._making(values)
         return [argument for argument in self._next if argument in values], [op for op in late if op in needed]
@@ -150,14 +149,14 @@ class _LoopHalves:
         moved, again = divide(self, self._late, last, self._size)
         first = sorted(self._early | moved)
         rest = (set(self._late) - moved) | again
-        used = {value for op in rest for value in self._operands[op]}.union(last)
+        used = {value for op in rest for value in self.body.operands[op]}.union(last)
         counting = [argument for argument in self._counting(used) if argument not in self._late_arguments]
-        behind = Dependences(self._ops).behind(self._next[argument] for argument in counting)
+        behind = Dependences(self.body.ops).behind(self._next[argument] for argument in counting)
         second = sorted(rest | self._making(behind))
-        made = {result for op in second for result in self.results(op)}
+        made = {result for op in second for result in self.body.results[op]}
         carried = [argument for argument in self._next if argument in self._values]
         here = [argument for argument in carried if argument not in counting]
-        here += [result for op in first for result in self.results(op)]
+        here += [result for op in first for result in self.body.results[op]]
         kept = [value for value in here if value in used and value not in made]
         late = [*counting, *self._late_arguments]
         position = {argument: number for number, argument in enumerate(self._next)}
@@ -169,7 +168,7 @@ class _LoopHalves:
         )
 
     def _all(self, numbers: Iterable[int]) -> list[ir.Operation]:
-        return [self._ops[number] for number in numbers]
+        return [self.body.ops[number] for number in numbers]
 
     def _late_barriers(self) -> dict[ir.Value, ir.Value]:
         """For each result of a barrier that the first half does not have, the value before the barrier."""
@@ -183,33 +182,24 @@ class _LoopHalves:
 
     def _size(self, value: ir.Value) -> int:
         """Return the cost of keeping `value`: its bytes, or for a value of the body those of all trips and 1 more."""
-        inside = value in self._producers or value in self._next
+        inside = value in self.body.producers or value in self._next
         return self._trips * byte_size(value.type) + 1 if inside else byte_size(value.type)
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        return self._operands[op]
-
-    def results(self, op: int) -> Sequence[ir.Value]:
-        return list(self._ops[op].results)
-
-    def producer(self, value: ir.Value) -> int | None:
-        return self._producers.get(value)
-
     def is_free(self, value: ir.Value) -> bool:
-        return value in self._known.free and value not in self._producers
+        return value in self._known.free and value not in self.body.producers
 
     def is_early(self, value: ir.Value) -> bool:
-        if value in self._producers:
-            return self._producers[value] in self._early
+        if value in self.body.producers:
+            return self.body.producers[value] in self._early
         if value in self._next:
             return value in self._values
         return value in self._known.early or value in self._known.arguments
 
     def may_move(self, op: int) -> bool:
-        return may_be_in_either(self._ops[op])
+        return may_be_in_either(self.body.ops[op])
 
     def may_repeat(self, op: int) -> bool:
-        return op in self._early and is_cheap(self._ops[op])
+        return op in self._early and is_cheap(self.body.ops[op])
 
 
 def _before_barriers(ops: Iterable[ir.Operation]) -> dict[ir.Value, ir.Value]:

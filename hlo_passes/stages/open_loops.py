@@ -1,6 +1,6 @@
 """Loops of a forward, such as that of a `lax.scan` over layers, whose operations are kept or done again one by one."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -69,30 +69,45 @@ class OpenLoop:
         """The positions that become stacks, and the value of each trip that is a row of it."""
         return {row.position: value for value, row in self.rows.items()}
 
-    def divided(self, first: Iterable[int], second: Iterable[int], kept: Collection[ir.Value]) -> TwoLoops:
+    def divided(
+        self,
+        first: Iterable[int],
+        second: Iterable[int],
+        kept: Collection[ir.Value],
+        twins: Mapping[ir.Value, ir.Value],
+    ) -> TwoLoops:
         """The loop of the forward and that of the recompute.
 
         Args:
             first: the positions whose results the forward makes.
             second: those whose results the recompute makes.
             kept: the values of the body that the forward stacks for the recompute.
+            twins: for some values of the body those that stand for them in the recompute.
         """
         rows = {value: self.rows[value] for value in kept if value in self.rows}
         return TwoLoops(
             self.op,
             self.half({*first, *(row.position for row in rows.values())}, kept),
-            self.half(second, (), kept),
+            self.half(second, (), kept, twins),
             [value for value in kept if value not in rows],
             rows,
         )
 
-    def half(self, positions: Iterable[int], values: Collection[ir.Value], given: Collection[ir.Value] = ()) -> Half:
-        """What carries these positions and makes these values, where others are given."""
+    def half(
+        self,
+        positions: Iterable[int],
+        values: Collection[ir.Value],
+        given: Collection[ir.Value] = (),
+        twins: Mapping[ir.Value, ir.Value] | None = None,
+    ) -> Half:
+        """What carries these positions and makes these values, where others are given, or have twins."""
+        twins = {value: twin for value, twin in (twins or {}).items() if value not in given}
         carried = {*map(self.arguments.__getitem__, tested(self.op)), *positions}
         ops: set[ir.Operation] = set()
         work, seen = [*values, *(self.following[position] for position in carried)], set(given)
         while work:
             value = work.pop()
+            value = twins.get(value, value)
             if value in seen:
                 continue
             seen.add(value)
@@ -103,7 +118,13 @@ class OpenLoop:
             elif op is not None and op.block == loop_body(self.op):
                 ops.add(op)
                 work += operands_with_captures(op)
-        return Half(sorted(carried), [op for op in self.ops if op in ops], {})
+        return Half(sorted(carried), [op for op in self.ops if op in ops], twins)
+
+    def read(self, half: Half) -> set[ir.Value]:
+        """The values that the operations of a half use, and that its next trip gets."""
+        used = {value for op in half.ops for value in operands_with_captures(op)}
+        used.update(self.following[position] for position in half.positions)
+        return {half.same.get(value, value) for value in used}
 
     def _row(self, position: int) -> tuple[ir.Value, Row] | None:
         """The value of the body of which this position becomes a stack; None if it is no such stack."""

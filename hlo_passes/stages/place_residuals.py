@@ -1,6 +1,5 @@
 """`place-residuals`: chooses what the forward of each stage keeps for its backward."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -108,26 +107,17 @@ class _Stage:
     def _is_read(self, value: ir.Value) -> bool:
         return self.backward in self.body.used_by.get(value, ())
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        return self.body.operands[op]
-
-    def results(self, op: int) -> Sequence[ir.Value]:
-        return self.body.results[op]
-
-    def producer(self, value: ir.Value) -> int | None:
-        return self.body.producers.get(value)
-
     def is_free(self, value: ir.Value) -> bool:
-        op = self.producer(value)
+        op = self.body.producers.get(value)
         return value not in self.body.carried if op is None else self.body.tasks[op] is None
 
     def is_early(self, value: ir.Value) -> bool:
-        op = self.producer(value)
+        op = self.body.producers.get(value)
         task = None if op is None else self.body.tasks[op]
         return task is not None and task <= self.forward
 
     def may_move(self, op: int) -> bool:
-        return all(self.body.used_by.get(result, set()) <= {self.backward} for result in self.results(op))
+        return all(self.body.used_by.get(result, set()) <= {self.backward} for result in self.body.results[op])
 
     def may_repeat(self, op: int) -> bool:
         body = self.body

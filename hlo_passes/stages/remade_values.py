@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.stages.kept_values import Keep
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.two_loops import Divided
 from jaxpp.ir.counted import counted_loops
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
@@ -38,7 +39,7 @@ class Forward:
     """The computation of a forward, as far as its residuals depend on it.
 
     Of a loop that runs a known number of times, as that of a scan over layers, each operation is one of its own: done
-    again in all trips, or in none.
+    again in all trips, or in none. So it is with loops inside of it.
 
     Args:
         module: whose functions and meshes its operations name.
@@ -127,21 +128,22 @@ class Forward:
     def _graph(self, keep: Keep) -> tuple[Recomputation, "_Graph"]:
         """The choice that there is, and what its numbers stand for."""
         graph = _Graph(self._free)
-        for op in self._ops:
-            loop = self._loops.get(op)
-            if loop is None:
-                self._add(graph, op, keep)
-                continue
-            graph.add_loop(loop)
-            writes = {loop.following[position] for position in loop.stacks}
-            for each in loop.ops:
-                if writes.isdisjoint(each.results):
-                    self._add(graph, each, keep, loop.trips)
-            graph.add_stacks(loop)
+        self._add_all(graph, self._ops, keep)
         return graph.choice(self._residuals), graph
 
-    def _add(self, graph: "_Graph", op: ir.Operation, keep: Keep, trips: int = 1) -> None:
-        graph.add(op, self._operands[op], self._counter.of(op) if self._may_repeat(op, keep) else None, trips)
+    def _add_all(self, graph: "_Graph", ops: Iterable[ir.Operation], keep: Keep, trips: int = 1) -> None:
+        """Add operations that are done so often, those inside of loops one by one."""
+        for op in ops:
+            loop = self._loops.get(op)
+            if loop is None:
+                flops = self._counter.of(op) if self._may_repeat(op, keep) else None
+                graph.add(op, self._operands[op], flops, trips)
+                continue
+            graph.add_loop(loop, trips)
+            writes = {loop.following[position] for position in loop.stacks}
+            inside = (each for each in loop.ops if writes.isdisjoint(each.results))
+            self._add_all(graph, inside, keep, trips * loop.trips)
+            graph.add_stacks(loop)
 
     def _may_repeat(self, op: ir.Operation, keep: Keep) -> bool:
         if has_side_effect(op):
@@ -156,7 +158,9 @@ class Forward:
         From the last operation to the first: a loop that is divided changes the operands of what stands behind it, and
         an operation whose operands change is found in no set or dictionary any more.
         """
-        rows = [loop.op.results[0] for loop in self._loops.values() if not loop.inside.isdisjoint(kept)]
+        kept = dict.fromkeys([*kept, *self._stacks_of(kept)])
+        loops = [self._loops[op] for op in self._ops if op in self._loops]
+        rows = [loop.op.results[0] for loop in loops if not self._within(loop).isdisjoint(kept)]
         here = behind(self._all_ops, [*handed_on, *kept, *rows], effects=True)
         needed = {value for op in here for value in operands_with_captures(op)}.union(handed_on, kept)
         wanted = {value for op in again for value in self._operands[op]}.union(self._residuals)
@@ -169,21 +173,55 @@ class Forward:
                     done.update(op.results)
                     wanted.update(self._operands[op])
                 continue
-            stacked = {position for position, row in loop.stacks.items() if row in kept}
-            results = [(p, result) for p, result in enumerate(op.results) if p not in stacked]
-            second = [p for p, result in results if result in wanted and result not in kept]
+            second = [p for p, result in enumerate(op.results) if result in wanted and result not in kept]
             made = op
             if second and op in here:
                 first = [p for p, result in enumerate(op.results) if result in needed]
-                halves = loop.divided(first, second, [value for value in kept if value in loop.inside])
-                mine, made = halves.write(self._mesh)
-                numbers = {position: number for number, position in enumerate(halves.second.positions)}
-                both = ((n, numbers[p]) for n, p in enumerate(halves.first.positions) if p in numbers)
-                twins |= {mine.results[n]: made.results[number] for n, number in both}
+                divided = self._divide(op, first, second, kept)
+                made = divided.second
+                twins |= divided.twins
             if second:
                 done.update(made.results)
                 wanted.update(operands_with_captures(made))
         return Remaking([op for op in operations(self._all_ops[0].block) if not done.isdisjoint(op.results)], twins)
+
+    def _divide(
+        self, op: ir.Operation, first: Collection[int], second: Collection[int], kept: Collection[ir.Value]
+    ) -> Divided:
+        """Divide a loop, and before it those inside of it that are done again, from the last one to the first.
+
+        What an inner loop stacks is a value of each trip of the outer one, which stacks it in turn.
+        """
+        twins: dict[ir.Value, ir.Value] = {}
+        kept = dict.fromkeys(kept)
+        for each in reversed(self._loops[op].ops):
+            if each not in self._loops:
+                continue
+            loop = OpenLoop(op)
+            here = [value for value in kept if value in loop.inside]
+            read = [loop.read(loop.half(first, here)).union(here), loop.read(loop.half(second, (), here, twins))]
+            mine, again = ([p for p, result in enumerate(each.results) if result in values] for values in read)
+            again = [position for position in again if each.results[position] not in kept]
+            if again:
+                divided = self._divide(each, mine, again, kept)
+                twins |= divided.twins
+                stand = (divided.results.get(value, value) for value in kept)
+                kept = dict.fromkeys([*stand, *divided.stacks])
+        loop = OpenLoop(op)
+        return loop.divided(first, second, [value for value in kept if value in loop.inside], twins).write(self._mesh)
+
+    def _within(self, loop: OpenLoop) -> set[ir.Value]:
+        """The values inside of a loop, and of those inside of it."""
+        inner = (self._within(self._loops[op]) for op in loop.ops if op in self._loops)
+        return loop.inside.union(*inner)
+
+    def _stacks_of(self, kept: Collection[ir.Value]) -> list[ir.Value]:
+        """The stacks of kept values that loops make anyway, also of such stacks."""
+        found: list[ir.Value] = []
+        for loop in reversed(self._loops.values()):  # from inside
+            rows = ((position, row) for position, row in loop.stacks.items() if row in kept or row in found)
+            found += [loop.op.results[position] for position, _ in rows]
+        return found
 
 
 class _Graph:
@@ -202,13 +240,16 @@ class _Graph:
         self._numbers: dict[ir.Value, int] = {}
         self._steps: list[tuple[Sequence[ir.Value], int | None]] = []
 
-    def add_loop(self, loop: OpenLoop) -> None:
-        """Add what a loop carries: a value of each trip, made again if the first and what the next trip gets are."""
+    def add_loop(self, loop: OpenLoop, runs: int) -> None:
+        """Add what a loop carries that runs so often.
+
+        That is a value of each trip, made again if the first and what the next trip gets are.
+        """
         for argument, position in loop.arguments.items():
             if argument not in loop.counters and position not in loop.stacks:
                 step = self._step(loop.op, [loop.op.operands[position], loop.following[position]], 0)
-                self._add(argument, loop.trips, step)
-                self._add(loop.op.results[position], 1, step)
+                self._add(argument, runs * loop.trips, step)
+                self._add(loop.op.results[position], runs, step)
 
     def add(self, op: ir.Operation, operands: Sequence[ir.Value], flops: int | None, trips: int = 1) -> None:
         """Add an operation that is done so often."""

@@ -81,7 +81,7 @@ def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backwar
     made = {result for op in halved.input_grad for result in op.results}
     returned = list(dict.fromkeys(backward.returned))
     first = list(dict.fromkeys([value for value in returned if value in made] + halved.kept))
-    second = [value for value in returned if value not in made and backward.producer(value) is not None]
+    second = [value for value in returned if value not in made and value in backward.body.producers]
     shardings = Shardings(module)
     for kind, ops, outputs in (("input_grad", halved.input_grad, first), ("weight_grad", halved.weight_grad, second)):
         if ops:

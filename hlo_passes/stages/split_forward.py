@@ -55,7 +55,8 @@ class SplitForward(Pass):
       within that share of the forward's FLOPs, whatever is done again for them. Bytes, as `4096B`: so many at most of a
       microbatch, on all devices of the mesh together, with the fewest FLOPs.
     - A loop that runs a known number of times, as that of a `lax.scan` over layers, may be done again in part: the
-      forward has a loop that stacks what is kept of each trip, the recompute one that reads it and makes the rest.
+      forward has a loop that stacks what is kept of each trip, the recompute one that reads it and makes the rest. So
+      may loops inside of it.
     - An operation that does something besides its results (`debug.print`, a callback with effects) runs once, in the
       forward. Its results are kept; with `inputs`, residuals that depend on them are refused.
 

@@ -183,15 +183,6 @@ class _Inside:
     body: Numbered
     stacks: _Stacks
 
-    def operands(self, op: int) -> Sequence[ir.Value]:
-        return self.body.operands[op]
-
-    def results(self, op: int) -> Sequence[ir.Value]:
-        return self.body.results[op]
-
-    def producer(self, value: ir.Value) -> int | None:
-        return self.body.producers.get(value)
-
     def is_free(self, value: ir.Value) -> bool:
         stacks = self.stacks
         if value in stacks.loop.inside:

@@ -42,6 +42,24 @@ class Row(NamedTuple):
         return counted(trip, self.first, self.step)
 
 
+class Divided(NamedTuple):
+    """The two loops, once they are written.
+
+    Attributes:
+        first: the first one.
+        second: the other.
+        results: for results of the old loop those of the first.
+        stacks: what the first stacks for the second, but for what it carries anyway.
+        twins: for results of the first those of the second, where both have them.
+    """
+
+    first: ir.Operation
+    second: ir.Operation
+    results: dict[ir.Value, ir.Value]
+    stacks: Sequence[ir.Value]
+    twins: dict[ir.Value, ir.Value]
+
+
 @dataclass(frozen=True)
 class TwoLoops:
     """Divides `loop` into two loops of as many trips.
@@ -56,8 +74,8 @@ class TwoLoops:
     kept: list[ir.Value]
     rows: Mapping[ir.Value, Row] = field(default_factory=dict[ir.Value, Row])
 
-    def write(self, mesh: MeshAxes | None) -> tuple[ir.Operation, ir.Operation]:
-        """Write both in front of the loop, which nobody uses afterwards; returns them."""
+    def write(self, mesh: MeshAxes | None) -> Divided:
+        """Write both in front of the loop, which nobody uses afterwards."""
         first = _Writer(self.loop, self.first, mesh)
         first.write(self.kept)
         second = _Writer(self.loop, self.second, mesh)
@@ -70,7 +88,8 @@ class TwoLoops:
         second.close([])
         for half in (first, second):
             half.replace_results()
-        return first.op, second.op
+        twins = {first.results[old]: new for old, new in second.results.items() if old in first.results}
+        return Divided(first.op, second.op, first.results, first.stacks, twins)
 
 
 def stack_more(
@@ -140,6 +159,12 @@ class _Writer:
         """The stacks that the loop made."""
         return list(self.op.results)[len(self._half.positions) :]
 
+    @property
+    def results(self) -> dict[ir.Value, ir.Value]:
+        """For results of the old loop those of this one."""
+        carried = (self._old.results[position] for position in self._half.positions)
+        return dict(zip(carried, self.op.results, strict=False))
+
     def write(self, kept: Sequence[ir.Value]) -> None:
         """Write the loop, with a stack for each of `kept`."""
         self.open(kept)
@@ -181,8 +206,8 @@ class _Writer:
 
     def replace_results(self) -> None:
         """Let the results of this loop stand for those of the old one."""
-        for number, position in enumerate(self._half.positions):
-            self._old.results[position].replace_all_uses_with(self.op.results[number])
+        for old, new in self.results.items():
+            old.replace_all_uses_with(new)
 
     def _copy_test(self) -> None:
         old, new = self._old.regions[0].blocks[0], self.op.regions[0].blocks[0]

@@ -64,7 +64,8 @@ def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: 
     assert list(lowered.program().peak_bytes) == walked
 
 
-@pytest.mark.parametrize("name", [name for name in schedules.names() if name != "seq1f1b"])  # no slices in programs
+# No slices in programs, and models of chains.
+@pytest.mark.parametrize("name", [name for name in schedules.names() if name not in ("seq1f1b", "vocab-1f1b")])
 def test_peaks_of_the_whole_library(name: str) -> None:
     """As it is, and with all that moves or makes again what it keeps, where the schedule can; some with two of them."""
     plain = schedules.make(name, meshes=4, microbatches=8)
@@ -115,6 +116,20 @@ def test_the_same_numbers(name: str, change: str) -> None:
     lowered = lower(partial(transformer.train_step, schedule=schedule), arguments, schedule.meshes)
     assert peaks(lowered) == activations(schedule)
     check_compiled(lowered.compile(), transformer.PLAIN, arguments, steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "dualpipe"])
+def test_a_part_of_a_stage_at_a_time(name: str) -> None:
+    """What comes back from the host is half of a stage where its stages are divided."""
+    whole = schedules.make(name, meshes=2, microbatches=4)
+    divided = schedules.offload(schedules.subdivide(whole, 2), ahead=0)
+    arguments = (weights(4), batch(4))
+    lowered = lower(partial(sgd_step, schedule=divided), arguments, 2)
+    step = partial(sgd_step, schedule=schedules.offload(whole, ahead=0))
+    at_once = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), cuts=[2, 2]).lower(*arguments)
+    assert max(lowered.program().peak_bytes) < max(at_once.program().peak_bytes)
+    assert peaks(lowered) == activations(divided)
+    check_compiled(lowered.compile(), jax.jit(sgd_step), arguments)
 
 
 @pytest.mark.parametrize("name", EVICTING)

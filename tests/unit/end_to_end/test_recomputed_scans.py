@@ -69,6 +69,40 @@ def turned(x: jax.Array, w: Any) -> jax.Array:
     return jnp.sin(x @ rows[0]) * jnp.tanh(jnp.sin(x) @ rows[1].T)
 
 
+def chunked(x: jax.Array, w: Any) -> jax.Array:
+    """Each layer scans over chunks of its rows, which also read what all of them have in common."""
+
+    def layer(x: jax.Array, w: Any) -> Any:
+        return in_chunks(x, w), None
+
+    return jax.lax.scan(layer, x, w)[0]
+
+
+def in_chunks(x: jax.Array, w: Any) -> jax.Array:
+    """A layer of `chunked`."""
+    mean = jnp.tanh(x.mean(axis=0) @ w["down"])
+
+    def chunk(total: jax.Array, rows: jax.Array) -> Any:
+        rows = jax.nn.gelu(rows @ w["up"]) * jnp.cos(rows + mean)
+        return jnp.sin(total + rows.mean(axis=0)), jnp.sin(rows @ w["out"]) + total
+
+    total, rows = jax.lax.scan(chunk, mean, x.reshape(2, ROWS // 2, -1), reverse=True)
+    return x + 0.1 * jnp.tanh(rows.reshape(x.shape) + total)
+
+
+def three_deep(x: jax.Array, w: Any) -> jax.Array:
+    """Layers that scan over two weights, and for each over chunks."""
+
+    def layer(x: jax.Array, w: Any) -> Any:
+        def inner(x: jax.Array, factor: jax.Array) -> Any:
+            return in_chunks(x + 0.1 * factor, w), None
+
+        return jax.lax.scan(inner, x, w["up"][:2])[0], jnp.tanh(x).sum()
+
+    x, sums = jax.lax.scan(layer, x, w)
+    return x + jnp.sin(sums.sum())
+
+
 @pytest.mark.parametrize("keeps", [(0.5, 0.5), ("selective", "600B")])
 def test_what_stands_behind_a_divided_loop(keeps: Any) -> None:
     step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [chained, turned])
@@ -81,6 +115,7 @@ def test_what_stands_behind_a_divided_loop(keeps: Any) -> None:
         ((checkpointed, two_scans, nested, blocks), (0.3, 0.3, 0.5, 0.05)),
         ((blocks, dropped, from_three, two_scans), ("selective", 0.6, 1.0, "600B")),
         ((sums, tanh_layers, blocks, dropped), (0.3, "200B", 0.5, 0.2)),
+        ((chunked, three_deep, chunked, three_deep), (0.2, 0.3, "selective", 0.5)),
     ],
 )
 def test_scans_of_every_kind(stages: Any, keeps: Any) -> None:
@@ -155,6 +190,18 @@ def residuals(keep: Any, stage: Any, reader: str) -> int:
 def test_the_loop_of_the_recompute_reads_what_that_of_the_forward_stacks() -> None:
     """A quarter of the bytes less, and no product with weights is done again."""
     assert residuals({1: "selective"}, blocks, "recompute") < 0.75 * residuals(None, blocks, "backward")
+
+
+def test_loops_inside_of_a_loop_are_open() -> None:
+    """What is kept of each chunk of each layer is what is kept where the layers are no loop."""
+
+    def one_by_one(x: jax.Array, w: Any) -> jax.Array:
+        for layer in range(2):
+            x = in_chunks(x, {name: leaf[layer] for name, leaf in w.items()})
+        return x
+
+    keep = {1: "selective"}
+    assert residuals(keep, chunked, "recompute") <= residuals(keep, one_by_one, "recompute")
 
 
 def test_a_scan_keeps_hardly_more_than_its_layers_one_by_one() -> None:

@@ -13,7 +13,7 @@ from jaxpp.schedules.blocks import block
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.language import B, F, I, Operation, Pattern, Plan, W
 from jaxpp.schedules.priorities import by_priority
-from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward
+from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, subdivide
 
 
 def one_f_one_b(p: int, m: int) -> S.Schedule:
@@ -206,12 +206,24 @@ def test_rewrites() -> None:
     assert rows(insert(schedule, log, 1, after="forward"))[1] == "1F0 1log0 1F1+1B0 1log1 1B1"
     assert rows(insert(schedule, log, 0, before="backward"))[0] == "0F0 0F1 0log0 0B0 0log1 0B1"
     assert split_backward(S.make("1f1b", meshes=3, microbatches=4), delay=0).cells[0][3][0].kind == "input_grad"
+    assert rows(subdivide(schedule, 2)) == [
+        "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1",
+        "2F0 3F0 2F1+3B0 3F1+2B0 3B1 2B1",
+    ]
+    assert subdivide(schedule, 1) == schedule
+    towers = S.Placement.of(0, 1, 0, after=[[], [], [0, 1]])
+    joined = by_priority("x", towers, 2, lambda task: task.microbatch)
+    assert subdivide(joined, 2).placement == S.Placement.of(0, 0, 1, 1, 0, 0, after=[[], [0], [], [2], [1, 3], [4]])
+    assert subdivide(freeze(schedule, 1), 2).skipped == freeze(subdivide(schedule, 2), 2, 3).skipped
 
 
 @settings(deadline=None, max_examples=60)
 @given(schedules())
 def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
     moves = made.schedule.name in ("bpipe", "po-h", "po-f")
+    if not moves:
+        divided = subdivide(made.schedule, 2)
+        assert S.parse(str(divided)) == divided
     for rewrite in (split_backward, freeze) if moves else (offload, recompute, split_backward, freeze):
         again = rewrite(made.schedule)
         assert S.parse(str(again)) == again
@@ -240,6 +252,11 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
         (
             lambda: insert(S.gpipe(1, 1), "offload", after="forwards"),
             "gpipe has no 'forwards' task of these stages to put 'offload' at",
+        ),
+        (lambda: subdivide(S.gpipe(1, 1), 0), "subdivide: parts must be a whole number of at least 1, found 0"),
+        (
+            lambda: subdivide(offload(S.gpipe(1, 2), ahead=0), 2),
+            "subdivide: expected forwards and backwards alone, found 0offload0: divide the stages first, and do to the",
         ),
         (lambda: block("x", S.Placement.linear(1), 1, {}), "the schedule has no forward task"),
         (
