@@ -56,7 +56,7 @@ _NEIGHBOURS: Final = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """The layers, and what holds for all cuts of them.
 
     Attributes:
@@ -154,7 +154,7 @@ class Cutting:
         tried: all that was tried, with what was spent on it.
     """
 
-    row: Row
+    row: LayerRow
     shape: Placement
     effort: Effort
     rng: np.random.Generator
