@@ -76,6 +76,8 @@ class Options:
         per_mesh = small.stages // small.meshes
         if small.slices > 1:
             raise ValueError(f"--schedule {small.name} cuts sequences into slices, which this model can't")
+        if small.placement.after:
+            raise ValueError(f"--schedule {small.name} is for stages that are a graph: those of this model are a chain")
         if self.stages % per_mesh:
             raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
         plan = made(meshes=self.stages // per_mesh, microbatches=self.microbatches)

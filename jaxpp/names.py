@@ -17,6 +17,8 @@ from jaxpp.lowering import (
     pipeline_enter_stage,
     treduce,
     treduce_i,
+    vocabulary_cross_entropy,
+    vocabulary_embedding,
 )
 from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
@@ -46,6 +48,7 @@ from jaxpp.schedules import (
     Task,
     VHalf,
     VMin,
+    Vocab1F1B,
     ZeroBubble,
     ZeroBubbleH2,
     ZeroBubbleV,
@@ -87,6 +90,7 @@ __all__ = [
     "Task",
     "VHalf",
     "VMin",
+    "Vocab1F1B",
     "ZeroBubble",
     "ZeroBubbleH2",
     "ZeroBubbleV",
@@ -109,4 +113,6 @@ __all__ = [
     "treduce",
     "treduce_i",
     "tune",
+    "vocabulary_cross_entropy",
+    "vocabulary_embedding",
 ]

@@ -17,6 +17,7 @@ from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
+from jaxpp.lowering.vocabulary import vocabulary_cross_entropy, vocabulary_embedding  # noqa: E402
 
 __all__ = [
     "Add",
@@ -32,4 +33,6 @@ __all__ = [
     "pipeline_enter_stage",
     "treduce",
     "treduce_i",
+    "vocabulary_cross_entropy",
+    "vocabulary_embedding",
 ]

@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, at_least_one
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import make, options_of
+from jaxpp.schedules.library.vocabulary import vocabulary_stages
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
@@ -282,3 +283,32 @@ class DualPipeV(_VShaped, published="dualpipe-v"):
 
 class BitPipe(_VShaped, published="bitpipe"):
     """Two V-shaped directions, each stage on two meshes (see `bitpipe`)."""
+
+
+@dataclass(frozen=True)
+class Vocab1F1B(LibrarySchedule, published="vocab-1f1b"):
+    """1F1B with the vocabulary spread over all meshes (see `vocab_1f1b`); of p meshes, 2p + 1 stages.
+
+    Attributes:
+        ahead: how many more microbatches a mesh keeps than in 1F1B.
+        embedding: whether the input's embedding is spread too: 3p + 1 stages.
+    """
+
+    ahead: int = 2
+    embedding: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.num_stages - 1) % self._times or self.num_stages == 1:
+            expected = f"{self._times} for each mesh, and 1 that joins the shards"
+            raise ScheduleError(f"Vocab1F1B: num_stages={self.num_stages} must be {expected}")
+
+    @property
+    def _times(self) -> int:
+        return 3 if self.embedding else 2
+
+    def meshes(self) -> int:
+        return self.num_stages // self._times
+
+    def placement(self) -> Placement:
+        return vocabulary_stages(self.meshes(), self.embedding)

@@ -43,6 +43,8 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
         chunks = options["chunks"] = v + 1
     if name in ("gis", "po-h", "po-f"):
         options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
+    if name == "vocab-1f1b":
+        chunks = 2
     if name == "seq1f1b":
         options["slices"] = v
     return Made(S.make(name, meshes=p, microbatches=m, **options), p, m, chunks, options)

@@ -20,7 +20,7 @@ from jaxpp.schedules.library import options_of
 def test_every_schedule_is_valid_for_any_counts(made: Made) -> None:
     schedule = made.schedule
     S.check(schedule)
-    stages = made.meshes * made.chunks
+    stages = made.meshes * made.chunks + (schedule.name == "vocab-1f1b")
     assert (schedule.meshes, schedule.stages, schedule.microbatches) == (made.meshes, stages, made.microbatches)
     assert schedule.name in S.names()
 
@@ -127,6 +127,7 @@ DIGESTS = {
     "gis": "49beb0ae",
     "po-h": "130ef820",
     "po-f": "3e1dbdf8",
+    "vocab-1f1b": "48056697",
     "bpipe": "1771ce31",
 }
 
@@ -163,6 +164,8 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.KimiK2(8, 4, True), "kimi-k2", {"chunks": 2, "fused": True}),
     (S.LoopedBFS(8, 4), "looped-bfs", {"chunks": 2}),
     (S.InterleavedZeroBubble(8, 4), "interleaved-zb", {"chunks": 2}),
+    (S.Vocab1F1B(9), "vocab-1f1b", {}),
+    (S.Vocab1F1B(13, ahead=1, embedding=True), "vocab-1f1b", {"ahead": 1, "embedding": True}),
     (S.GIS(8, 4, group=4), "gis", {"chunks": 2, "group": 4}),
     (S.POH(8, 4, group=4), "po-h", {"chunks": 2, "group": 4}),
     (S.POF(8, 4, group=4), "po-f", {"chunks": 2, "group": 4}),

@@ -1,0 +1,98 @@
+"""A vocabulary spread over the meshes: each has some of its rows, and so a stage of its own."""
+
+import functools
+from itertools import pairwise
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxpp.lowering.locations import here
+from jaxpp.lowering.marks import mark_stage_end
+
+
+def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shards: int) -> jax.Array:
+    """The cross-entropy of each target, with the logits cut over `shards` stages (arXiv 2411.05288).
+
+    It ends the stage that makes `hidden`. Then each shard is a stage: the logits of its rows of the vocabulary, of
+    which only their maximum, their sum and the target's own leave it. What is computed from the result is the last
+    stage: mark its loss. So with p stages of layers there are p + `shards` + 1 in all, as in `vocab-1f1b`, which has a
+    shard on each mesh. Its rows live there, if `shards` divides the vocabulary; else every mesh has the whole
+    `embedding`. Under plain `jax.jit` it is the same function.
+
+    Args:
+        hidden: what the last layer made, [..., width], floating-point.
+        embedding: [vocabulary, width]; transposed it is the head. Shards have equally many rows, or one more.
+        targets: the token that follows, integers [...].
+        shards: how many, at most as many as the vocabulary has rows.
+
+    Returns:
+        For each target its loss in nats, float32 [...].
+
+    Raises:
+        ValueError: the shapes do not fit, or there are more shards than rows.
+        TypeError: the targets are no integers.
+    """
+    bounds = _bounds("vocabulary_cross_entropy", embedding, targets, shards)
+    if hidden.shape != (*targets.shape, embedding.shape[1]):
+        expected = f"hidden of {[*targets.shape, embedding.shape[1]]}, by targets and embedding"
+        raise ValueError(f"{here()}vocabulary_cross_entropy: expected {expected}, found {[*hidden.shape]}")
+    hidden = mark_stage_end(hidden)
+    found = [
+        mark_stage_end(_statistics(hidden, embedding[first:last], targets - first), f"vocabulary {number}")
+        for number, (first, last) in enumerate(bounds)
+    ]
+    tops, sums, picked = (jnp.stack(each) for each in zip(*found, strict=True))
+    top = jnp.max(tops, axis=0)
+    return jnp.log(jnp.sum(sums * jnp.exp(tops - top), axis=0)) + top - jnp.sum(picked, axis=0)
+
+
+def vocabulary_embedding(tokens: Any, embedding: Any, *, shards: int) -> jax.Array:
+    """The rows of `embedding` that the tokens name, looked up in `shards` stages, which come before all others.
+
+    Each shard gives what it has, zeros elsewhere; the first stage of layers adds them up. For
+    `vocab-1f1b{embedding=true}`.
+
+    Args:
+        tokens: integers [...].
+        embedding: [vocabulary, width].
+        shards: how many, at most as many as the vocabulary has rows.
+
+    Returns:
+        [..., width], of the dtype of `embedding`: exactly `embedding[tokens]`.
+
+    Raises:
+        ValueError: there are more shards than rows.
+        TypeError: the tokens are no integers.
+    """
+    parts: list[Any] = []
+    for number, (first, last) in enumerate(_bounds("vocabulary_embedding", embedding, tokens, shards)):
+        local, is_here = _local(tokens - first, last - first)
+        part = jnp.where(is_here[..., None], embedding[first:last][local], 0)
+        parts.append(mark_stage_end(part, f"embedding {number}"))
+    return functools.reduce(jnp.add, parts)
+
+
+def _statistics(hidden: Any, rows: Any, targets: Any) -> tuple[Any, Any, Any]:
+    """Of the logits of some rows the maximum, the sum of their exponentials less that, the target's own, if here."""
+    logits = jnp.einsum("...w,vw->...v", hidden, rows.astype(hidden.dtype)).astype(jnp.float32)
+    top = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
+    local, is_here = _local(targets, rows.shape[0])
+    picked = jnp.take_along_axis(logits, local[..., None], axis=-1)[..., 0]
+    return top, jnp.sum(jnp.exp(logits - top[..., None]), axis=-1), jnp.where(is_here, picked, 0)
+
+
+def _local(numbers: Any, count: int) -> tuple[Any, Any]:
+    """The numbers of rows, some row for those that are of others; and which are here."""
+    return jnp.clip(numbers, 0, count - 1), (numbers >= 0) & (numbers < count)
+
+
+def _bounds(who: str, embedding: Any, numbers: Any, shards: int) -> list[tuple[int, int]]:
+    """The first row of each shard, and the one behind its last."""
+    if not jnp.issubdtype(numbers.dtype, jnp.integer):
+        raise TypeError(f"{here()}{who}: tokens are integers, found {numbers.dtype}")
+    if embedding.ndim != 2 or not 1 <= shards <= embedding.shape[0]:
+        expected = f"expected an embedding [vocabulary, width] with a row or more for each of {shards} shards"
+        raise ValueError(f"{here()}{who}: {expected}, found {[*embedding.shape]}")
+    borders = [embedding.shape[0] * number // shards for number in range(shards + 1)]
+    return list(pairwise(borders))
