@@ -121,7 +121,7 @@ class _Stacks:
         read = again.read(wanted)
         if not inside.cost(read) < inside.cost(wanted):
             return False
-        kept = [value for value in read if value in self.loop.inside and value not in again.counts]
+        kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
         positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
         new = [value for value in kept if value not in self.loop.rows]
         half = self.loop.half(positions, new)
