@@ -88,20 +88,20 @@ def test_peaks_and_logits() -> None:
     ("change", "error", "text"),
     [
         (
-            {"embedding": jnp.zeros((2, 4))},
+            {"embedding": np.zeros((2, 4))},
             ValueError,
             r"expected an embedding \[vocabulary, width\] with a row or more for each of 3 shards, found \[2, 4\]",
         ),
-        ({"targets": jnp.zeros((2, 3))}, TypeError, "tokens are integers, found float32"),
+        ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "tokens are integers, found float32"),
         (
-            {"hidden": jnp.zeros((2, 4))},
+            {"hidden": np.zeros((2, 4))},
             ValueError,
             r"expected hidden of \[2, 3, 4\], by targets and embedding, found \[2, 4\]",
         ),
     ],
 )
 def test_arguments_that_do_not_fit(change: dict[str, Any], error: type[Exception], text: str) -> None:
-    given = {"hidden": jnp.zeros((2, 3, 4)), "embedding": jnp.zeros((6, 4)), "targets": jnp.zeros((2, 3), jnp.int32)}
+    given = {"hidden": np.zeros((2, 3, 4)), "embedding": np.zeros((6, 4)), "targets": np.zeros((2, 3), np.int32)}
     with pytest.raises(error, match=rf"test_vocabulary\.py:\d+: vocabulary_cross_entropy: {text}$"):
         vocabulary_cross_entropy(**given | change, shards=3)
 
