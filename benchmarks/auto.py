@@ -13,7 +13,6 @@ import argparse
 import functools
 import importlib
 import json
-import os
 import statistics
 import sys
 import time
@@ -25,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from processes import start
+from processes import join, start
 
 import jaxpp
 from jaxpp.runtime.processes.job import gather
@@ -48,10 +47,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.join is None:
         sys.exit(start())
-    coordinator, number = options.join
-    cores = sorted(os.sched_getaffinity(0)) * 2
-    os.sched_setaffinity(0, {cores[int(number)]})
-    jax.distributed.initialize(coordinator, 2, int(number))
+    join(options.join[0], 2, int(options.join[1]))
     runs, tuned = {name: make(name, options)[1] for name in options.only}, make("auto", options)
     runs["auto"] = tuned[1]
     while tuned[0].tuned is None:

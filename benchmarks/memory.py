@@ -1,7 +1,7 @@
 """What keeping less between forward and backward gains and costs: a training step of a GPT under 1F1B, each way.
 
     python benchmarks/memory.py [--stages 4] [--layers 8] [--width 256] [--sequence 128] [--batch 4] [--repeat 9]
-    python benchmarks/memory.py --scan
+    python benchmarks/memory.py --scan [--chunks 4]
     python benchmarks/memory.py --analyse --layers 4 --width 2048 --heads 16 --sequence 1024 --batch 1 --dtype bfloat16
 
 A row per way: what stage 1 keeps of one microbatch on its device, the peak of the verified program on the mesh that
@@ -89,6 +89,13 @@ def scanned_loss(model: Any, parameters: Any, text: Any) -> Any:
         x = jaxpp.mark_stage_end(x) if stage else x
         x, _ = jax.lax.scan(lambda x, layer: (gpt_model.block(layer, x), None), x, weights)
     return jaxpp.mark_stage_end(gpt_model.cross_entropy(parameters, x, text[:, 1:]))
+
+
+def chunked_mlp(count: int, plain: Callable[..., Any], weights: Any, x: Any) -> Any:
+    """The MLP of a block, on one chunk of the sequence after the other."""
+    chunks = jnp.moveaxis(x.reshape(x.shape[0], count, -1, x.shape[-1]), 1, 0)
+    _, made = jax.lax.scan(lambda _, chunk: (None, plain(weights, chunk)), None, chunks)
+    return jnp.moveaxis(made, 0, 1).reshape(x.shape)
 
 
 def lower(model: Any, way: str, text: Any, parameters: Any, loss: Any) -> Any:
@@ -187,9 +194,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="these rows only, besides 'all'")
     parser.add_argument("--scan", action="store_true", help="scan over the blocks of a stage")
+    parser.add_argument("--chunks", type=int, help="of the sequence, which each MLP scans over")
     parser.add_argument("--analyse", action="store_true", help="compile nothing, and measure no times")
     options = parser.parse_args()
     model = gpt_model.Config(*(getattr(options, name) for name, _ in sizes), options.dtype)
+    if options.chunks:
+        gpt_model._mlp = partial(chunked_mlp, options.chunks, gpt_model._mlp)
     random = np.random.default_rng(0)
     text = random.integers(0, 256, (options.microbatches, options.batch, options.sequence + 1)).astype(np.int32)
     init, loss = partial(gpt_model.init, model, 0), scanned_loss if options.scan else gpt_model.loss

@@ -49,10 +49,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.join is None:
         sys.exit(start())
-    coordinator, number = options.join
-    cores = sorted(os.sched_getaffinity(0)) * 2
-    os.sched_setaffinity(0, {cores[int(number)]})
-    jax.distributed.initialize(coordinator, 2, int(number))
+    cores = join(options.join[0], 2, int(options.join[1]))
     for name in options.models:
         for microbatches in options.microbatches:
             chosen = [each for each in RUNS if each == "single" or each in options.only]
@@ -71,13 +68,25 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
+def one_thread(devices: int) -> dict[str, str]:
+    """The environment of a process with so many CPU devices, and one thread for XLA."""
+    flags = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
+    return {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
+
+
+def join(coordinator: str, processes: int, number: int) -> list[int]:
+    """Be one of some processes, on a core of its own, or shared by as few as there have to be; the cores of all."""
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[number % len(cores)]})
+    if processes > 1:
+        jax.distributed.initialize(coordinator, processes, number)
+    return cores
+
+
 def start() -> int:
     """Run this script twice, each with one thread for XLA; returns the exit code."""
-    coordinator = f"127.0.0.1:{free_port()}"
-    flags = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "1"}
-    command = [sys.executable, *sys.argv, "--join", coordinator]
-    children = [subprocess.Popen([*command, str(number)], env=environment) for number in range(2)]
+    command = [sys.executable, *sys.argv, "--join", f"127.0.0.1:{free_port()}"]
+    children = [subprocess.Popen([*command, str(number)], env=one_thread(1)) for number in range(2)]
     try:
         while all(child.poll() is None for child in children):
             time.sleep(0.1)
@@ -110,9 +119,10 @@ def measure_torch(name: str, microbatches: int, repeat: int, cores: list[int]) -
     if importlib.util.find_spec("torch") is None:
         return []
     script, port = str(Path(__file__).with_name("processes_torch.py")), free_port()
+    command = [sys.executable, script, name, str(microbatches), str(repeat)]
     children = [
         subprocess.Popen(
-            [sys.executable, script, name, str(microbatches), str(repeat), str(number), str(cores[number]), port],
+            [*command, str(number), str(cores[number % len(cores)]), port],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=subprocess.PIPE,
         )

@@ -13,8 +13,6 @@ process begins a step until the last one has its results, the median of all repe
 import argparse
 import json
 import operator
-import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -26,6 +24,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from processes import free_port, join, one_thread
 from processes_models import LAYERS, Model, Tree
 from processes_runs import globally
 
@@ -186,11 +185,7 @@ def predicted(program: Program, seconds: Seconds, link: Link, ends: Link, proces
 
 def spawn(processes: int, devices: int, job: Sequence[object], options: Sequence[object]) -> Any:
     """Run this script in so many processes that do a job; what the first of them answers."""
-    flags = {"PJRT_NPROC": "1", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"}
-    environment = {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        place = f"127.0.0.1:{free.getsockname()[1]}"
+    place, environment = f"127.0.0.1:{free_port()}", one_thread(devices)
     command = [sys.executable, __file__, *map(str, options), "--job", *map(str, job), "--place", place]
     children = [
         subprocess.Popen([*command, str(processes), str(number)], env=environment, stdout=subprocess.PIPE, text=True)
@@ -208,10 +203,7 @@ def spawn(processes: int, devices: int, job: Sequence[object], options: Sequence
 
 def be_process(job: Sequence[str], place: str, processes: int, number: int, options: argparse.Namespace) -> Any:
     """Do what `spawn` asks for, on a core of its own, or shared by as few processes as there have to be."""
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
-    if processes > 1:
-        jax.distributed.initialize(place, processes, number)
+    cores = join(place, processes, number)
     match job:
         case ["task", numbers]:
             return trace_chain(int(numbers), options.traces)

@@ -48,16 +48,19 @@ def run_passes(module: ir.Module, passes: Sequence[Pass], observers: Iterable[Ob
         PassError: a pass refused the module; the module is then in an unspecified state.
         RuntimeError: an observer added or removed operations.
     """
-    observers = (*observers, *STANDING)
     # Passes make many objects that live on; searching them for cycles would take a quarter of their time.
-    relay = Relay(module)
     with module.context, ir.Location.unknown(), collector_paused():
-        for step in passes:
-            for observer in observers:
-                observer.before(step, module)
-            with relay.lap():
-                step.run(module)
-            for observer in observers:
-                observer.after(step, module)
-            if observers:
-                relay.check()
+        _run(module, passes, (*observers, *STANDING))  # all that it made is gone before the collector comes back
+
+
+def _run(module: ir.Module, passes: Sequence[Pass], observers: Sequence[Observer]) -> None:
+    relay = Relay(module)
+    for step in passes:
+        for observer in observers:
+            observer.before(step, module)
+        with relay.lap():
+            step.run(module)
+        for observer in observers:
+            observer.after(step, module)
+        if observers:
+            relay.check()

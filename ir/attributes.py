@@ -169,7 +169,9 @@ def _table(function: ir.Operation, table: str, count: int) -> list[dict[str, ir.
     attribute = function.attributes.get(table)
     if attribute is None:
         return [{} for _ in range(count)]
-    return [dictionary(entry) for entry in ir.ArrayAttr(attribute)]
+    entries = list(ir.ArrayAttr(attribute))
+    known = {entry: dictionary(entry) for entry in dict.fromkeys(entries)}  # most say the same: nothing, or a sharding
+    return [known[entry].copy() for entry in entries]
 
 
 def set_tables(

@@ -1,6 +1,6 @@
 """Functions of a module: finding them, making them, calling them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from jaxlib.mlir import ir
@@ -91,7 +91,7 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     work = [name]
     while work:
         for op in nested(by_name[work.pop()]):
-            if op.name == "stablehlo.constant":  # refers to nothing, and jaxlib can't read complex ones
+            if traits(op).light:  # refers to nothing, and jaxlib can't read the attribute of a complex constant
                 continue
             for symbol in (symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)):
                 if symbol in by_name and symbol not in found:
@@ -100,11 +100,17 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     return list(found)
 
 
-def recursive(by_name: Mapping[str, ir.Operation]) -> str | None:
-    """The name of a function that calls itself, directly or not; None where there is none."""
-    calls: dict[str, set[str]] = {}
-    for name, function in by_name.items():
-        calls[name] = {callee(op) for op in nested(function) if op.name == "func.call"} & by_name.keys()
+def calls_in(function: ir.Operation) -> list[ir.Operation]:
+    """The calls in a function, those in regions too."""
+    return [op for op in nested(function) if op.name == "func.call"]
+
+
+def recursive(calls: Mapping[str, Iterable[str]]) -> str | None:
+    """The name of a function that calls itself, directly or not; None where there is none.
+
+    calls: by function what it calls; what is not among these calls nothing.
+    """
+    calls = {name: calls.keys() & called for name, called in calls.items()}
     done: set[str] = set()
     for start in calls:
         # Each function on the way from `start`, with those of its callees that are still to be visited.

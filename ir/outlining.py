@@ -74,12 +74,14 @@ def outline_members(
     ip = ir.InsertionPoint(block)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
     for member in members:
-        if not member.moves:
-            clone(member.op, values, ip, {})
-            continue
-        block.append(member.op)
+        op = member.op
+        if member.moves:
+            block.append(op)
+        else:
+            op = op.clone(ip).operation
+            values.update(zip(member.results, op.results, strict=True))
         if not values.keys().isdisjoint(member.uses):
-            rewire(member.op, values)
+            rewire(op, values)
     func.return_([values.get(value, value) for value in outputs], ip=ip, loc=ir.Location.unknown())
     return Outlined(function, arguments, list(outputs))
 

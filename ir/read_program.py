@@ -6,12 +6,13 @@ checks, what a mesh runs.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.functions import callee, functions, nested, recursive
+from jaxpp.ir.functions import callee, calls_in, functions, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
@@ -69,13 +70,13 @@ def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
     """The functions that a mesh can call. Raises ProgramError for one that calls itself, or a mesh."""
     known = functions(module)
     tasks = {name: function for name, function in known.items() if at.MESH not in function.attributes}
-    again = recursive(tasks)
+    calls = {name: calls_in(function) for name, function in tasks.items()}
+    again = recursive({name: map(callee, ops) for name, ops in calls.items()})
     if again is not None:
         raise ProgramError(f"@{again} calls itself", location=known[again].location)
-    for function in tasks.values():
-        for op in nested(function):
-            if op.name == "func.call" and callee(op) not in tasks:
-                raise ProgramError(f"a call of @{callee(op)}, which is no task in the module", location=op.location)
+    for op in chain.from_iterable(calls.values()):
+        if callee(op) not in tasks:
+            raise ProgramError(f"a call of @{callee(op)}, which is no task in the module", location=op.location)
     return {name: function for name, function in tasks.items() if len(function.regions[0].blocks) == 1}
 
 

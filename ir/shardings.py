@@ -1,7 +1,7 @@
 """Shardings of the values that cross a function boundary: always there, closed, over whole mesh axes."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import callee, functions
+from jaxpp.ir.functions import callee
 from jaxpp.ir.tensors import SubAxis, sharded_axes
 from jaxpp.ir.values import byte_size
 
@@ -27,10 +27,10 @@ class Shardings:
 
     def of(self, value: ir.Value) -> ir.Attribute | None:
         """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
-        if self._mesh is None or not isinstance(value.type, ir.RankedTensorType):
+        if self._mesh is None or not isinstance(type_ := value.type, ir.RankedTensorType):
             return None
         found = self._of_call(value) if isinstance(value, ir.OpResult) else None
-        return self.closed(found or at.value_sharding(value, self._lists), ir.RankedTensorType(value.type).rank)
+        return self.closed(found or at.value_sharding(value, self._lists), type_.rank)
 
     def _of_call(self, value: ir.OpResult) -> ir.Attribute | None:
         op = value.owner.operation
@@ -38,8 +38,7 @@ class Shardings:
             return None
         name = callee(op)
         if name not in self._results:
-            by_name = functions(self._module)
-            self._results.update((n, at.result_attributes(by_name[n])) for n in by_name.keys() - self._results.keys())
+            self._results[name] = at.result_attributes(ir.SymbolTable(self._module.operation)[name].operation)
         return self._results[name][value.result_number].get(at.SHARDING)
 
     def closed(self, attribute: ir.Attribute | None, rank: int) -> ir.Attribute | None:
@@ -84,6 +83,8 @@ class MeshAxes:
     named: tuple[tuple[str, int], ...]
     partitions: int
     own: bool = True
+    _read: dict[ir.Attribute, list[tuple[str, ...]]] = field(default_factory=dict, compare=False, repr=False)
+    _written: dict[tuple[tuple[str, ...], ...], ir.Attribute] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(module: ir.Module) -> "MeshAxes | None":
@@ -126,13 +127,19 @@ class MeshAxes:
         sizes = [size for _, size in self.named] or [self.partitions]
         return "" if self.own else "_on_" + "x".join(map(str, sizes))
 
-    def read(self, value: ir.Value) -> list[tuple[str, ...]]:
+    def read(self, value: ir.Value) -> Sequence[tuple[str, ...]]:
         """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
         sharding = at.value_sharding(value)
-        if sharding is None:
-            return [()] * ir.RankedTensorType(value.type).rank
-        dimensions = _whole_axes(sharding) or [[] for _ in range(ir.RankedTensorType(value.type).rank)]
-        return [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in dimensions]
+        axes = self._axes(sharding) if sharding is not None else ()
+        return axes or [()] * ir.RankedTensorType(value.type).rank  # what is on one device, as a callback is, has none
+
+    def _axes(self, sharding: ir.Attribute) -> Sequence[tuple[str, ...]]:
+        found = self._read.get(sharding)
+        if found is None:
+            dimensions = _whole_axes(sharding)
+            found = [tuple(axis for axis in axes if self.sizes[axis] > 1) for axes in dimensions]
+            self._read[sharding] = found
+        return found
 
     def count(self, axes: Iterable[str]) -> int:
         """The number of devices along `axes`."""
@@ -144,8 +151,11 @@ class MeshAxes:
 
     def attribute(self, dimensions: Iterable[Sequence[str]]) -> ir.Attribute:
         """The closed sharding with these axes on the dimensions."""
-        closed = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in dimensions]
-        return sdy.TensorShardingAttr.get(self.name, closed)
+        named = tuple(map(tuple, dimensions))
+        if named not in self._written:
+            closed = [sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(a) for a in axes], True) for axes in named]
+            self._written[named] = sdy.TensorShardingAttr.get(self.name, closed)
+        return self._written[named]
 
 
 def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:

@@ -11,6 +11,12 @@ def defining_op(value: ir.Value) -> ir.Operation | None:
     return None if isinstance(owner, ir.Block) else owner.operation
 
 
+def block_of(value: ir.Value) -> ir.Block:
+    """The block in which `value` is made, or whose argument it is."""
+    owner = value.owner
+    return owner if isinstance(owner, ir.Block) else owner.operation.block
+
+
 def is_used(value: ir.Value) -> bool:
     """Whether any operation uses `value`."""
     return next(value.uses, None) is not None
@@ -50,3 +56,12 @@ def byte_size(type_: ir.Type) -> int:
     for size in type_.shape:
         count *= size
     return count * parts * max(1, width // 8)
+
+
+class ByteSizes(dict[ir.Type, int]):
+    """The `byte_size` of each type, found once: to take a type apart takes longer than to look it up."""
+
+    def __missing__(self, type_: ir.Type) -> int:
+        """Find it."""
+        size = self[type_] = byte_size(type_)
+        return size

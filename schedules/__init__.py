@@ -25,7 +25,7 @@ full backward, I and W its two halves, the gradients of inputs and of weights.
     partition(...)     the layers of each stage, and the best schedule for these
     fill(s, operation) side work in the bubbles
     freeze_ratios(...) which weight gradients to leave out, so that a step gets shorter
-    draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms
+    draw(report, path) a picture of that: SVG, PNG, or an HTML page that zooms; draw_history(found, path) of a search
 
 A schedule of your own is a few lines of a small language (`jaxpp.schedules.language`), a grid, a `Schedule` built from
 `Task`s, or a subclass of `BaseSchedule`. Whatever is wrong with it is a `ScheduleError` that names the mesh, the
@@ -44,7 +44,7 @@ from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.fill import bubbles_used, fill
-from jaxpp.schedules.formats.picture import draw
+from jaxpp.schedules.formats.picture import draw, draw_history
 from jaxpp.schedules.freezing import Frozen, freeze_ratios
 from jaxpp.schedules.given import resolve
 from jaxpp.schedules.host import offload
@@ -80,6 +80,7 @@ from jaxpp.schedules.named import (
     VHalf,
     VMin,
     Vocab1F1B,
+    VocabVHalf,
     ZeroBubble,
     ZeroBubbleH2,
     ZeroBubbleV,
@@ -147,6 +148,7 @@ __all__ = [
     "VHalf",
     "VMin",
     "Vocab1F1B",
+    "VocabVHalf",
     "W",
     "ZeroBubble",
     "ZeroBubbleH2",
@@ -157,6 +159,7 @@ __all__ = [
     "by_priority",
     "check",
     "draw",
+    "draw_history",
     "evict",
     "fill",
     "freeze",

@@ -302,29 +302,48 @@ class BitPipe(_VShaped, published="bitpipe"):
 
 
 @dataclass(frozen=True)
-class Vocab1F1B(LibrarySchedule, published="vocab-1f1b"):
-    """1F1B with the vocabulary spread over all meshes (see `vocab_1f1b`); of p meshes, 2p + 1 stages.
+class _Vocabulary(LibrarySchedule):
+    """A vocabulary that is spread: a shard on each mesh, and one stage that puts them together.
 
     Attributes:
-        ahead: how many more microbatches a mesh keeps than in 1F1B.
-        embedding: whether the input's embedding is spread too: 3p + 1 stages.
+        embedding: whether the input's embedding is spread too, with another stage for each mesh.
     """
 
-    ahead: int = 2
     embedding: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if (self.num_stages - 1) % self._times or self.num_stages == 1:
             expected = f"{self._times} for each mesh, and 1 that joins the shards"
-            raise ScheduleError(f"Vocab1F1B: num_stages={self.num_stages} must be {expected}")
+            raise ScheduleError(f"{type(self).__name__}: num_stages={self.num_stages} must be {expected}")
 
     @property
     def _times(self) -> int:
-        return 3 if self.embedding else 2
+        return self._layers(1).stages + 1 + self.embedding
+
+    def _layers(self, meshes: int) -> Placement:
+        return Placement.linear(meshes)
 
     def meshes(self) -> int:
         return self.num_stages // self._times
 
     def placement(self) -> Placement:
-        return vocabulary_stages(self.meshes(), self.embedding)
+        return vocabulary_stages(self._layers(self.meshes()), self.embedding)
+
+
+@dataclass(frozen=True)
+class Vocab1F1B(_Vocabulary, published="vocab-1f1b"):
+    """1F1B with the vocabulary spread over all meshes, 2p + 1 stages or 3p + 1 (see `vocab_1f1b`).
+
+    Attributes:
+        ahead: how many more microbatches a mesh keeps than in 1F1B.
+    """
+
+    ahead: int = 2
+
+
+class VocabVHalf(_Vocabulary, published="vocab-v-half"):
+    """Half of 1F1B's memory, with the vocabulary spread, 3p + 1 stages or 4p + 1 (see `vocab_v_half`)."""
+
+    def _layers(self, meshes: int) -> Placement:
+        return Placement.waves(meshes, 2)

@@ -7,19 +7,20 @@ and nothing on stdout; 2 for bad usage; 70 for a bug. `jaxpp-schedule COMMAND --
 import argparse
 import contextlib
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, TextIO
 
 from rich.console import RenderableType
-from tqdm import tqdm
 
 from jaxpp import schedules as S
 from jaxpp._system import write_file
-from jaxpp.schedules.formats.picture import picture
+from jaxpp.schedules.formats.picture import history_pen, picture
 from jaxpp.schedules.given import library_name
 from jaxpp.tools import schedule_tables as tables
 from jaxpp.tools import streams
+from jaxpp.tools.progress import progress_of
 from jaxpp.tools.schedule_arguments import make_parser
 from jaxpp.tools.schedule_input import UsageError, check_options, load_costs, load_schedule
 
@@ -142,17 +143,18 @@ def _search(call: _Invocation) -> RenderableType:
         if not isinstance(placement, S.Placement):
             raise S.ScheduleError(f"--after goes with --placement MESHES, such as 0,1,2, found {placement}")
         placement = replace(placement, after=tuple(map(tuple, options.after)))
-    with _progress(call.stderr) as progress:
-        found = S.search(
+    return _looked_for(
+        call,
+        partial(
+            S.search,
             **_wanted(options),
             costs=costs,
             placement=placement,
             chunks=options.chunks,
             split_backward=options.split_backward,
-            progress=progress,
-        )
-    print(tables.found(found, options.objective, costs.unit), file=call.stderr)
-    return tables.grid(found)
+        ),
+        costs,
+    )
 
 
 def _improve(call: _Invocation) -> RenderableType:
@@ -163,9 +165,18 @@ def _improve(call: _Invocation) -> RenderableType:
     options, costs = call.options, load_costs(call.options)
     schedule = call.schedule(options.name)
     wanted = {name: each for name, each in _wanted(options).items() if name not in ("meshes", "microbatches")}
-    with _progress(call.stderr) as progress:
-        found = S.improve(schedule, costs, **wanted, progress=progress)
-    print(tables.found(found, options.objective, costs.unit), file=call.stderr)
+    return _looked_for(call, partial(S.improve, schedule, costs, **wanted), costs)
+
+
+def _looked_for(call: _Invocation, look: Callable[..., S.Found], costs: S.Costs) -> RenderableType:
+    """Look for a schedule, tell of the search, and print the grid."""
+    path = call.options.history
+    draw = history_pen(path) if path else None  # what is wrong with it is known before a long search
+    with progress_of(call.stderr) as progress:
+        found = look(progress=progress)
+    print(tables.found(found, call.options.objective, costs.unit), file=call.stderr)
+    if draw:
+        _write(draw(found), path, call.stderr)
     return tables.grid(found)
 
 
@@ -175,7 +186,7 @@ def _tune(call: _Invocation) -> str:
     example: jaxpp-schedule tune --meshes 4 --microbatches 8 --costs costs.toml --memory-limit 4
     """
     costs = load_costs(call.options)
-    with _progress(call.stderr) as progress:
+    with progress_of(call.stderr) as progress:
         return f"{S.tune(costs, **_wanted(call.options), progress=progress)}\n"
 
 
@@ -216,22 +227,6 @@ def _wanted(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options that `search`, `improve` and `tune` share; each has its own default for the time."""
     names = ("meshes", "microbatches", "memory_limit", "released_at", "objective", "seconds", "seed")
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-
-
-@contextlib.contextmanager
-def _progress(stderr: TextIO) -> Generator[Callable[[float, float, float], None] | None]:
-    """Return a progress bar for a terminal; None elsewhere."""
-    if not stderr.isatty():
-        yield None
-        return
-    with tqdm(total=100, file=stderr, leave=False, bar_format="{percentage:3.0f} %|{bar}| {postfix}") as bar:
-
-        def tell(fraction: float, value: float, bound: float) -> None:
-            bar.set_postfix_str(f"{value:.6g}, at least {bound:.6g}", refresh=False)
-            bar.n = round(100 * min(fraction, 1.0))
-            bar.refresh()
-
-        yield tell
 
 
 def _write(result: RenderableType | str | bytes, path: str, stdout: TextIO) -> None:

@@ -100,6 +100,10 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", default="-", metavar="FILE", help="write there, whole or not at all")
 
 
+def _add_history(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--history", metavar="FILE", help="draw what was found when, as .svg or .png")
+
+
 def _add_formats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", required=True, choices=("text", "csv", "trace"), help="trace: for Perfetto")
     parser.add_argument("--communicate", action="store_true", help="for csv: with cells that send and receive")
@@ -185,9 +189,9 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, Sequence[Callable[[argparse.ArgumentPa
     "compare": ("NAME|FILE ... [options]", (_add_names, _add_costs)),
     "search": (
         "--meshes N --microbatches N [options]",
-        (_add_required_sizes, _add_costs, _add_limits, _add_placement, _add_output),
+        (_add_required_sizes, _add_costs, _add_limits, _add_placement, _add_output, _add_history),
     ),
-    "improve": ("NAME|FILE [options]", (_add_name, _add_costs, _add_limits, _add_output)),
+    "improve": ("NAME|FILE [options]", (_add_name, _add_costs, _add_limits, _add_output, _add_history)),
     "tune": ("--meshes N --microbatches N [options]", (_add_required_sizes, _add_costs, _add_limits)),
     "convert": ("NAME|FILE --to FORMAT [options]", (_add_name, _add_costs, _add_formats, _add_output)),
     "plot": ("NAME|FILE -o FILE [options]", (_add_name, _add_costs, _add_picture)),

@@ -14,7 +14,7 @@ from jaxpp import _compat
 from jaxpp.hlo_passes.loop.propagate_shardings import as_input
 from jaxpp.ir import attributes as at
 from jaxpp.ir.counted import never_ends
-from jaxpp.ir.functions import functions, nested, reachable, recursive
+from jaxpp.ir.functions import callee, calls_in, functions, nested, reachable, recursive
 from jaxpp.ir.locations import source_of
 from jaxpp.validation.bound import MOST_TRIPS, bound_loops
 
@@ -134,7 +134,7 @@ def extract(module: ir.Module, function: str, partitions: int) -> ir.Module:
     alone.operation.attributes["sym_name"] = ir.StringAttr.get("validate")
     known = functions(module)
     needed = reachable(function, known)
-    again = recursive({name: known[name] for name in needed})
+    again = recursive({name: map(callee, calls_in(known[name])) for name in needed})
     if again is not None:
         raise RunError(f"@{again} calls itself")
     for name in needed:

@@ -56,8 +56,9 @@ class AssignStages(Pass):
     def run(self, module: ir.Module) -> None:
         """Assign the loop of `module`. Raises PassError when the marks are not in the order of the data."""
         loop = MicrobatchLoop.of(module)
-        _split_barriers(loop)
-        entered = _entered(loop)
+        ops = operations(loop.body)[:-1]
+        entered = _entered(loop, ops)
+        _split_barriers(loop, ops)
         # Nobody may use the loss of a slice, but its last forward ends there: the next slice uses what that makes.
         erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
@@ -70,13 +71,12 @@ class AssignStages(Pass):
         _hand_on(loop, assignment.handed_on())
 
 
-def _split_barriers(loop: MicrobatchLoop) -> None:
+def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:
     """Split barriers of several values: each value that every task can make for itself gets a barrier of its own.
 
     `jax.checkpoint` puts weights, perhaps of several stages, into one barrier with the gradient that the recomputation
     waits for. The weights need not wait.
     """
-    ops = operations(loop.body)[:-1]
     if not any(map(boundary.is_barrier, ops)):
         return
     shared = set[ir.Value](loop.body.arguments[position] for position in loop.indices)
@@ -93,9 +93,9 @@ def _split_barriers(loop: MicrobatchLoop) -> None:
             unknown.difference_update(op.results)
 
 
-def _entered(loop: MicrobatchLoop) -> dict[boundary.Boundary, StageTask]:
+def _entered(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> dict[boundary.Boundary, StageTask]:
     """Return the task that the results of each mark enter, whether or not an operation uses them."""
-    marks = {boundary.read(op) for op in operations(loop.body) if boundary.is_mark(op)}
+    marks = {boundary.read(op) for op in ops if boundary.is_mark(op)}
     last = loop.stages - 1
     ended = {mark.stage for mark in marks if mark.phase == "forward"}
     # Without a mark after the last stage nothing separates its forward from its backward: they are one task.

@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.hlo_passes.loop.marks import Marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, remake, replace, shardings, split_barrier
 from jaxpp.ir.counted import advance, constant_integer, counters
-from jaxpp.ir.functions import loop_body, operations, terminator
-from jaxpp.ir.values import is_used
+from jaxpp.ir.functions import loop_body, terminator
+from jaxpp.ir.values import defining_op, is_used
 
 
 def drop_scalar_constraints(ops: Iterable[ir.Operation]) -> None:
@@ -73,15 +74,14 @@ def _add_to(value: ir.Value, start: ir.Value, ip: ir.InsertionPoint) -> None:
         total.owner.operands[1] = value
 
 
-def split_barriers(loop: ir.Operation) -> None:
+def split_barriers(marks: Marks) -> None:
     """Split barriers of several values, one of which is marked, into one per value: these belong to several stages.
 
     `jax.checkpoint` makes such a barrier of its residuals and the gradient for which the recomputation waits. When its
     function ends in a mark, that gradient comes from the next stage.
     """
-    for op in operations(loop_body(loop)):
-        if not boundary.is_barrier(op) or len(op.operands) == 1:
-            continue
-        if not any(boundary.is_mark(use.owner.operation) for result in op.results for use in result.uses):
-            continue
-        split_barrier(op)
+    for mark, _ in marks:
+        for number in range(len(mark.operands)):
+            op = defining_op(mark.operands[number])
+            if op is not None and boundary.is_barrier(op) and len(op.operands) > 1:
+                split_barrier(op)

@@ -1,6 +1,6 @@
 """`find-microbatch-loop`: names the loop over microbatches, its trip count, its indices and its state."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -80,20 +80,19 @@ class FindMicrobatchLoop(Pass):
         """Canonicalize the loop of `module`. Raises PassError for each way in which there is no such loop."""
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
-        loop = find_loop(main)
         ops = list(nested(main))
-        check_marks(main, ops, loop)
+        loop = find_loop(main, ops)
+        marks = check_marks(main, ops, loop)
         loops = [op for op in ops if op.name == "stablehlo.while" and op != loop]
         drop_scalar_constraints(ops)
         for inner in reversed(loops):
             drop_invariants(inner)
         loop = drop_invariants(loop)
-        split_barriers(loop)
-        reuse_recomputed_marks(loop)
+        split_barriers(marks)
+        marks = reuse_recomputed_marks(loop, marks)
         count_from_zero(loop)
         length = _length(loop)
         schedule, text = self._schedule(loop, length, operations)
-        marks = find_marks(loop)
         _check_cuts(loop, schedule)
         if schedule.slices > 1:
             number_slices(marks, schedule, loop)
@@ -217,18 +216,18 @@ def _inside_another(loop: ir.Operation) -> PassError:
     )
 
 
-def find_loop(main: ir.Operation) -> ir.Operation:
-    """The loop over microbatches, named or marked. Raises PassError for each way in which there is no such loop."""
-    named: list[ir.Operation] = []
-    marked: list[ir.Operation] = []
-    for op in operations(body_of(main)):
-        if op.name == "stablehlo.while":
-            if at.LOOP in op.attributes:
-                named.append(op)
-            elif _has_marks(op):
-                marked.append(op)
+def find_loop(main: ir.Operation, ops: Iterable[ir.Operation] | None = None) -> ir.Operation:
+    """The loop over microbatches, named or marked. Raises PassError for each way in which there is no such loop.
+
+    ops: all operations of `main`, where they are known.
+    """
+    loops = [op for op in (nested(main) if ops is None else ops) if op.name == "stablehlo.while"]
+    outer = [op for op in loops if op.block == body_of(main)]
+    named = [op for op in outer if at.LOOP in op.attributes]
+    marked = [op for op in outer if op not in named and _has_marks(op)]
     found = named + marked
-    inside = (inner for loop in found for inner in nested(loop) if at.LOOP in inner.attributes and inner != loop)
+    others = [op for op in loops if op not in outer and at.LOOP in op.attributes]
+    inside = (inner for loop in (found if others else ()) for inner in nested(loop) if inner in others)
     if (inner := next(filter(_has_marks, inside), None)) is not None:
         raise _inside_another(inner)
     if len(found) == 1:

@@ -1,5 +1,6 @@
 """`forward-rows`: reads of rows read what was written there, and each piece of a sum of stacks is a sum of its own."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -55,16 +56,17 @@ class ForwardRows(Pass):
         """Forward the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
         block = body_of(main_of(module))
         for loop in operations(block):
-            if loop.name == "stablehlo.while" and any(map(boundary.is_mark, operations(loop_body(loop)))):
-                _forward(loop_body(loop))
+            ops = operations(loop_body(loop)) if loop.name == "stablehlo.while" else []
+            if any(map(boundary.is_mark, ops)):
+                _forward(ops)
                 erase_dead(split_row_accumulators(loop).regions[1].blocks[0])
-        _forward(block)
+        _forward(operations(block))
         erase_dead(block)
 
 
-def _forward(block: ir.Block) -> None:
+def _forward(ops: Iterable[ir.Operation]) -> None:
     forward = _Forward()
-    for op in operations(block):
+    for op in ops:
         forward.visit(op)
     forward.put_together()
 

@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
 from jaxpp.ir.ops import MOST_RECOMPUTED, float_width, is_cheap, traits
-from jaxpp.ir.values import byte_size, defining_op, viewed
+from jaxpp.ir.values import ByteSizes, defining_op, viewed
 
 
 class Invariants:
@@ -20,11 +20,13 @@ class Invariants:
         self.behind_barriers: dict[ir.Value, ir.Value] = {}
         self._number: dict[ir.Value, int] = {}
         self._operands: list[list[ir.Value]] = []
+        self._producers: list[list[int]] = []
         self._invariant: list[bool] = []
         self._carried = set[ir.Value](body.arguments)
         self._sent = {value for op in self.ops if boundary.is_mark(op) for value in op.operands}
         for op in self.ops:
             self._read(op)
+        self._sizes = ByteSizes()
         self._users = self._find_users(body)
         self._for_8_bits = self._find_for_8_bits()
         # Of each operation: how many are computed again for it, if it is of constants alone, the bytes behind it.
@@ -41,27 +43,27 @@ class Invariants:
         work = [n for n, worth in enumerate(self._worth) if worth] + self._long_chains()
         roots, found = set(work), set(work)
         while work:
-            for producer in self._producers(work.pop()):
+            for producer in self._producers[work.pop()]:
                 if producer not in found:
                     found.add(producer)
                     work.append(producer)
         return {n: n not in roots and not found.issuperset(self._users[n]) for n in sorted(found)}
 
     def _read(self, op: ir.Operation) -> None:
-        number = len(self._operands)
+        number, results = len(self._operands), list(op.results)
         values = [self.behind_barriers.get(value, value) for value in operands_with_captures(op)]
-        fixed = [self._is_fixed(value) for value in values]
         if boundary.is_barrier(op):
-            for result, value, is_fixed in zip(op.results, op.operands, map(self._is_fixed, op.operands), strict=True):
+            for result, value, is_fixed in zip(results, op.operands, map(self._is_fixed, op.operands), strict=True):
                 if is_fixed:
                     self.behind_barriers[result] = self.behind_barriers.get(value, value)
         self._operands.append(values)
-        self._number.update((result, number) for result in op.results)
+        self._producers.append([self._number[value] for value in values if value in self._number])
+        self._number.update(dict.fromkeys(results, number))
         self._invariant.append(
-            all(fixed)
+            all(map(self._is_fixed, values))
             and op.name != "stablehlo.optimization_barrier"
-            and self._sent.isdisjoint(op.results)
-            and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)
+            and self._sent.isdisjoint(results)
+            and all(isinstance(result.type, ir.RankedTensorType) for result in results)
             and not _casts_to_8_bits(op)
             and not has_side_effect(op)
         )
@@ -71,14 +73,11 @@ class Invariants:
         number = self._number.get(value)
         return value not in self._carried if number is None else self._invariant[number]
 
-    def _producers(self, number: int) -> list[int]:
-        return [self._number[value] for value in self._operands[number] if value in self._number]
-
     def _find_users(self, body: ir.Block) -> list[list[int]]:
         """The numbers of the users of each operation; the number after the last is that of the loop itself."""
         users: list[list[int]] = [[] for _ in self.ops]
         for number in range(len(self.ops)):
-            for producer in self._producers(number):
+            for producer in self._producers[number]:
                 users[producer].append(number)
         for value in terminator(body).operands:
             if value in self._number:
@@ -97,18 +96,18 @@ class Invariants:
 
     def _is_worth(self, number: int) -> bool:
         """Whether to keep the result of an invariant operation through the step, instead of rematerialising it."""
-        op, producers = self.ops[number], self._producers(number)
+        op, producers = self.ops[number], self._producers[number]
         outside = [value for value in self._operands[number] if value not in self._number]
-        size = sum(byte_size(result.type) for result in op.results)
+        size = sum([self._sizes[result.type] for result in op.results])
         self._constant[number] = all(self._constant[n] for n in producers) and all(map(_is_constant, outside))
-        sources = [byte_size(value.type) for value in outside if not _is_constant(value)]
+        sources = [self._sizes[value.type] for value in outside if not _is_constant(value)]
         sources += [self._bytes[n] for n in producers if not self._constant[n]]
         self._bytes[number] = max(sources, default=0)
         scalar = all(ir.RankedTensorType(result.type).rank == 0 for result in op.results)
         if not is_cheap(op):
             worth = True
         elif op.name == "stablehlo.convert":
-            worth = 0 < size < self._bytes[number] and size < byte_size(op.operands[0].type) and not scalar
+            worth = 0 < size < self._bytes[number] and size < self._sizes[op.operands[0].type] and not scalar
         else:
             worth = _is_arithmetic(op) and size <= self._bytes[number] and not scalar
         worth = worth and not self._for_8_bits[number]
@@ -133,9 +132,9 @@ class Invariants:
         while work:
             number = work.pop()
             op = self.ops[number]
-            inward = max((byte_size(value.type) for value in op.operands), default=0)
-            if is_cheap(op) and sum(byte_size(result.type) for result in op.results) > inward:
-                fresh = [n for n in self._producers(number) if self._length[n] > MOST_RECOMPUTED and n not in seen]
+            inward = max((self._sizes[value.type] for value in op.operands), default=0)
+            if is_cheap(op) and sum(self._sizes[result.type] for result in op.results) > inward:
+                fresh = [n for n in self._producers[number] if self._length[n] > MOST_RECOMPUTED and n not in seen]
                 seen.update(fresh)
                 work.extend(fresh)
             else:

@@ -15,9 +15,13 @@ from jaxpp.schedules.given import library_options
 Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 
-def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> None:
-    """Raise PassError for a mark among the operations of `main` that stands not directly in the body of `loop`."""
+def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
+    """The marks among the operations of `main`, in program order.
+
+    Raises PassError for one that stands not directly in the body of `loop`, or is of an unknown form.
+    """
     body = loop_body(loop)
+    marks: list[tuple[ir.Operation, Boundary]] = []
     for op in ops:
         if at.BOUNDARY not in op.attributes:
             continue
@@ -35,6 +39,8 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
                 location=op.location,
                 hint="marks must stand directly in the function that treduce maps over the microbatches",
             )
+        marks.append((op, boundary.read(op)))
+    return marks
 
 
 def _construct(op: ir.Operation) -> str:

@@ -9,7 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints, split_barriers
 from jaxpp.hlo_passes.loop.find_microbatch_loop import find_loop
-from jaxpp.hlo_passes.loop.marks import Marks, check_marks, find_marks, marked_stages, number_marks, stages_of
+from jaxpp.hlo_passes.loop.marks import Marks, check_marks, marked_stages, number_marks, stages_of
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
@@ -109,7 +109,6 @@ def _layers(module: ir.Module) -> tuple[ir.Operation, Marks]:
     """The loop over microbatches, and its marks, each once."""
     main = main_of(module)
     loop = find_loop(main)
-    check_marks(main, list(nested(main)), loop)
-    split_barriers(loop)
-    reuse_recomputed_marks(loop)
-    return loop, find_marks(loop)
+    marks = check_marks(main, nested(main), loop)
+    split_barriers(marks)
+    return loop, reuse_recomputed_marks(loop, marks)

@@ -1,5 +1,6 @@
 """`place-reshards`: a value that changes its sharding at a mark is resharded where fewer bytes cross."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import defining_op
 
-Dimensions = list[tuple[str, ...]]
+Dimensions = Sequence[tuple[str, ...]]
 
 _CONSTRAINT = "sdy.sharding_constraint"
 

@@ -5,28 +5,31 @@ from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.marks import find_marks
+from jaxpp.hlo_passes.loop.marks import Marks
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace, split_barrier
 from jaxpp.ir.functions import loop_body, operands_with_captures
 from jaxpp.ir.values import defining_op
 
 
-def reuse_recomputed_marks(loop: ir.Operation) -> None:
-    """Replace each mark that `jax.checkpoint` rematerialises by the first mark of the same value.
+def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
+    """Replace each mark that `jax.checkpoint` rematerialises by the first mark of the same value; those that stay.
 
     Each stage then rematerialises from its own boundary on, whatever the checkpoint encloses: a block with a mark,
     or the whole model. The barriers of `jax.checkpoint`, which then hold values of several stages, are one for each.
     """
-    forward = [(op, mark) for op, mark in find_marks(loop) if mark.phase == "forward"]
-    if len({mark.stage for _, mark in forward}) == len(forward):
-        return
+    forward = [mark.stage for _, mark in marks if mark.phase == "forward"]
+    if len(set(forward)) == len(forward):
+        return marks
     body = loop_body(loop)
     same = _Same(body, {})
     # Marks that may be equal have one number and depend on the same marks, so that each is compared with few others.
     firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
     barriers: dict[ir.Value, None] = {}
-    for op, mark in forward:
+    again: set[int] = set()
+    for number, (op, mark) in enumerate(marks):
+        if mark.phase == "backward":
+            continue
         # A layer that is traced once and called several times has marks of one number in several stages. The marks on
         # which a mark depends tell whether it is another call's, or the same one's again.
         made_of, on_the_way = _before(op, body, same.marks)
@@ -37,9 +40,11 @@ def reuse_recomputed_marks(loop: ir.Operation) -> None:
             same.marks.update(dict.fromkeys(op.results, len(same.marks)))
         else:
             replace(op, first.results)
+            again.add(number)
             barriers.update(dict.fromkeys(on_the_way))
     for value in barriers:
         split_barrier(ir.OpResult(value).owner.operation)
+    return [each for number, each in enumerate(marks) if number not in again]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxpp.ir.functions import nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, without
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import block_of, defining_op
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,18 +28,18 @@ class Gather:
 
 def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop) -> list[Gather]:
     """The weights that the tasks gather, each once, in the order of their first use."""
-    inside = set[ir.Value](loop.body.arguments) | {r for op in operations(loop.body) for r in op.results}
     found: dict[ir.Value, tuple[set[str], dict[ir.Value, None]]] = {}
     for op in operations(loop.body):
         if op.name != "stablehlo.dot_general":
             continue
         for number in (0, 1):
             axes = {axis for names in mesh.read(op.operands[number]) for axis in names}
-            axes &= _axes_of_others(mesh, op, number)
+            if axes:
+                axes &= _axes_of_others(mesh, op, number)
             if not axes:
                 continue
             root, views = _root(op.operands[number], loop.body)
-            if root in inside:
+            if block_of(root) == loop.body:
                 continue
             axes.intersection_update(axis for names in mesh.read(root) for axis in names)
             if axes:

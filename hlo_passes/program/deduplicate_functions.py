@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import functions, nested, text_of
+from jaxpp.ir.functions import calls_in, functions, text_of
 from jaxpp.ir.mesh_functions import task_functions
 from jaxpp.ir.steps import MeshLines, Step, handed, leave
 
@@ -59,4 +59,4 @@ class DeduplicateFunctions(Pass):
 
 def _calls(found: Iterable[ir.Operation]) -> list[Step]:
     """The calls in these functions."""
-    return [Step.of(op) for function in found for op in nested(function) if op.name == "func.call"]
+    return [Step.of(op) for function in found for op in calls_in(function)]

@@ -11,7 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, has_side_effect, operands_with_captures, terminator
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.steps import Step
-from jaxpp.ir.values import byte_size, defining_op
+from jaxpp.ir.values import ByteSizes, defining_op
 
 # In bytes: computing a value of this size again is cheaper than sending it.
 SMALL = 1 << 16
@@ -119,7 +119,7 @@ class PlacementGraph:
         self.feeds: dict[int, PlacedValue] = {}
         self.tasks: list[Step] = []
         self.task_uses: list[TaskUse] = []
-        self._sizes: dict[ir.Type, int] = {}
+        self._sizes = ByteSizes()
         self.arguments = [self._define(argument, Node()) for argument in body_of(main).arguments]
         for op in self.stacks.slices:
             self._define(op.results[0], Node(meshes=1 << self.stacks.home_of(op), fixed=True))
@@ -144,11 +144,7 @@ class PlacementGraph:
                 value.demand |= node.meshes
 
     def _define(self, ssa: ir.Value, node: Node) -> PlacedValue:
-        type_ = ssa.type
-        size = self._sizes.get(type_)
-        if size is None:
-            size = self._sizes[type_] = byte_size(type_)
-        value = self.values[ssa] = PlacedValue(ssa, size, node)
+        value = self.values[ssa] = PlacedValue(ssa, self._sizes[ssa.type], node)
         node.results.append(value)
         return value
 

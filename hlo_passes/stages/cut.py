@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED
-from jaxpp.ir.values import byte_size
+from jaxpp.ir.values import ByteSizes
 
 
 class Halves(Protocol):
@@ -63,7 +63,7 @@ def divide(
         wanted: values that the late half has to have, besides what its operations use.
         size: what keeping a value costs; its bytes if not given.
     """
-    return _FlowProblem(halves, size or _bytes).solve(late, wanted)
+    return _FlowProblem(halves, size).solve(late, wanted)
 
 
 def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callable[[ir.Value], bool]) -> list[int]:
@@ -92,22 +92,22 @@ def without_long_chains(halves: Halves, again: Sequence[int], is_wanted: Callabl
     return found[::-1]
 
 
-def _bytes(value: ir.Value) -> int:
-    return byte_size(value.type)
-
-
 class _FlowProblem:
     """The flow problem. Nodes 0 and 1 are the early and the late half; each value has two nodes."""
 
-    def __init__(self, halves: Halves, size: Callable[[ir.Value], int]) -> None:
+    def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
         self._halves, self._body = halves, halves.body
-        self._size = size
+        self._size = size or self._bytes
+        self._sizes = ByteSizes()
         self._movable: set[int] = set()
         self._again: set[int] = set()
         self._nodes: dict[int | ir.Value, int] = {}
         """The entry node of each value, or of all results of an operation that may change sides."""
         self._edges: list[tuple[int, int, int]] = []
         self._pending: list[tuple[int, int]] = []
+
+    def _bytes(self, value: ir.Value) -> int:
+        return self._sizes[value.type]
 
     def solve(self, late: Sequence[int], wanted: Iterable[ir.Value]) -> Division:
         uses = self._find_uses(late)

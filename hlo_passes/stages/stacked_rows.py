@@ -118,10 +118,10 @@ class _Stacks:
         inside = _Inside(Numbered(self.loop.ops), self)
         found = divide(inside, (), wanted, inside.size).again
         again = _Again(inside.body, without_long_chains(inside, sorted(found), wanted.__contains__), self._counts)
-        kept = again.kept(wanted, self.loop.inside)
-        less = sum(inside.size(value) for value in kept if value not in self.there)
-        if not less < sum(inside.size(value) for value in wanted if value not in self.there):
+        read = again.read(wanted)
+        if not inside.cost(read) < inside.cost(wanted):
             return False
+        kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
         positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
         new = [value for value in kept if value not in self.loop.rows]
         half = self.loop.half(positions, new)
@@ -160,11 +160,11 @@ class _Again:
         """What an operation uses."""
         return self.inside.operands[op]
 
-    def kept(self, wanted: Iterable[ir.Value], values: Collection[ir.Value]) -> dict[ir.Value, None]:
-        """Those of the body's `values` that are read from stacks."""
+    def read(self, wanted: Iterable[ir.Value]) -> list[ir.Value]:
+        """What they read of others, and those of `wanted` that they don't make."""
         made = {result for op in self.ops for result in self.inside.results[op]}
         read = dict.fromkeys([*wanted, *(value for op in self.ops for value in self.operands(op))])
-        return {value: None for value in read if value in values and value not in made and value not in self.counts}
+        return [value for value in read if value not in made]
 
     def behind(self, wanted: Iterable[ir.Value]) -> list[int]:
         """Those on which `wanted` depends, in program order."""
@@ -202,6 +202,10 @@ class _Inside:
 
     def may_repeat(self, op: int) -> bool:
         return is_cheap(self.body.ops[op])
+
+    def cost(self, values: Iterable[ir.Value]) -> int:
+        """The bytes of all trips of what is not there anyway."""
+        return sum(self.size(value) for value in values if not self.is_free(value))
 
     def size(self, value: ir.Value) -> int:
         """The bytes of all trips."""

@@ -22,7 +22,7 @@ from jaxpp.schedules.library.offload import gis, po_f, po_h
 from jaxpp.schedules.library.peers import bpipe
 from jaxpp.schedules.library.sequence import seq1f1b, seq1f1b_i, seq1f1b_zb
 from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, zb_v
-from jaxpp.schedules.library.vocabulary import vocab_1f1b
+from jaxpp.schedules.library.vocabulary import vocab_1f1b, vocab_v_half
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
 from jaxpp.schedules.schedule import Schedule
 
@@ -51,6 +51,7 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("seq1f1b-i", seq1f1b_i),
         ("seq1f1b-zb", seq1f1b_zb),
         ("vocab-1f1b", vocab_1f1b),
+        ("vocab-v-half", vocab_v_half),
         ("gis", gis),
         ("po-h", po_h),
         ("po-f", po_f),

@@ -1,8 +1,13 @@
-"""Schedules of models whose vocabulary is spread over all meshes."""
+"""Schedules of models whose vocabulary is spread over all meshes (Vocabulary Parallelism, arXiv 2411.05288).
+
+They are for `jaxpp.vocabulary_cross_entropy`, and with `embedding` also for `jaxpp.vocabulary_embedding`. Stages are a
+graph: the layers; on every mesh a shard of the logits, which comes after the last of these; and what puts the shards
+together, where the last layers are. With `embedding` the shards of the input's embedding come first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import whole_number
@@ -12,53 +17,105 @@ from jaxpp.schedules.task import Placement, Task
 
 
 def vocab_1f1b(
-    meshes: int, microbatches: int, ahead: int = 2, embedding: bool = False, costs: Costs | None = None
+    meshes: int, microbatches: int, embedding: bool = False, ahead: int = 2, costs: Costs | None = None
 ) -> Schedule:
-    """1F1B with the vocabulary spread over all meshes (Vocabulary Parallelism, arXiv 2411.05288).
+    """1F1B with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
 
-    For `jaxpp.vocabulary_cross_entropy`, and with `embedding` also `jaxpp.vocabulary_embedding`. Stages are a graph:
-    the layers, one stage per mesh; on every mesh a shard of the logits, after the last of these; and what puts the
-    shards together, on the last mesh. With `embedding` the shards of the input's embedding come first. While a
-    microbatch is on its way to all shards and back, the meshes run others: `ahead` more than in 1F1B, p + 2 on the
-    first mesh. With 1 more it is slower, with 3 no faster.
+    While a microbatch is on its way to all shards and back, the meshes run others: `ahead` more than in 1F1B, p + 2 on
+    the first mesh. With 1 more it is slower, with 3 no faster.
 
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
-        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0.
         embedding: whether the input's embedding is spread too.
-        costs: of the tasks: the layers of each mesh, its shards, and the last stage; by default all take equally long
-            but the shards and what puts them together, which take a tenth of it.
+        ahead: how many more microbatches a mesh keeps than in 1F1B, at least 0.
+        costs: of the tasks: of the layers of each stage, of the shards, and of the last stage; by default all stages of
+            layers take equally long, all else a tenth of it.
 
     Raises:
         ScheduleError: a count is too small, or the costs are for other stages.
     """
-    p, ahead = whole_number(meshes, "meshes", least=1), whole_number(ahead, "ahead", least=0)
-    first = p if embedding else 0
-    placement = vocabulary_stages(p, embedding)
-    if costs is None:
-        times = [0.1] * first + [1.0] * p + [0.1] * (p + 1)
-        costs = Costs(forward=times, input_grad=times, weight_grad=times)
+    layers = Placement.linear(whole_number(meshes, "meshes", least=1))
+    ahead = whole_number(ahead, "ahead", least=0)
+    forwards_first = ahead > 1
 
-    def priority(task: Task) -> tuple[int, int]:
-        is_backward = task.kind == "backward"
-        if task.stage not in range(first, first + p):
-            return 1 - is_backward, task.microbatch  # all meshes wait for it
-        forwards_first = ahead > 1
-        return 3 if is_backward == forwards_first else 2, task.microbatch
+    def rank(task: Task) -> int:
+        return (task.kind == "forward") != forwards_first
 
     def limit(stage: int) -> int:
-        if stage < first:
-            return p + ahead + 1
-        return p + ahead - (stage - first) if stage < first + p else microbatches
+        return meshes + ahead - stage
 
-    return by_priority("vocab-1f1b", placement, microbatches, priority, limit=limit, costs=costs)
+    return _spread("vocab-1f1b", layers, microbatches, ("forward", "backward"), rank, limit, embedding, costs)
 
 
-def vocabulary_stages(meshes: int, embedding: bool) -> Placement:
-    """The stages of `vocab_1f1b`, where they are, and which of them read which."""
-    first = meshes if embedding else 0
-    layers, shards = range(first, first + meshes), range(first + meshes, first + 2 * meshes)
-    after: list[Sequence[int]] = [*[()] * first, range(first), *([stage] for stage in layers[:-1])]
-    after += [*[layers[-1:]] * meshes, shards]
-    return Placement.of(*[*range(meshes)] * (3 if embedding else 2), meshes - 1, after=after)
+def vocab_v_half(meshes: int, microbatches: int, embedding: bool = False, costs: Costs | None = None) -> Schedule:
+    """Half of 1F1B's memory, with the vocabulary spread over all meshes (arXiv 2411.05288, section 5).
+
+    Two stages of layers on each mesh, down the meshes and up again, with the backward split. A mesh keeps p / 2 + 1
+    microbatches at most, rounded up to halves; weight gradients run where nothing else can.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: at least 1.
+        embedding: whether the input's embedding is spread too.
+        costs: as of `vocab_1f1b`.
+
+    Raises:
+        ScheduleError: a count is too small, or the costs are for other stages.
+    """
+    layers = Placement.waves(meshes, 2)
+    order = "forward", "input_grad", "weight_grad"
+
+    def limit(stage: int) -> int:
+        return (layers.stages - stage) // 2 + 1
+
+    def rank(task: Task) -> int:
+        return order.index(task.kind)
+
+    return _spread("vocab-v-half", layers, microbatches, order, rank, limit, embedding, costs)
+
+
+def vocabulary_stages(layers: Placement, embedding: bool) -> Placement:
+    """The stages of these layers with a spread vocabulary, where they are, and which of them read which."""
+    meshes, count = range(layers.meshes), layers.stages
+    first = layers.meshes if embedding else 0
+    homes = [*(meshes if embedding else ()), *(layers[stage] for stage in range(count)), *meshes, layers[count - 1]]
+    last = first + count - 1
+    after: list[Sequence[int]] = [*[()] * first, range(first), *([stage] for stage in range(first, last))]
+    after += [*[[last]] * layers.meshes, range(last + 1, last + 1 + layers.meshes)]
+    return Placement.of(*homes, after=after)
+
+
+def _spread(
+    name: str,
+    layers: Placement,
+    microbatches: int,
+    kinds: Sequence[str],
+    rank: Callable[[Task], int],
+    limit: Callable[[int], int],
+    embedding: bool,
+    costs: Costs | None,
+) -> Schedule:
+    """What a free mesh prefers: what all others wait for, then tasks of layers by their rank.
+
+    Stages are kept below `limit` of their number among the layers, those of the input's embedding below one more than
+    the first of these.
+    """
+    placement = vocabulary_stages(layers, embedding)
+    first = layers.meshes if embedding else 0
+    if costs is None:
+        times = [0.1] * first + [1.0] * layers.stages + [0.1] * (layers.meshes + 1)
+        costs = Costs(times, times, times)
+
+    def is_layer(stage: int) -> bool:
+        return first <= stage < first + layers.stages
+
+    def priority(task: Task) -> tuple[int, int, int]:
+        if is_layer(task.stage) or task.kind == "weight_grad":
+            return 1, rank(task), task.microbatch
+        return 0, task.kind == "forward", task.microbatch
+
+    def most(stage: int) -> int:
+        return limit(stage - first) if is_layer(stage) else microbatches if stage >= first else limit(0) + 1
+
+    return by_priority(name, placement, microbatches, priority, tasks=kinds, limit=most, costs=costs)

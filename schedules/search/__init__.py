@@ -6,6 +6,6 @@ from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.made import make
 from jaxpp.schedules.search.partition import Partition, partition
 from jaxpp.schedules.search.search import Found, search
-from jaxpp.schedules.search.tune import Row, Tuned, tune
+from jaxpp.schedules.search.tune import Ranked, Tuned, tune
 
-__all__ = ["Found", "Partition", "Row", "Tuned", "improve", "make", "partition", "search", "tune"]
+__all__ = ["Found", "Partition", "Ranked", "Tuned", "improve", "make", "partition", "search", "tune"]

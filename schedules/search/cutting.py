@@ -56,7 +56,7 @@ _NEIGHBOURS: Final = 6
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerRow:
     """The layers, and what holds for all cuts of them.
 
     Attributes:
@@ -154,7 +154,7 @@ class Cutting:
         tried: all that was tried, with what was spent on it.
     """
 
-    row: Row
+    row: LayerRow
     shape: Placement
     effort: Effort
     rng: np.random.Generator
@@ -291,7 +291,9 @@ class Cutting:
                 continue
             least = seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)
             with self.effort.part(max(seconds, least)) as part:
-                made = Running([Try(problem, costs)], part, self.rng, None).run()
+                tried = Try(problem, costs)
+                tried.take(self.best and self.best.orders, "beside")
+                made = Running([tried], part, self.rng, None).run()
             self.effort.spend(0)
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
             if again:

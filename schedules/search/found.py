@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TypeAlias, cast
+from typing import cast
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
-
-Progress: TypeAlias = Callable[[float, float, float], None]
-"""Called with the share of the time that is spent, the best value and the lower bound."""
+from jaxpp.schedules.search.history import Moment
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +24,12 @@ class Found(Schedule):
     Attributes:
         value: of the objective, in the unit of the costs; contention of links is left out.
         lower_bound: no schedule on the placements that were tried, within the memory limit, is better.
+        history: when which value and bound were known; `S.draw_history` draws it.
     """
 
     value: float = math.inf
     lower_bound: float = 0.0
+    history: tuple[Moment, ...] = ()
 
     def __eq__(self, other: object) -> bool:
         """Whether the schedules are equal; how they were found does not matter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from graphlib import TopologicalSorter
 from random import Random
 
@@ -21,7 +21,8 @@ from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.cells import Cells, Rows, cells_of
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.found import Found, Progress, memory_limits
+from jaxpp.schedules.search.found import Found, memory_limits
+from jaxpp.schedules.search.history import History, Moment, Progress
 from jaxpp.schedules.simulate import simulate
 
 
@@ -81,28 +82,23 @@ def improve(
         cells = cells_of(schedule, costs, _sizes(schedule, costs, memory), rooms, objective)
         bound = _bound(cells)
         value: float = getattr(simulate(schedule, costs), objective)
-        if progress:
-            effort.watch = lambda: progress(1 - effort.left / effort.seconds, value, bound)
+        history = History(effort, lambda: (value, min(bound, value)), progress)
         rows = cells.rows
         if bound < value * (1 - TOLERANCE):
             for rows, value in anneal(cells, effort, effort.seconds, rng):  # noqa: B007  # the last ones are the best
                 pass
-    found = _found(schedule, rows, value, min(bound, value))
+    found = _found(schedule, rows, history.end())
     check(found)
     return found
 
 
-def _found(schedule: Schedule, rows: Rows, value: float, bound: float) -> Found:
+def _found(schedule: Schedule, rows: Rows, history: tuple[Moment, ...]) -> Found:
     """The schedule with its cells in this order."""
     numbered = [cell for row in schedule.cells for cell in row]
-    made = Schedule.of(
-        "improved",
-        schedule.placement,
-        [[numbered[cell] for cell in row] for row in rows],
-        schedule.kinds,
-        schedule.skipped,
-    )
-    return Found(made.name, made.placement, made.orders, made.fused, made.kinds, made.skipped, value, bound)
+    orders = [[numbered[cell] for cell in row] for row in rows]
+    made = Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
+    own = {each.name: getattr(made, each.name) for each in fields(Schedule)}
+    return Found(**own, value=history[-1].value, lower_bound=history[-1].bound, history=history)
 
 
 def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:

@@ -16,9 +16,10 @@ from jaxpp.schedules.report import Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.candidates import placements
 from jaxpp.schedules.search.cuts import Cuts
-from jaxpp.schedules.search.cutting import SHARES, Cutting, Row
+from jaxpp.schedules.search.cutting import SHARES, Cutting, LayerRow
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.search import Progress, memory_limits
+from jaxpp.schedules.search.found import memory_limits
+from jaxpp.schedules.search.history import Progress
 from jaxpp.schedules.task import Placement
 
 
@@ -110,7 +111,7 @@ def partition(
     resident = tuple(resident) if isinstance(resident, Sequence) else (resident,) * layers
     if len(resident) != layers:
         raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(resident)}")
-    row = Row(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
+    row = LayerRow(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]
     bound = min(each.bound for each in searches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from random import Random
 from typing import Final
 
@@ -35,7 +36,8 @@ from jaxpp.schedules.search.branches import search_branches
 from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort, seconds_of
-from jaxpp.schedules.search.found import Found, Progress, memory_limits
+from jaxpp.schedules.search.found import Found, memory_limits
+from jaxpp.schedules.search.history import History, Progress
 from jaxpp.schedules.search.repeat import repeat
 from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
@@ -56,6 +58,9 @@ _NARROW: Final = 8
 _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
 
+_CHEAP: Final = 0.1
+"""Seconds that the automatic scheduler may take, however little is left."""
+
 _IN_WAVES: Final = 0.05
 """The share of everything that may be spent on orders in waves."""
 
@@ -64,6 +69,15 @@ _PROOF: Final = 0.2
 
 _ANNEALED: Final = 0.5
 """The share of everything that is left for annealing."""
+
+_ROUND: Final = 3e-3
+"""Seconds for each task that a round of annealing takes at least, if there is to be another one."""
+
+_ROUNDS: Final = 16
+"""The most rounds of annealing."""
+
+_HEATS: Final = (1.0, 4.0, 0.5, 8.0, 2.0)
+"""How hot rounds begin, once each start has had its own."""
 
 _RUNS: Final = 500
 """Where all tasks can be run less often than that, it is not worth to anneal."""
@@ -143,10 +157,18 @@ def search(
         problem = make_problem(shape, microbatches, merged, memory, objective, split_backward)
         _check_memory(problem, memory)
         tries.append(Try(problem, merged))
-    best = Running(tries, Effort(seconds), rng, progress).run()
+    running = Running(tries, Effort(seconds), rng, progress)
+    best = running.run()
     placed, rows = best.problem.placement, best.problem.tasks(best.orders)
-    bound = min(each.bound for each in tries)
-    found = Found("search", placed, tuple(map(tuple, rows)), value=best.value, lower_bound=min(bound, best.value))
+    history = running.history.end()
+    found = Found(
+        "search",
+        placed,
+        tuple(map(tuple, rows)),
+        value=best.value,
+        lower_bound=running.bound,
+        history=history,
+    )
     check(found)
     return found
 
@@ -173,16 +195,19 @@ class Try:
         self.climb: Climb | None = None
         self.orders: Orders = problem.one_by_one
         self.value = problem.value(self.orders)
+        self.found: dict[str, tuple[float, Orders]] = {}
 
     @property
     def tasks(self) -> int:
         """How many there are."""
         return self.problem.types * self.problem.microbatches
 
-    def take(self, orders: Orders | None) -> None:
-        """Keep these if they are better."""
+    def take(self, orders: Orders | None, source: str) -> None:
+        """Keep these if they are better, than all or than others of the same source."""
         if orders and self.problem.fits(orders):
             value = self.problem.value(orders)
+            if value < self.found.get(source, (math.inf,))[0]:
+                self.found[source] = value, orders
             if value < self.value * (1 - TOLERANCE):
                 self.orders, self.value = orders, value
 
@@ -196,8 +221,7 @@ class Running:
 
     def __init__(self, tries: list[Try], effort: Effort, rng: np.random.Generator, progress: Progress | None) -> None:
         self.tries, self.effort, self.rng = tries, effort, rng
-        if progress:
-            effort.watch = lambda: progress(1 - effort.left / effort.seconds, self.best.value, self.bound)
+        self.history = History(effort, lambda: (self.best.value, self.bound), progress)
 
     @property
     def best(self) -> Try:
@@ -230,12 +254,21 @@ class Running:
                 left = len(rest) >> (number // len(_TASTES))
                 if not any([self.grow(each, taste, number) for each in rest[: max(1, left)]]):
                     break
-            best = self.best
-            if self.for_annealing and best.beats(best.value):
-                rng = Random(int(self.rng.integers(1 << 32)))
-                for orders in anneal_orders(best.problem, best.orders, self.effort, self.effort.left, rng):
-                    best.take(orders)
+            if self.for_annealing:
+                self.anneal(self.best)
         return self.best
+
+    def anneal(self, each: Try) -> None:
+        """Anneal what is best, and by turns the best of each source: the nearest start leads nowhere now and then."""
+        rng, effort = Random(int(self.rng.integers(1 << 32))), self.effort
+        starts = [orders for _, orders in sorted(each.found.values(), key=itemgetter(0))]
+        rounds = max(1, min(int(effort.left / (each.tasks * _ROUND)), _ROUNDS))
+        for number in range(rounds):
+            start = starts[number] if number < min(len(starts), rounds - 1) else each.orders
+            heat = _HEATS[max(0, number - len(starts)) % len(_HEATS)]
+            if each.beats(each.value):
+                for orders in anneal_orders(each.problem, start, effort, effort.left / (rounds - number), rng, heat):
+                    each.take(orders, "anneal")
 
     def tastes(self) -> Iterator[Taste]:
         """The fixed ones, then random ones, wider and wider."""
@@ -251,14 +284,15 @@ class Running:
         """Take what is simple, what the automatic scheduler of Zero Bubble finds, and the library."""
         problem = each.problem
         each.climb = Climb(problem, self.effort, self.rng)
-        each.take(each.climb.orders)
+        each.take(each.climb.orders, "climb")
         with self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries)) as part:
-            each.take(waves(problem, part))
-        if problem.placement == Placement.linear(problem.meshes) and len(problem.kinds) > 2:
-            self.effort.spend(each.tasks * _PUBLISHED * 8)
-            each.take(best_orders(problem))
+            each.take(waves(problem, part), "waves")
+        linear, units = problem.placement == Placement.linear(problem.meshes), each.tasks * _PUBLISHED * 8
+        if linear and len(problem.kinds) > 2 and seconds_of(1, units) < max(self.effort.left, _CHEAP):
+            self.effort.spend(units)
+            each.take(best_orders(problem), "published")
         for made in published(problem.placement, problem.microbatches, each.costs):
-            each.take(problem.orders(made))
+            each.take(problem.orders(made), "published")
             # Large schedules cost; half of everything at most is for them.
             self.effort.spend(each.tasks * _PUBLISHED)
             if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:
@@ -290,7 +324,7 @@ class Running:
             width = affordable(problem, self.effort.left / 2, taste.width)
         if width >= _NARROW:
             found = Beam(problem, replace(taste, width=width), self.effort, math.inf if short else each.value).run()
-            each.take(repeat(problem, found, microbatches, self.effort) if found and short else found)
+            each.take(repeat(problem, found, microbatches, self.effort) if found and short else found, "beam")
         if each.climb:
-            each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)))
+            each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)), "climb")
         return self.effort.left > self.for_annealing

@@ -14,13 +14,14 @@ from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.problem import Limits, Objective
 from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.search.search import Progress, search
+from jaxpp.schedules.search.history import Progress
+from jaxpp.schedules.search.search import search
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
 
 
 @dataclass(frozen=True)
-class Row:
+class Ranked:
     """A schedule on the costs.
 
     Attributes:
@@ -51,11 +52,11 @@ class Tuned:
         objective: by which they are ranked.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[Ranked, ...]
     objective: Objective
 
     @property
-    def best(self) -> Row:
+    def best(self) -> Ranked:
         """The best that fits: the search always finds one."""
         return self.rows[0]
 
@@ -116,16 +117,16 @@ def tune(
     )
     limits = np.broadcast_to(np.asarray(memory_limit, float), meshes)
 
-    def row(name: str, made: Schedule | ScheduleError) -> Row:
+    def row(name: str, made: Schedule | ScheduleError) -> Ranked:
         if isinstance(made, ScheduleError):
-            return Row(name, why=str(made))
+            return Ranked(name, why=str(made))
         try:
             report = simulate(made, costs.merged(made.stages))
         except ScheduleError as error:
-            return Row(name, made, why=str(error))
+            return Ranked(name, made, why=str(error))
         peaks = report.peak_activations(released_at)
         fits = all(peak <= limit + 1e-9 for peak, limit in zip(peaks, limits, strict=True))
-        return Row(name, made, report, getattr(report, objective), max(peaks), fits)
+        return Ranked(name, made, report, getattr(report, objective), max(peaks), fits)
 
     rows = [row(f"search: {_shape(found)}", found)]
     rows += [row(name, made) for name, made in _library(meshes, microbatches, costs)]
@@ -162,7 +163,7 @@ def _shape(found: Schedule) -> str:
     return f"placement {placement}"
 
 
-def _cells(rank: int, row: Row) -> tuple[str, ...]:
+def _cells(rank: int, row: Ranked) -> tuple[str, ...]:
     if row.report is None:
         return ("", row.name, "", "", "", "", row.why)
     report = row.report

@@ -26,10 +26,10 @@ _UNITS: Final = 15
 
 
 def waves(problem: Problem, effort: Effort) -> list[list[int]] | None:
-    """The best orders in waves; None where none fits the memory."""
+    """The best orders in waves, the first of them whatever it costs; None where none fits the memory."""
     best, least = None, math.inf
-    for starts in _timetables(problem):
-        if not effort.spend(problem.types * problem.microbatches * _UNITS):
+    for number, starts in enumerate(_timetables(problem)):
+        if not effort.spend(problem.types * problem.microbatches * _UNITS) and number:
             break
         orders = [_order(problem, mesh, starts) for mesh in range(problem.meshes)]
         value = problem.value(orders) if problem.fits(orders) else math.inf

@@ -10,12 +10,14 @@ waited for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.formats.picture.scene import Scene
 from jaxpp.schedules.report import Report
+from jaxpp.schedules.search.found import Found
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -38,11 +40,9 @@ def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
     Raises:
         ScheduleError: as `draw` does.
     """
-    suffix = Path(path).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise ScheduleError(f"{path}: a picture's name must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    suffix = _suffix(path, SUFFIXES)
     scenes = [Scene(each) for each in ([report] if isinstance(report, Report) else report)]
-    try:
+    with _installed():
         if suffix == ".html":
             from jaxpp.schedules.formats.picture.page import page
 
@@ -50,6 +50,43 @@ def picture(report: Report | Sequence[Report], path: str | Path) -> bytes:
         from jaxpp.schedules.formats.picture.chart import chart
 
         return chart(scenes, suffix[1:])
+
+
+def draw_history(found: Found, path: str | Path) -> None:
+    """Write a picture of a search: the best value and the lower bound over its time, as SVG or PNG.
+
+    Raises:
+        ScheduleError: the name ends in something else, or matplotlib is not installed.
+        OSError: the file cannot be written.
+    """
+    Path(path).write_bytes(history_pen(path)(found))
+
+
+def history_pen(path: str | Path) -> Callable[[Found], bytes]:
+    """What draws a search, once that is over: so that what is wrong is found before it begins.
+
+    Raises:
+        ScheduleError: as `draw_history` does.
+    """
+    suffix = _suffix(path, SUFFIXES[:2])
+    with _installed():
+        from jaxpp.schedules.formats.picture.history import history_chart
+
+    return lambda found: history_chart(found.history, suffix[1:])
+
+
+def _suffix(path: str | Path, known: Sequence[str]) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in known:
+        raise ScheduleError(f"{path}: a picture's name must end in {', '.join(known[:-1])} or {known[-1]}")
+    return suffix
+
+
+@contextmanager
+def _installed() -> Generator[None]:
+    """Says what to install where a library is missing."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         library = str(error.name).partition(".")[0]
         raise ScheduleError(f"drawing needs {library}: pip install 'jaxpp[plot]'") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -39,10 +39,15 @@ _POINTS: Final = 72  # points per inch
 
 def chart(scenes: Sequence[Scene], suffix: str) -> bytes:
     """Draw the scenes, one below the other, as "svg" or "png"."""
+    return saved(lambda: _figure(scenes), suffix)
+
+
+def saved(draw: Callable[[], Figure], suffix: str) -> bytes:
+    """A figure as "svg" or "png"."""
     file = io.BytesIO()
     # Text is kept as text, and the same run gives the same bytes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxpp"}):
-        _figure(scenes).savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
+        draw().savefig(file, format=suffix, dpi=150, metadata={"Date": None} if suffix == "svg" else {})
     data = file.getvalue()
     # A hundredth of a point is precise enough, and halves the size of the file.
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", data) if suffix == "svg" else data

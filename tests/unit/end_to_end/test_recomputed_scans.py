@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import ROWS, assert_same, batch, check, make_mesh
+from unit.end_to_end.compare import ROWS, WIDTH, assert_same, batch, check, make_mesh
 from unit.end_to_end.test_scanned_layers import (
     block,
     blocks,
@@ -23,6 +23,7 @@ from unit.end_to_end.test_scanned_layers import (
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.ir.ops import MOST_RECOMPUTED
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 
@@ -213,6 +214,23 @@ def test_a_scan_keeps_hardly_more_than_its_layers_one_by_one() -> None:
         return x
 
     assert residuals(None, blocks, "backward") <= 1.1 * residuals(None, one_by_one, "backward")
+
+
+def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
+    """Two rows of each trip are fewer bytes than one and the three values from before the loop that make the other."""
+
+    def long_chain(x: jax.Array, w: Any) -> jax.Array:
+        one, two, three = (jax.lax.stop_gradient(jnp.sin(x @ w["up"][0] + k) @ w["down"][0]) for k in range(3))
+
+        def layer(x: jax.Array, i: jax.Array) -> Any:
+            first, second = (one * i + two * (i + k) + three * (i * k) for k in (2, 3))
+            for _ in range(MOST_RECOMPUTED):
+                second = second * 0.9 + 0.1
+            return x * first + x * second, None
+
+        return jax.lax.scan(layer, x, jnp.arange(2.0))[0] + w["bias"][0]
+
+    assert residuals(None, long_chain, "backward") <= 2 * 2 * ROWS * WIDTH * 4
 
 
 def test_rows_that_are_read_in_other_ways_too() -> None:

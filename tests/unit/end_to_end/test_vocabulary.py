@@ -71,6 +71,12 @@ def test_the_numbers_of_the_whole_vocabulary(vocabulary: int, embeds: bool) -> N
     assert_same(found, state)
 
 
+def test_two_stages_of_layers_on_each_mesh() -> None:
+    schedule = schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES)
+    step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
+    check(step, arguments(12, 4), make_mesh(2), steps=2, feed=feed_state)
+
+
 def test_peaks_and_logits() -> None:
     """Peaks are those of the schedule, and nowhere is a matrix of all logits."""
     schedule = schedules.make("vocab-1f1b", meshes=3, microbatches=8)
@@ -88,20 +94,20 @@ def test_peaks_and_logits() -> None:
     ("change", "error", "text"),
     [
         (
-            {"embedding": jnp.zeros((2, 4))},
+            {"embedding": np.zeros((2, 4))},
             ValueError,
             r"expected an embedding \[vocabulary, width\] with a row or more for each of 3 shards, found \[2, 4\]",
         ),
-        ({"targets": jnp.zeros((2, 3))}, TypeError, "tokens are integers, found float32"),
+        ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "tokens are integers, found float32"),
         (
-            {"hidden": jnp.zeros((2, 4))},
+            {"hidden": np.zeros((2, 4))},
             ValueError,
             r"expected hidden of \[2, 3, 4\], by targets and embedding, found \[2, 4\]",
         ),
     ],
 )
 def test_arguments_that_do_not_fit(change: dict[str, Any], error: type[Exception], text: str) -> None:
-    given = {"hidden": jnp.zeros((2, 3, 4)), "embedding": jnp.zeros((6, 4)), "targets": jnp.zeros((2, 3), jnp.int32)}
+    given = {"hidden": np.zeros((2, 3, 4)), "embedding": np.zeros((6, 4)), "targets": np.zeros((2, 3), np.int32)}
     with pytest.raises(error, match=rf"test_vocabulary\.py:\d+: vocabulary_cross_entropy: {text}$"):
         vocabulary_cross_entropy(**given | change, shards=3)
 

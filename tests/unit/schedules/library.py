@@ -43,8 +43,8 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
         chunks = options["chunks"] = v + 1
     if name in ("gis", "po-h", "po-f"):
         options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
-    if name == "vocab-1f1b":
-        chunks = 2
+    if name.startswith("vocab"):
+        chunks = 3 if name == "vocab-v-half" else 2
     if name.startswith("seq1f1b"):
         options["slices"] = v
     if name == "seq1f1b-i":

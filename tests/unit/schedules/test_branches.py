@@ -118,5 +118,10 @@ def test_a_vocabulary_on_all_meshes() -> None:
         report = S.simulate(made, costs)
         assert round(report.makespan, 2) == makespan
         assert report.peak_bytes() == [meshes + ahead - mesh for mesh in range(meshes)]
+    times = [0.5] * 2 * meshes + [1.5 / meshes] * meshes + [0.001]
+    kept = [0.5] * 2 * meshes + nothing
+    costs = S.Costs(times, times, times, activation_bytes=kept, weight_grad_bytes=kept)
+    half = S.simulate(S.make("vocab-v-half", meshes=meshes, microbatches=microbatches, costs=costs), costs)
+    assert (round(half.makespan, 2), max(half.peak_bytes())) == (69.25, meshes / 2 + 1)
     with pytest.raises(ScheduleError, match=r"^Vocab1F1B: num_stages=8 must be 2 for each mesh, and 1 that joins the"):
         S.Vocab1F1B(8)

@@ -9,7 +9,7 @@ from jaxpp import schedules as S
 
 
 @pytest.mark.parametrize("meshes", [2, 4])
-@pytest.mark.parametrize("name", [name for name in S.names() if name != "vocab-1f1b"])  # shards are no layers
+@pytest.mark.parametrize("name", [name for name in S.names() if not name.startswith("vocab")])  # shards are no layers
 def test_each_mesh_has_one_block_with_the_layers_of_its_stages(name: str, meshes: int) -> None:
     plan = S.make(name, meshes=meshes, microbatches=8)
     layers = 3 * plan.stages

@@ -20,7 +20,7 @@ from jaxpp.schedules.library import options_of
 def test_every_schedule_is_valid_for_any_counts(made: Made) -> None:
     schedule = made.schedule
     S.check(schedule)
-    stages = made.meshes * made.chunks + (schedule.name == "vocab-1f1b")
+    stages = made.meshes * made.chunks + schedule.name.startswith("vocab")
     assert (schedule.meshes, schedule.stages, schedule.microbatches) == (made.meshes, stages, made.microbatches)
     assert schedule.name in S.names()
 
@@ -130,6 +130,7 @@ DIGESTS = {
     "po-h": "130ef820",
     "po-f": "3e1dbdf8",
     "vocab-1f1b": "48056697",
+    "vocab-v-half": "edaaf2d8",
     "bpipe": "1771ce31",
 }
 
@@ -170,6 +171,7 @@ CLASSES: list[tuple[S.LibrarySchedule, str, dict[str, int]]] = [
     (S.InterleavedZeroBubble(8, 4), "interleaved-zb", {"chunks": 2}),
     (S.Vocab1F1B(9), "vocab-1f1b", {}),
     (S.Vocab1F1B(13, ahead=1, embedding=True), "vocab-1f1b", {"ahead": 1, "embedding": True}),
+    (S.VocabVHalf(13), "vocab-v-half", {}),
     (S.GIS(8, 4, group=4), "gis", {"chunks": 2, "group": 4}),
     (S.POH(8, 4, group=4), "po-h", {"chunks": 2, "group": 4}),
     (S.POF(8, 4, group=4), "po-f", {"chunks": 2, "group": 4}),

@@ -1,5 +1,6 @@
 """The search: what it finds is valid, fits the memory, is never worse than what is published, and is reproducible."""
 
+import importlib
 import math
 from collections.abc import Callable
 from random import Random
@@ -260,6 +261,26 @@ def test_progress_is_told() -> None:
     assert shares == sorted(shares)
     assert shares[-1] > 0.5
     assert seen[-1][1:] == (found.value, found.lower_bound)
+
+
+def test_little_time_for_a_large_problem_goes_to_what_is_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(_: Problem) -> Orders:
+        raise AssertionError("the automatic scheduler takes longer than there is")
+
+    monkeypatch.setattr(importlib.import_module("jaxpp.schedules.search.search"), "best_orders", asked)
+    found = S.search(24, 96, memory_limit=13, seconds=0.001)
+    assert found.value <= 1.05 * found.lower_bound  # in waves
+
+
+def test_a_history_says_when_what_was_found() -> None:
+    found = S.search(3, 6, memory_limit=1.5, placement="v", seconds=0.5)
+    seconds, values, bounds = zip(*((each.seconds, each.value, each.bound) for each in found.history), strict=True)
+    assert list(seconds) == sorted(seconds)
+    assert seconds[-1] <= 0.5
+    assert list(values) == sorted(values, reverse=True)
+    assert len(set(values)) > 1
+    assert list(bounds) == sorted(bounds)
+    assert (values[-1], bounds[-1]) == (found.value, found.lower_bound)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`jaxpp-schedule`: what each command prints, where it reads and writes, exit codes, and the text of every error."""
 
 import io
+import itertools
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.tools import schedule
+from jaxpp.tools.progress import progress_of
 
 SIZES = ("--meshes", "2", "--microbatches", "3")
 GRID = str(S.make("1f1b", meshes=2, microbatches=3)) + "\n"
@@ -177,6 +179,33 @@ def test_search_shows_its_progress_on_a_terminal() -> None:
     assert schedule.main(argv, stdout=io.StringIO(), stderr=stderr) == 0
     assert ", at least " in stderr.getvalue()
     assert stderr.getvalue().splitlines()[-1].strip().startswith("makespan ")
+
+
+def test_a_long_search_tells_of_itself_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("jaxpp.tools.progress.time.monotonic", lambda: float(next(clock)))
+    stderr = io.StringIO()
+    with progress_of(stderr) as tell:
+        for step in range(1, 26):
+            tell(step / 25, 112.5, 100.0)
+    assert stderr.getvalue().splitlines() == [
+        " 40%   10 s: 112.5, at least 100, gap 12.5%",
+        " 80%   20 s: 112.5, at least 100, gap 12.5%",
+    ]
+
+
+def test_search_and_improve_draw_their_history(tmp_path: Path) -> None:
+    drawn = tmp_path / "history.svg"
+    words = ("--memory-limit", 2, "--hop", 0.1, "--seconds", 0.1, "--history", drawn)
+    code, grid, _ = run("search", "--meshes", 3, "--microbatches", 4, "--placement", "v", *words)
+    assert code == 0
+    assert "best value: " in drawn.read_text()
+    assert "lower bound: " in drawn.read_text()
+    drawn.unlink()
+    assert run("improve", "-", *words, stdin=grid)[0] == 0
+    assert "best value: " in drawn.read_text()
+    before = "jaxpp-schedule: error: x.html: a picture's name must end in .svg or .png\n"
+    assert failure("search", *SIZES, "--seconds", 10**6, "--history", "x.html") == before
 
 
 def test_search_refuses() -> None:

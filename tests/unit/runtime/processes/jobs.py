@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from unit.end_to_end import tuning
+from unit.end_to_end import test_vocabulary, tuning
 
 import jaxpp.api as jaxpp
 from jaxpp import _compat, partition, schedules
@@ -133,6 +133,19 @@ def residuals_on_a_peer() -> list[int]:
     """Four stages on two processes: those of the first stage wait on a mesh of the other process."""
     function = partial(train_step, schedule=jaxpp.BPipe(4).build(6))
     return check(4, function=function, microbatches=6)
+
+
+def a_vocabulary_over_processes() -> list[float]:
+    """A graph of nine stages on four meshes: the relative difference of each result from plain `jax.jit`."""
+    meshes, (params, batch) = 4, test_vocabulary.arguments(12, 4)
+    loss = partial(test_vocabulary.sharded_loss, shards=meshes, embeds=False)
+    step = partial(test_vocabulary.train_step, loss=loss)
+    schedule = schedules.make("vocab-1f1b", meshes=meshes, microbatches=len(batch))
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
+    found = jaxpp.mpmd_jit_with_loop(partial(step, schedule=schedule), mesh)(params, batch)
+    expected = jax.device_get(jax.jit(partial(step, schedule="gpipe"))(params, batch))
+    pairs = zip(jax.tree.leaves(jaxpp.fetch(found)), jax.tree.leaves(expected), strict=True)
+    return [float(np.max(np.abs(one - other)) / np.max(np.abs(other))) for one, other in pairs]
 
 
 def operations_as_tasks() -> list[Any]:

@@ -13,6 +13,7 @@ JOBS = [
     jobs.some_shards_cross,
     jobs.residuals_on_the_host,
     jobs.residuals_on_a_peer,
+    jobs.a_vocabulary_over_processes,
     jobs.operations_as_tasks,
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
@@ -69,6 +70,12 @@ def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
 
 def test_residuals_that_go_to_a_peer(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_a_peer"] == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]
+
+
+def test_stages_that_are_a_graph(results: dict[str, list[Any]]) -> None:
+    first, second = results["a_vocabulary_over_processes"]
+    assert first == second
+    assert max(first) < 1e-6
 
 
 def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:

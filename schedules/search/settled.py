@@ -1,0 +1,302 @@
+"""Orders that have run, and change: of a change no more is run again than what it makes earlier or later.
+
+Behind each cell there is a *tail*, the time until all is done. With the tails it is clear of most changes that they are
+too late before anything has run (Taillard, "Parallel Taboo Search Techniques for the Job Shop Scheduling Problem",
+ORSA Journal on Computing 6, 1994).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import Final
+
+from jaxpp.schedules.search.cells import Cells
+from jaxpp.schedules.search.runs import EARLY, Run, special_cells
+
+_STEP: Final = 4
+"""What it costs to run a cell because of a change, in cells of a run of all."""
+
+_SPECIAL: Final = 8
+"""And what it costs in such a run where cells use more than the turn of one mesh."""
+
+_ROUNDS: Final = 8
+"""Orders in which all cells have run so often because of one change are stuck."""
+
+
+class Settled(ABC):
+    """Orders that have run.
+
+    Attributes:
+        rows: the cells of each mesh.
+        end_of: when each cell ends.
+        value: the objective.
+        cost: what should become small, see `Run.cost`.
+        last: a cell that ends last, and when its mesh began.
+        work: what has been done, in cells that have run.
+    """
+
+    end_of: list[float]
+    value: float
+    cost: float
+    last: tuple[int, float]
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells, self.work = cells, 0.0
+        self.rows = [row.copy() for row in cells.rows]
+        self.mesh_of = [0] * len(cells.times)
+        for mesh, row in enumerate(self.rows):
+            for cell in row:
+                self.mesh_of[cell] = mesh
+        self.levels: list[list[float]] = [[0.0] * len(row) for row in self.rows]
+        for mesh, row in enumerate(self.rows):
+            self._place(mesh, 0, row)
+
+    def _place(self, mesh: int, first: int, window: Sequence[int]) -> None:
+        """Put cells there in the order of a mesh."""
+        takes, gives, levels = self.cells.takes, self.cells.gives, self.levels[mesh]
+        changes = [takes[cell] + gives[cell] for cell in window]
+        levels[first : first + len(window)] = list(accumulate(changes[:-1], initial=levels[first]))
+        self.rows[mesh][first : first + len(window)] = window
+
+    def has_room(self, mesh: int, first: int, window: list[int]) -> bool:
+        """Whether a mesh has room for these cells, in this order, where its memory depends on its order alone."""
+        room, takes, gives = self.cells.rooms[mesh], self.cells.takes, self.cells.gives
+        if room == math.inf:
+            return True
+        kept = self.levels[mesh][first]
+        for cell in window:
+            kept += takes[cell]
+            if kept > room:
+                return False
+            kept += gives[cell]
+        return True
+
+    @abstractmethod
+    def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
+        """Put these cells there in the order of a mesh, if the cost is at most `most`; whether they are there now."""
+
+    @abstractmethod
+    def position(self, cell: int) -> int:
+        """Where a cell is in the order of its mesh."""
+
+    @abstractmethod
+    def ahead(self, cell: int, latest: float) -> list[int]:
+        """Those of the same mesh whose end a cell may have waited for, until `latest`, for what it uses."""
+
+
+def settled(cells: Cells) -> Settled:
+    """The orders of these cells."""
+    return Whole(cells) if special_cells(cells) or cells.by_time else Partly(cells)
+
+
+class Whole(Settled):
+    """All that is run again with each change, as cells run beside their mesh, or memory depends on times."""
+
+    def __init__(self, cells: Cells) -> None:
+        super().__init__(cells)
+        self.special = special_cells(cells)
+        self._take(Run(cells, self.rows, math.inf))
+
+    def _take(self, run: Run) -> None:
+        self.end_of, self.value, self.cost, self.last = run.end_of, run.value, run.cost, run.last
+        self.ends = run.ends
+
+    def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
+        row = self.rows[mesh]
+        new = [*row[:first], *window, *row[first + len(window) :]]
+        run = Run(self.cells, [*self.rows[:mesh], new, *self.rows[mesh + 1 :]], most)
+        self.work += _SPECIAL * run.steps
+        if not run.whole or run.cost > most or not run.fits_by_time():
+            return False
+        self._place(mesh, first, window)
+        self._take(run)
+        return True
+
+    def position(self, cell: int) -> int:
+        return self.rows[self.mesh_of[cell]].index(cell)
+
+    def ahead(self, cell: int, latest: float) -> list[int]:
+        mesh, position = self.mesh_of[cell], self.position(cell)
+        self.work += position
+        asides, tracks = self.cells.asides, self.cells.tracks
+        used = set(tracks.get(cell, ()))
+        return [
+            other
+            for other, end in zip(self.rows[mesh][:position], self.ends[mesh], strict=False)
+            if latest <= end <= self.end_of[cell] and (other not in asides or not used.isdisjoint(tracks[other]))
+        ]
+
+
+class Partly(Settled):
+    """Where each cell has its turn on one mesh.
+
+    Beside the cells there is a number for each mesh, of what stands before its first cell and behind its last.
+
+    Attributes:
+        tails: from the end of each cell to the end of all.
+        before, after: of each cell, its neighbour in the order of the mesh.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        count, meshes = len(cells.times), len(cells.rows)
+        self.places, self.before, self.after = [0] * count, [0] * (count + meshes), [0] * (count + meshes)
+        super().__init__(cells)
+        self.users: list[list[tuple[int, float]]] = [[] for _ in range(count)]
+        for cell, waits in enumerate(cells.waits):
+            for need, delay in waits:
+                self.users[need].append((cell, delay))
+        self.end_of = [*Run(cells, self.rows, math.inf).end_of, *[0.0] * meshes]
+        self.tails = [0.0] * (count + meshes)
+        self.times = [*cells.times, *[0.0] * meshes]
+        self.starts, self.average = [0.0] * meshes, 0.0
+        self._note(*self._lengths())
+        self._measure_tails(sorted(range(count), key=self.end_of.__getitem__))
+
+    def _place(self, mesh: int, first: int, window: Sequence[int]) -> None:
+        super()._place(mesh, first, window)
+        row, edge = self.rows[mesh], len(self.places) + mesh
+        ahead = row[first - 1] if first else edge
+        for position, cell in enumerate(window, first):
+            self.places[cell] = position
+            self.before[cell], self.after[ahead] = ahead, cell
+            ahead = cell
+        behind = row[first + len(window)] if first + len(window) < len(row) else edge
+        self.before[behind], self.after[ahead] = ahead, behind
+
+    def position(self, cell: int) -> int:
+        return self.places[cell]
+
+    def ahead(self, cell: int, latest: float) -> list[int]:
+        other = self.before[cell]
+        return [other] if other < len(self.places) and self.end_of[other] >= latest else []
+
+    def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
+        # What is late is not early on average.
+        last = most - EARLY * self.average
+        old = self.rows[mesh][first : first + len(window)]
+        ahead, behind = self.before[old[0]], self.after[old[-1]]
+        # The length of a mesh that starts later says nothing.
+        tails_hold = self.cells.objective == "makespan" or self.end_of[ahead] >= max(self.starts)
+        if tails_hold and self._is_late(ahead, window, behind, last):
+            return False
+        self._place(mesh, first, window)
+        was = self._run([behind, *reversed(window)], last if tails_hold else math.inf)
+        starts, value, average = self._lengths()
+        if was is None or value + EARLY * average > most:
+            self._back(was or {})
+            self._place(mesh, first, old)
+            return False
+        self._note(starts, value, average)
+        self._measure_tails([ahead, *window])
+        return True
+
+    def _lengths(self) -> tuple[list[float], float, float]:
+        """When the time of each mesh begins, the objective, and how long meshes take on average."""
+        ends, count = self.end_of, len(self.places)
+        edges = range(count, len(ends))
+        starts = [0.0] * len(edges)
+        if self.cells.objective == "longest_stage":
+            firsts = [self.after[edge] for edge in edges]
+            starts = [ends[cell] - self.times[cell] for cell in firsts]
+        lengths = [ends[self.before[edge]] - start for edge, start in zip(edges, starts, strict=True)]
+        return starts, max(lengths), sum(lengths) / len(lengths)
+
+    def _note(self, starts: list[float], value: float, average: float) -> None:
+        self.starts, self.value, self.average, self.cost = starts, value, average, value + EARLY * average
+        count = len(self.places)
+        ends = [self.end_of[self.before[count + mesh]] - start for mesh, start in enumerate(starts)]
+        mesh = ends.index(value)
+        self.last = self.before[count + mesh], starts[mesh]
+
+    def _is_late(self, ahead: int, window: Sequence[int], behind: int, last: float) -> bool:
+        """Whether it seems to take longer than `last` if these cells run in this order.
+
+        That is reckoned from the ends before and the tails behind them, as they are. It is wrong for one change in
+        hundreds, where a cell of the window waits for another mesh, and that for another cell of the window.
+        """
+        end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
+        self.work += len(window)
+        clock = end_of[ahead]
+        for cell in window:
+            for need, delay in waits[cell]:
+                arrives = end_of[need] + delay
+                if arrives > clock:
+                    clock = arrives
+            clock += times[cell]
+            for user, delay in users[cell]:
+                if clock + delay + times[user] + tails[user] > last:
+                    return True
+        return clock + times[behind] + tails[behind] > last
+
+    def _run(self, stale: list[int], last: float) -> dict[int, float] | None:
+        """Run some cells, the last one first, and what this makes earlier or later.
+
+        Returns:
+            The ends that there were before of what has changed; None, and no change, if it takes longer than `last`.
+        """
+        end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
+        before, after, count, steps = self.before, self.after, len(self.places), 0
+        was: dict[int, float] = {}
+        moved = set(stale[1:])  # with tails that are different now
+        heap: list[tuple[float, int]] = []
+        while stale or heap:
+            cell = stale.pop() if stale else heappop(heap)[1]
+            if cell >= count:
+                continue
+            steps += 1
+            end = end_of[before[cell]]
+            for need, delay in waits[cell]:
+                arrives = end_of[need] + delay
+                if arrives > end:
+                    end = arrives
+            end += times[cell]
+            if end == end_of[cell]:
+                continue
+            was.setdefault(cell, end_of[cell])
+            end_of[cell] = end
+            if (end + tails[cell] > last and cell not in moved) or steps > _ROUNDS * count:
+                self.work += _STEP * steps
+                self._back(was)
+                return None
+            # Mostly what ended first ends first again.
+            heappush(heap, (end_of[after[cell]], after[cell]))
+            for user, _ in users[cell]:
+                heappush(heap, (end_of[user], user))
+        self.work += _STEP * steps
+        return was
+
+    def _back(self, was: dict[int, float]) -> None:
+        """Go back to these ends."""
+        for cell, end in was.items():
+            self.end_of[cell] = end
+
+    def _measure_tails(self, stale: list[int]) -> None:
+        """Measure the tails of some cells, the last one first, and those that change with them."""
+        end_of, times, tails, waits, users = self.end_of, self.times, self.tails, self.cells.waits, self.users
+        before, after, count, steps = self.before, self.after, len(self.places), 0
+        heap: list[tuple[float, int]] = []
+        for edge, start in enumerate(self.starts, count):
+            if tails[edge] != -start:
+                tails[edge] = -start
+                heappush(heap, (-end_of[before[edge]], before[edge]))
+        while stale or heap:
+            cell = stale.pop() if stale else heappop(heap)[1]
+            if cell >= count:
+                continue
+            steps += 1
+            other = after[cell]
+            tail = times[other] + tails[other]
+            for user, delay in users[cell]:
+                way = delay + times[user] + tails[user]
+                if way > tail:
+                    tail = way
+            if tail != tails[cell]:
+                tails[cell] = tail
+                heappush(heap, (-end_of[before[cell]], before[cell]))
+                for need, _ in waits[cell]:
+                    heappush(heap, (-end_of[need], need))
+        self.work += _STEP * steps
