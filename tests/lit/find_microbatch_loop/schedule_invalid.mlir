@@ -118,8 +118,8 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 
 // Slices of the sequence, which the loop's body does not have.
 
-// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: the schedule seq1f1b cuts each microbatch into 2 slices of its sequence
-// CHECK-NEXT: that needs a model that hands keys and values from slice to slice; take a schedule without slices
+// CHECK: schedule_invalid.mlir:[[# @LINE + 4]]:10: error: slice 0 has 0 stage marks in its forward, the schedule seq1f1b has 2 stages
+// CHECK-NEXT: mark the end of every stage in each slice, the last one too, with the loss of the slice, and use that loss: jax.value_and_grad
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0:2 = stablehlo.while(%i = %first, %h = %x) : tensor<i32>, tensor<f32>
