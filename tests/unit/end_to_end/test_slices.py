@@ -24,14 +24,18 @@ from jaxpp.runtime import load, measured_costs
 from jaxpp.schedules.memory import activations
 
 
+SHARDED = (P(), P(None, "data"))
+
+
 def made(name: str, meshes: int, microbatches: int = 4, slices: int = 3) -> schedules.Schedule:
     return schedules.make(name, meshes=meshes, microbatches=microbatches, slices=slices)
 
 
-def lowered(schedule: schedules.Schedule, step: Callable[..., Any] = decoder.train_step) -> Any:
-    function = partial(step, schedule=schedule, slices=schedule.slices)
-    arguments = decoder.parameters(schedule.stages), decoder.batch(schedule.microbatches)
-    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=make_mesh(schedule.meshes)).lower(*arguments)
+def lowered(schedule: schedules.Schedule, params: Any = None, data: int = 1, **options: Any) -> Any:
+    function = partial(decoder.train_step, schedule=schedule, slices=schedule.slices, **options)
+    arguments = params or decoder.parameters(schedule.stages), decoder.batch(schedule.microbatches)
+    mesh, shardings = make_mesh(schedule.meshes, data=data), SHARDED if data > 1 else None
+    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings).lower(*arguments)
 
 
 @pytest.mark.parametrize("name", decoder.SLICES)
@@ -52,10 +56,15 @@ def test_losses_are_equal_bit_for_bit() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("name", "slices"), [("seq1f1b", 4), *((name, 2) for name in decoder.SLICES)])
-def test_the_slices_of_a_stage_are_one_program(name: str, slices: int) -> None:
+@pytest.mark.parametrize(("name", "slices", "data"), [("seq1f1b", 4, 1), *((name, 3, 2) for name in decoder.SLICES)])
+def test_the_slices_of_a_stage_are_one_program(name: str, slices: int, data: int) -> None:
+    """Also where Shardy, which merges equal operations, saw them."""
     schedule = made(name, 2, slices=slices)
-    program = load(lowered(schedule).program().module)
+    assert_one_program_per_stage(schedule, lowered(schedule, data=data))
+
+
+def assert_one_program_per_stage(schedule: schedules.Schedule, step: Any) -> None:
+    program = load(step.program().module)
     calls = [call for line in program.sequences for call in line if isinstance(call, Call) and call.tasks]
     functions = {(call.kind, call.stage, call.function) for call in calls}
     last = schedule.stages - 1
@@ -101,9 +110,10 @@ def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices(
     params = decoder.parameters(4)
     blocks = params.pop("blocks")
     params["stages"] = [jax.tree.map(lambda *each: np.stack(each), *blocks[n : n + 2]) for n in (0, 2)]
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2), loss=loss)
-    arguments, shardings = (params, decoder.batch(4)), (P(), P(None, "data"))
-    check(step, arguments, make_mesh(2, data=2), in_shardings=shardings)
+    schedule = made("seq1f1b-zb", 2)
+    step = partial(decoder.train_step, schedule=schedule, loss=loss)
+    check(step, (params, decoder.batch(4)), make_mesh(2, data=2), in_shardings=SHARDED)
+    assert_one_program_per_stage(schedule, lowered(schedule, params, data=2, loss=loss))
 
 
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
