@@ -23,7 +23,6 @@ from jaxpp.ir.program import Call
 from jaxpp.runtime import load, measured_costs
 from jaxpp.schedules.memory import activations
 
-
 SHARDED = (P(), P(None, "data"))
 
 
@@ -188,6 +187,23 @@ def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
         return jax.lax.cond(start == 0, one, partial(one, last=False), start)
 
     assert message(partial(step, loss=partial(decoder.loss, one=some))).startswith("a stage mark inside a conditional")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "placement: 0 1 1\nafter: . . 0+1\nmesh 0: 0F0 0F0.1\nmesh 1: 1F0 1F0.1 2F0 2F0.1",
+        "placement: 0 0*1\nmesh 0: 0F0 0F0.1 1F0 1F0.1\nmesh 1: 1F0 1F0.1",
+    ],
+    ids=["graph", "spread"],
+)
+def test_slices_of_stages_that_are_no_chain(text: str) -> None:
+    schedule = schedules.parse(f"schedule: mine\n{text}\n")
+    step = partial(decoder.train_step, schedule=schedule)
+    assert message(step, (decoder.parameters(schedule.stages), decoder.batch(1))) == (
+        "the schedule mine has slices of the sequence, and stages that are no chain\n"
+        "  take one without slices, or one in which each stage reads the one before it"
+    )
 
 
 def test_a_memory_limit_chooses_nothing_for_slices() -> None:
