@@ -26,6 +26,9 @@ class PropagateShardings(Pass):
     constraints that their operand already meets go. A module for submeshes of one device
     (`mhlo.num_partitions = 1`) has nothing to propagate and stays as it is.
 
+    Shardy merges equal operations. Those of slices of the sequence it tells apart by `jaxpp.slice` and `jaxpp.apart`,
+    so that slices stay alike; both go, also where there is one device.
+
     Preconditions: there is a `@main` (Shardy ends the process without one).
 
     ```mlir

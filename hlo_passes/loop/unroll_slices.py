@@ -19,7 +19,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
 from jaxpp.ir.loop import parsed
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.values import defining_op, is_used, is_zero
+from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _Unrolling:
             carried = [values.get(value, value) for value in self._yielded]
             self.new |= {values[result] for op in self._ops for result in op.results}
         for position, (result, value) in enumerate(zip(self._loop.results, carried, strict=True)):
-            if not is_used(result) and self._is_handed_on(position) and first[position].owner != self._loop.block:
+            if not is_used(result) and self._is_handed_on(position) and block_of(first[position]) != self._loop.block:
                 self.last.append((first[position], value))
         replace(self._loop, carried)
 

@@ -115,6 +115,24 @@ def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices(
     assert_one_program_per_stage(schedule, lowered(schedule, params, data=2, loss=loss))
 
 
+def test_slices_that_start_with_something_of_their_microbatch() -> None:
+    """What it hands on is made of the first token, with a gradient, before the first slice."""
+
+    def of_slice(params: Any, carry: Any, text: Any, start: jax.Array) -> tuple[Any, jax.Array]:
+        caches, state = carry
+        caches, loss = decoder.of_slice(params | {"tokens": params["tokens"] + state}, caches, text, start)
+        return (caches, state / 2), loss
+
+    def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+        state = jnp.tanh(params["tokens"][text[:, 0]]).mean(0)
+        keys = jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)) + text[:, :1, None]
+        xs = text[:, :-1], text[:, 1:]
+        return jaxpp.scan_slices(partial(of_slice, params), ([(keys, keys)] * 2, state), xs, slices)[1].mean()
+
+    step = partial(decoder.train_step, schedule=made("seq1f1b-zb", 2, 2), loss=loss)
+    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
+
+
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
     step = partial(decoder.train_step, schedule=jaxpp.ZeroBubble(2))
     check(step, (decoder.parameters(2), decoder.batch(3)), make_mesh(2))
