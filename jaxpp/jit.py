@@ -15,7 +15,7 @@ from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
-from jaxpp.lowering.lower import lower
+from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
@@ -298,9 +298,7 @@ class MpmdFunction:
         self, args: Sequence[Any], seconds: float, memory_limit: int | Sequence[int] | None
     ) -> tuple[AutoLowered, list[Any]]:
         """This step, to be tuned with these arguments, and their leaves: for `jaxpp.tune`; nothing is donated."""
-        described = jax.tree.map(_described, plain(args))
-        options = {**self._options, **dict[str, Any](donate_argnums=None, donate_argnames=None)}
-        lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        lowered = self._lower_undonated(args)
         passes = {name: value for name, value in self._passes.items() if name not in ("cuts", "schedule")}
         if memory_limit is not None:
             passes["memory_limit"] = limit_text(memory_limit, self._mesh.mpmd_dim)
@@ -318,14 +316,18 @@ class MpmdFunction:
 
         One step is traced, with zeros where only shapes are given; on the devices of a `jaxpp.target` it is planned.
         """
-        described = jax.tree.map(_described, plain(args))
-        options = {**self._options, **dict[str, Any](operations={}, donate_argnums=None, donate_argnames=None)}
-        lowered = lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        lowered = self._lower_undonated(args, operations={})
         step = LayeredStep(lowered, self._compiler_options, self._passes, "partition")
         if not self._mesh.is_present:
             return step.layers()
         leaves = self._split(args, {})[1]
         return step.layers(step.compiled.executable.trace([array_of(leaf) for leaf in leaves])[1])
+
+    def _lower_undonated(self, args: Sequence[Any], **options: Any) -> Lowered:
+        """This step for these arguments, which it leaves alive."""
+        described = jax.tree.map(_described, plain(args))
+        options = {**self._options, "donate_argnums": None, "donate_argnames": None, **options}
+        return lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""

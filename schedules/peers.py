@@ -88,10 +88,11 @@ def _evicted(
     lives = rows[home].lives
     if any(one.read > two.read for one, two in itertools.pairwise(lives)):
         raise ScheduleError(f"evict: mesh {home} of {name} does not run its backwards in the order of its forwards")
-    for most in range(least, least + 1 if limit else max(rows[home].alive)):
-        leaving = _fewest(rows[home], rows[peer], most)
-        if leaving is not None:
-            return leaving
+    limits = range(least, least + 1 if limit else max(rows[home].alive))
+    # What keeps to a limit keeps to higher ones.
+    index = bisect_left(limits, True, key=lambda most: _fewest(rows[home], rows[peer], most) is not None)
+    if index < len(limits):
+        return _fewest(rows[home], rows[peer], limits[index]) or []
     if limit is None:
         return []
     raise ScheduleError(

@@ -11,7 +11,6 @@ from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.pools import byte_sizes
-from jaxpp.schedules.report import Report
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.effort import Effort
@@ -56,25 +55,33 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort:
         for s in stages
     }
     can_move = costs.copy_bandwidth != math.inf or {"offload", "reload"} <= costs.kinds.keys()
-    made: dict[tuple[tuple[int, ...], tuple[int, ...]], Report] = {}
+    known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[int], tuple[float, float]]] = {}
 
-    def changed(choice: Choice) -> Report:
-        key = tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
-        if key not in made:
+    def key_of(choice: Choice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        return tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
+
+    def changed(choice: Choice) -> Schedule:
+        again, moved = key_of(choice)
+        plan = recompute(schedule, *again) if again else schedule
+        return offload(plan, *moved) if moved else plan
+
+    def numbers(choice: Choice) -> tuple[list[int], tuple[float, float]]:
+        key = key_of(choice)
+        if key not in known:
             effort.spend(sum(map(len, schedule.orders)) * _UNITS)
-            plan = recompute(schedule, *key[0]) if key[0] else schedule
-            made[key] = simulate(offload(plan, *key[1]) if key[1] else plan, costs)
-        return made[key]
+            report = simulate(changed(choice), costs)
+            known[key] = [int(peak * bytes_) for peak in report.peak_bytes()], (report.makespan, report.busy)
+        return known[key]
 
     def peaks(choice: Choice) -> list[int]:
-        return [int(peak * bytes_) for peak in changed(choice).peak_bytes()]
+        return numbers(choice)[0]
 
     def time(choice: Choice) -> tuple[float, float]:
-        return changed(choice).makespan, changed(choice).busy
+        return numbers(choice)[1]
 
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]
     try:
         chosen = Search(groups, levels, (), () if can_move else stages, whole, peaks, time).run()
     except ScheduleError:  # its tasks can't be moved
         return None
-    return None if chosen is None else changed(chosen).schedule
+    return None if chosen is None else changed(chosen)

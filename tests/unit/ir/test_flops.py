@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxpp.ir.flops import matrix_flops
 
-X, WS, SQUARE = jnp.ones((8, 32)), jnp.ones((10, 32, 32)), jnp.ones((8, 8))
+X, WS, SQUARE = (np.ones(shape, np.float32) for shape in ((8, 32), (10, 32, 32), (8, 8)))
 LAYER = 2 * 8 * 32 * 32
 
 
@@ -43,7 +43,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], int]] = {
     "a condition": (lambda p, x: jax.lax.cond(p, lambda x: x @ x @ x, jnp.tanh, x), (True, SQUARE), 2 * 2 * 8**3),
     "a convolution": (
         lambda x, kernel: jax.lax.conv(x, kernel, (1, 1), "SAME"),
-        (jnp.ones((2, 3, 8, 8)), jnp.ones((5, 3, 3, 3))),
+        (np.ones((2, 3, 8, 8), np.float32), np.ones((5, 3, 3, 3), np.float32)),
         2 * (2 * 5 * 8 * 8) * (3 * 3 * 3),
     ),
     "a shard_map": (shard_mapped, (X,), 4 * 2 * (2 * 2 * 2 * 32)),
