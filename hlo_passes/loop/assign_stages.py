@@ -151,6 +151,7 @@ class _Assignment(Numbered):
                     if others:
                         self._joins[number] = mark.stage
         self._cheap = self._find_cheap()
+        self._from_backward = self._find_from_backward() if loop.slices > 1 else []
 
     def run(self) -> None:
         """Find the task of each operation. Raises PassError where a value flows from a task to an earlier one."""
@@ -271,10 +272,23 @@ class _Assignment(Numbered):
             found.append(frozenset[int]().union(*(found[each] for each in makers if each is not None)))
         return found
 
+    def _find_from_backward(self) -> list[bool]:
+        """For each operation whether it is a backward mark, or depends on one."""
+        found: list[bool] = []
+        for number, values in enumerate(self.operands):
+            is_mark = number in self._ends and self._ends[number].is_backward
+            found.append(is_mark or any(found[each] for each in map(self.producers.get, values) if each is not None))
+        return found
+
     def _in_its_slice(self, number: int, task: StageTask) -> StageTask:
-        """The task of an operation that `task` needs: what one slice hands to another is made by its own task."""
+        """The task of an operation that `task` needs: what one slice hands to another is made by its own task.
+
+        A backward may also need what forwards computed: it makes that itself, for whichever slice that was.
+        """
         part = self._slices[number]
-        return task if part is None else in_slice(task, part, self._loop.stages_per_slice)
+        if part is None or (task.is_backward and not self._from_backward[number]):
+            return task
+        return in_slice(task, part, self._loop.stages_per_slice)
 
     def _behind_the_slices(self, number: int, latest: StageTask | None) -> StageTask | None:
         """The task of an operation that needs `latest`: one of its own for what follows the loss of the last slice."""
@@ -329,11 +343,19 @@ class _Assignment(Numbered):
         latest = self._latest(self.operands[number])
         if latest is not None and latest > task:
             raise PassError(
-                f"a value flows backwards: from the {latest.kind} of stage {latest.stage} "
-                f"to the {task.kind} of stage {task.stage}",
+                f"a value flows backwards: from {self._words(latest)} to {self._words(task)}",
                 location=self.ops[number].location,
                 hint="mark the stages in the order in which the data passes through them",
             )
+
+    def _words(self, task: StageTask) -> str:
+        """A task, for messages."""
+        part, stage = divmod(task.stage, self._loop.stages_per_slice)
+        if self._loop.slices == 1:
+            return f"the {task.kind} of stage {task.stage}"
+        if part == self._loop.slices:
+            return "what follows the last slice"
+        return f"the {task.kind} of stage {stage} in slice {part}"
 
 
 def _hand_on(loop: MicrobatchLoop, handed_on: Iterable[tuple[ir.Operation, StageTask]]) -> None:

@@ -88,6 +88,24 @@ def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
     check(step, (decoder.parameters(2), decoder.batch(4)), make_mesh(2))
 
 
+def test_losses_that_are_no_sum_over_the_slices() -> None:
+    """The gradient of each slice needs the losses of all: a mean over tokens that only some count for, a perplexity."""
+
+    def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+        def of_slice(caches: Any, text: Any, start: jax.Array) -> Any:
+            counted = jnp.sum(text[1] > 3)
+            caches, loss = decoder.of_slice(params, caches, text, start, last=False)
+            return caches, jaxpp.mark_stage_end((loss * counted, counted))
+
+        xs = text[:, :-1], text[:, 1:]
+        losses, counted = jaxpp.scan_slices(of_slice, decoder.empty(params, len(text)), xs, slices)[1]
+        return jnp.exp(losses.sum() / counted.sum())
+
+    for name in ("seq1f1b", "seq1f1b-zb"):
+        step = partial(decoder.train_step, schedule=made(name, 2, 2), loss=loss)
+        check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
+
+
 def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices() -> None:
     def of_slice(params: Any, caches: Any, text: Any, start: jax.Array) -> tuple[Any, jax.Array]:
         def layer(x: jax.Array, each: Any) -> tuple[jax.Array, Any]:
