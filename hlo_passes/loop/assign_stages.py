@@ -7,6 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.batch_values import copy_to_readers, made_of_batch
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import erase_dead, split_barrier
@@ -36,7 +37,9 @@ class AssignStages(Pass):
     are one task, `backward_{n-1}`.
 
     Where the schedule says that stages are a graph, the mark of a stage that others than the next one read belongs to
-    the stage itself. What comes back from several stages is added up in the backward of the stage that they read.
+    the stage itself. What comes back from several stages is added up in the backward of the stage that they read. What
+    is made of the microbatch alone (the key of a generator, a mask) is made again by a stage that does not come after
+    the one that makes it.
 
     Later passes keep the attribute; what they make in the loop's body inherits it. `verify-loop` checks it.
 
@@ -66,6 +69,7 @@ class AssignStages(Pass):
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
             set_task(op, task)
         _hand_on(loop, assignment.handed_on())
+        copy_to_readers(loop, {assignment.ops[number] for number in assignment.of_batch}, assignment.before)
 
 
 def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:
@@ -124,6 +128,8 @@ class _Assignment(Numbered):
 
     Attributes:
         tasks: the task of each; None for what each task makes for itself.
+        before: the stages before each, where they are a graph.
+        of_batch: where they are a graph, what is made of the microbatch alone: readers may make it for themselves.
     """
 
     def __init__(self, loop: MicrobatchLoop, entered: dict[boundary.Boundary, StageTask]) -> None:
@@ -137,6 +143,11 @@ class _Assignment(Numbered):
             argument: position for position, argument in enumerate(body.arguments) if position not in indices
         }
         self._readers = _readers(loop)
+        self.before: dict[int, set[int]] = {}
+        for stage, readers in self._readers.items():  # in ascending order
+            for reader in readers:
+                self.before.setdefault(reader, set()).update({stage}, self.before.get(stage, ()))
+        self.of_batch = made_of_batch(loop, self) if self._readers else set[int]()
         self._ends: dict[int, StageTask] = {}
         # The backward marks of stages that several others read.
         self._joins: dict[int, int] = {}
@@ -210,20 +221,17 @@ class _Assignment(Numbered):
 
     def _check_graph(self) -> None:
         """Raise PassError where the forward of a stage reads one that it does not come after."""
-        before: dict[int, set[int]] = {}
-        for stage, readers in self._readers.items():  # in ascending order
-            for reader in readers:
-                before.setdefault(reader, set()).update({stage}, before.get(stage, ()))
         for number, task in enumerate(self.tasks):
             if not self._readers or task is None or task.is_backward:
                 continue
             for each in map(self.producers.get, self.operands[number]):
-                source = None if each is None else self.tasks[each]
-                if source is not None and source != task and source.stage not in before.get(task.stage, ()):
+                source = None if each is None or each in self.of_batch else self.tasks[each]
+                if source is not None and source != task and source.stage not in self.before.get(task.stage, ()):
                     raise PassError(
                         f"stage {task.stage} reads what stage {source.stage} makes, but the schedule does not say so",
                         location=self.ops[number].location,
-                        hint=f"say that stage {task.stage} comes after stage {source.stage}, or a later one that does",
+                        hint=f"say that stage {task.stage} comes after stage {source.stage}, or compute it in a "
+                        "stage that both come after",
                     )
 
     def _claim_slices(self, marks: Iterable[int]) -> None:

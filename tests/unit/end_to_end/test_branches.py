@@ -96,11 +96,39 @@ def test_a_stage_that_reads_what_the_schedule_denies() -> None:
     schedule = ordered(Placement.of(0, 1, 2, after=[[], [], [0, 1]]), 2, 0, split=False)
     text = (
         r"test_branches\.py:\d+:\d+: error: stage 1 reads what stage 0 makes, but the schedule does not say so\n"
-        "  say that stage 1 comes after stage 0, or a later one that does$"
+        "  say that stage 1 comes after stage 0, or compute it in a stage that both come after$"
     )
     step = jaxpp.mpmd_jit_with_loop(partial(train_step, after, schedule=schedule), make_mesh(3))
     with pytest.raises(jaxpp.PassError, match=text):
         step(*arguments(after, 2))
+
+
+@pytest.mark.parametrize("key", ["a constant", "an argument"])
+def test_what_two_towers_make_of_their_microbatch(key: str) -> None:
+    """A key for dropout and a mask, which both towers read: each makes its own, and nothing of it crosses."""
+
+    def loss(params: Any, start: jax.Array, microbatch: Any) -> jax.Array:
+        first, second = jax.random.split(jax.random.fold_in(start, microbatch["i"]))
+        mask = jnp.cumsum(microbatch["x"][0], 0) > 0
+        made: list[jax.Array] = []
+        for stage, key in enumerate((first, second)):
+            x = jnp.where(mask & jax.random.bernoulli(key, 0.5, mask.shape), microbatch["x"][stage], 0)
+            made.append(jaxpp.mark_stage_end(jnp.tanh(jnp.where(mask, x @ params[f"in {stage}"], x))))
+        return jaxpp.mark_stage_end(jnp.mean((made[0] * made[1] @ params["in 2"] - microbatch["y"]) ** 2))
+
+    def train_step(params: Any, batch: Any, start: jax.Array, schedule: Any) -> Any:
+        gradient = partial(jax.value_and_grad(loss), params, jax.random.key(0) if key == "a constant" else start)
+        losses, grads = jaxpp.treduce(gradient, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses  # pyright: ignore[reportUnknownLambdaType]
+
+    after, homes = GRAPHS["two towers"]
+    schedule = ordered(Placement.of(*homes, after=after), 3, 1, split=True)
+    params, batch = arguments(after, 3)
+    given = params, batch | {"i": np.arange(3)}, jax.random.key(1)
+    check(partial(train_step, schedule=schedule), given, make_mesh(3))
+    step = jaxpp.mpmd_jit_with_loop(partial(train_step, schedule=schedule), make_mesh(3))
+    first = step.lower(*given).program().as_text().partition("@mesh_0(")[2].partition("func.func public")[0]
+    assert first.count("stablehlo.send") == 3
 
 
 @pytest.mark.parametrize("kept", ["recomputed", "offloaded", "on uneven meshes"])
