@@ -81,8 +81,9 @@ class MicrobatchLoop:
 
     @property
     def homes(self) -> tuple[tuple[int, ...], ...]:
-        """For each stage the meshes that hold it, as its placement says it."""
-        return self.plan.placement.homes * self.slices
+        """For each stage the meshes that hold it, as its placement says it; last those of what follows all slices."""
+        homes = self.plan.placement.homes
+        return homes if self.slices == 1 else homes * self.slices + homes[-1:]
 
     def is_of_a_task(self, value: ir.Value) -> bool:
         """Whether the call of a task in the body makes `value`."""

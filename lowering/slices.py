@@ -98,9 +98,16 @@ def _check_carry(old: Any, new: Any) -> None:
         raise TypeError(f"{here()}scan_slices: what a slice takes is {next(trees)}, what it hands on is {next(trees)}")
     for path, leaf in after.items():
         found, expected = (jnp.asarray(each).aval for each in (leaf, before[path]))
-        if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-            raise TypeError(
-                f"{here()}scan_slices: carry{jax.tree_util.keystr(path)} changes from {expected.str_short()} to "
-                f"{found.str_short()}: keep keys and values in arrays of the whole sequence, write the rows of a slice "
-                "with lax.dynamic_update_slice, and mask those behind it"
+        if found.shape != expected.shape:
+            hint = (
+                "keep keys and values in arrays of the whole sequence, write the rows of a slice with "
+                "lax.dynamic_update_slice, and mask those behind it"
             )
+        elif found.dtype != expected.dtype and not expected.weak_type:  # which lax.scan promotes
+            hint = f"start with {found.dtype}, or hand on {expected.dtype}"
+        else:
+            continue
+        raise TypeError(
+            f"{here()}scan_slices: carry{jax.tree_util.keystr(path)} changes from {expected.str_short()} to "
+            f"{found.str_short()}: {hint}"
+        )

@@ -85,17 +85,17 @@ def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
     back = {kind: form.back for kind, form in FORMS.items() if form.back}
     leaving = [task for task in schedule if task.kind in back]
-    found = {(task.kind, task.stage, task.microbatch) for task in schedule} if leaving else set[tuple[str, int, int]]()
-    stages = {stage for kind, stage, _ in found if kind == "recompute"}
+    found = {(task.kind, task.unit) for task in schedule}
+    stages = {task.stage for task in schedule if task.kind == "recompute"}
     for task in leaving:
-        if task.stage in stages and ("recompute", task.stage, task.microbatch) not in found:
+        if task.stage in stages and ("recompute", task.unit) not in found:
             raise PassError(
                 f"the schedule {schedule.name} has {task.words}, and recomputes other microbatches of that stage",
                 location=loop.location,
                 hint="let the residuals of a stage either move or be made again",
             )
     for task in leaving:
-        if (back[task.kind], task.stage, task.microbatch) not in found:
+        if (back[task.kind], task.unit) not in found:
             raise PassError(
                 f"the schedule {schedule.name} has {task.words} and no {back[task.kind]} of it",
                 location=loop.location,

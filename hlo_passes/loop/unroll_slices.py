@@ -16,7 +16,15 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, constant, remake, replace
 from jaxpp.ir.counted import counters, trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.functions import (
+    has_side_effect,
+    loop_body,
+    main_of,
+    nested,
+    operands_with_captures,
+    operations,
+    terminator,
+)
 from jaxpp.ir.loop import parsed
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
@@ -295,8 +303,10 @@ class _Unrolling:
                 if each.owner == body:
                     return value
             elif op not in needed and (op.block == body or is_cheap(op)):
+                if has_side_effect(op):
+                    return value
                 needed.add(op)
-                work += op.operands
+                work += operands_with_captures(op)
         values: dict[ir.Value, ir.Value] = {}
         for op in (*operations(self._outer.block), *operations(body)) if needed else ():
             if op in needed:
