@@ -130,6 +130,9 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
         ended = sum(mark.phase == "forward" for _, mark in own)
         if ended != schedule.stages:
+            again = _computed_again(marks)
+            if again is not None:
+                raise _twice(again)
             raise PassError(
                 f"slice {number} has {ended} stage mark{'s' * (ended != 1)} in its forward, the schedule "
                 f"{schedule.name} has {schedule.stages} stages",
@@ -149,12 +152,7 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation)
     stages, name = schedule.stages, schedule.name
     again = _computed_again(marks)
     if again is not None:
-        return PassError(
-            "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
-            location=again.location,
-            hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
-            "with jax.grad or jax.vjp",
-        )
+        return _twice(again)
     count = len(marked_stages(marks))
     if any(at.LAYER in op.attributes for op, _ in marks):
         return PassError(
@@ -169,6 +167,15 @@ def wrong_number(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation)
         f"found {count} stage mark{'s' * (count != 1)}, the schedule {name} has {stages} stages",
         location=loop.location,
         hint=fewer + _another_schedule(schedule, count) if count > stages else _another_loop(loop) + fewer,
+    )
+
+
+def _twice(again: ir.Operation) -> PassError:
+    return PassError(
+        "a stage mark stands twice: inside jax.checkpoint, or in a second derivative",
+        location=again.location,
+        hint="put jax.checkpoint around what stands between two marks; differentiate over marks once, "
+        "with jax.grad or jax.vjp",
     )
 
 

@@ -256,6 +256,12 @@ def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
         "each slice, the last one too, with the loss of the slice, and use that loss: jax.value_and_grad"
     )
 
+    recomputed = partial(decoder.loss, one=jax.checkpoint(decoder.of_slice))
+    assert message(partial(step, loss=recomputed)) == (
+        "a stage mark stands twice: inside jax.checkpoint, or in a second derivative\n  put jax.checkpoint around what "
+        "stands between two marks; differentiate over marks once, with jax.grad or jax.vjp"
+    )
+
     def some(params: Any, caches: Any, text: Any, start: jax.Array) -> Any:
         """Has a mark in the first slice alone."""
         one = partial(decoder.of_slice, params, caches, text)
