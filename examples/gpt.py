@@ -4,6 +4,7 @@
     python examples/gpt.py --check               # and the same steps with plain jax.jit on one device
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
+    python examples/gpt.py --schedule seq1f1b --slices 4
     python examples/gpt.py --schedule auto --stages 2 --vocabulary 32768
     python examples/gpt.py --processes 4         # each with a quarter of the devices
     python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
@@ -12,6 +13,7 @@
 What makes it a pipeline: the stage marks in gpt_model.py, `make_train_step` and `compile_pipeline`.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
     stages = None if options.is_auto else options.stages
     sizes = (options.layers, options.width, options.heads, options.sequence)
-    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary)
+    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices)
     optimizer = make_optimizer(options)
     parameters = gpt_model.init(model, options.seed)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
@@ -80,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     agrees = True
     trained_parameters = jaxpp.fetch(trained[0])
     if options.check and jax.process_index() == 0:
-        plain = jax.jit(train_step, donate_argnums=0).lower(state, batch).compile()
+        whole = make_train_step(options, dataclasses.replace(model, slices=1), optimizer)
+        plain = jax.jit(whole, donate_argnums=0).lower(state, batch).compile()
         expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options, done)
         agrees = compare(options, (losses, trained_parameters), (expected_losses, expected[0]))
 

@@ -4,6 +4,7 @@ The only thing here that knows of pipelines is `mark_stage_end`, and without `mp
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec
 import jaxpp
 
 Parameters = dict[str, Any]
+Cache = tuple[jax.Array, jax.Array]  # the keys and values of one block, each [sequences, heads, length, width / heads]
 
 # Tensor parallelism is where four weights live; all that follows is the compiler's work. Attention is cut by heads, the
 # MLP by hidden units. Leaves are found by name, in any pytree: so an optimizer's moments lie with their weights.
@@ -38,6 +40,7 @@ class Config:
         sequence: the longest sequence.
         dtype: what is computed with; parameters, norms and the loss stay float32.
         vocabulary: how many tokens there are; those of the text are bytes.
+        slices: into how many the sequence is cut, for a schedule whose tasks are of slices.
     """
 
     stages: int | None
@@ -47,6 +50,7 @@ class Config:
     sequence: int
     dtype: str = "float32"
     vocabulary: int = 256
+    slices: int = 1
 
 
 def specs(tree: Any) -> Any:
@@ -89,31 +93,56 @@ def init(config: Config, seed: int) -> Parameters:
 
 
 def loss(config: Config, parameters: Parameters, text: jax.Array) -> jax.Array:
-    """The mean cross-entropy, in nats, of each next byte of `text`, int32 [sequences, length + 1].
+    """The mean cross-entropy, in nats, of each next byte of `text`, int32 [sequences, length + 1]."""
+    whole = text[:, :-1], text[:, 1:]
+    if config.slices == 1:
+        return _of_slice(config, parameters, [None] * config.layers, whole)[1]
+    shape = len(text), config.heads, whole[0].shape[1], config.width // config.heads
+    zeros = jnp.zeros(shape, config.dtype)
+    caches = [(zeros, zeros)] * config.layers
+    _, losses = jaxpp.scan_slices(partial(_of_slice, config, parameters), caches, whole, config.slices)
+    return losses.mean()
+
+
+def _of_slice(
+    config: Config, parameters: Parameters, caches: Any, text: Any, start: jax.Array | None = None
+) -> tuple[Any, jax.Array]:
+    """The caches behind a slice of the sequence, and its loss; of the whole sequence where it starts nowhere.
 
     One mark per stage: after the last block of a stage, and for the last stage on the loss. Or one for each layer.
     """
-    x = embed(config, parameters, text[:, :-1])
+    inputs, targets = text
+    x, new = embed(config, parameters, inputs, start), list[Any]()
     per_stage = config.layers // config.stages if config.stages else 1
-    for layer, weights in enumerate(parameters["blocks"]):
+    for layer, (weights, cache) in enumerate(zip(parameters["blocks"], caches, strict=True)):
         if layer % per_stage == 0 and (layer or not config.stages):
             x = jaxpp.mark_stage_end(x)
-        x = block(weights, x)
+        x, cache = _block(weights, x, cache, start)
+        new.append(cache)
     if not config.stages:
         x = jaxpp.mark_stage_end(x)
-    return jaxpp.mark_stage_end(cross_entropy(parameters, x, text[:, 1:]))
+    return new, jaxpp.mark_stage_end(cross_entropy(parameters, x, targets))
 
 
-def embed(config: Config, parameters: Parameters, inputs: jax.Array) -> jax.Array:
-    """What enters the first block, [sequences, length, width], of tokens [sequences, length]."""
-    x = parameters["tokens"][inputs] + parameters["positions"][: inputs.shape[1]]
-    return x.astype(config.dtype)
+def embed(config: Config, parameters: Parameters, inputs: jax.Array, start: jax.Array | None = None) -> jax.Array:
+    """What enters the first block, [sequences, length, width], of tokens [sequences, length] from `start` on."""
+    positions, length = parameters["positions"], inputs.shape[1]
+    here = positions[:length] if start is None else jax.lax.dynamic_slice_in_dim(positions, start, length)
+    return (parameters["tokens"][inputs] + here).astype(config.dtype)
 
 
 def block(weights: Parameters, x: jax.Array) -> jax.Array:
     """One block of the transformer on x [sequences, length, width]."""
-    x = x + _attention(weights, _norm(weights["attention_norm"], x))
-    return x + _mlp(weights, _norm(weights["mlp_norm"], x))
+    return _block(weights, x, None, None)[0]
+
+
+def _block(
+    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None
+) -> tuple[jax.Array, Cache | None]:
+    """`block`; of a slice also the keys and values up to its end."""
+    mixed, cache = _attention(weights, _norm(weights["attention_norm"], x), cache, start)
+    x = x + mixed
+    return x + _mlp(weights, _norm(weights["mlp_norm"], x)), cache
 
 
 def cross_entropy(parameters: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
@@ -131,13 +160,24 @@ def _norm(weights: Parameters, x: jax.Array) -> jax.Array:
     return (centred * jax.lax.rsqrt(variance + 1e-5) * weights["scale"] + weights["bias"]).astype(x.dtype)
 
 
-def _attention(weights: Parameters, x: jax.Array) -> jax.Array:
-    """Causal self-attention of x [sequences, length, width]."""
+def _attention(
+    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None
+) -> tuple[jax.Array, Cache | None]:
+    """Causal self-attention of x [sequences, length, width]; a slice also sees the cache, and writes its own rows."""
     q, k, v = jnp.einsum("btw,wnhd->nbhtd", x, weights["qkv"].astype(x.dtype))
+    seen = jnp.tri(x.shape[1], dtype=bool)
+    if cache is not None and start is not None:
+        cache = k, v = _written(cache[0], k, start), _written(cache[1], v, start)
+        seen = jnp.arange(k.shape[2]) <= start + jnp.arange(x.shape[1])[:, None]
     scores = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
-    scores = jnp.where(jnp.tri(x.shape[1], dtype=bool), scores, -jnp.inf)
+    scores = jnp.where(seen, scores, -jnp.inf)
     mixed = jnp.einsum("bhqk,bhkd->bqhd", jax.nn.softmax(scores).astype(x.dtype), v)
-    return jnp.einsum("bqhd,hdw->bqw", mixed, weights["out"].astype(x.dtype))
+    return jnp.einsum("bqhd,hdw->bqw", mixed, weights["out"].astype(x.dtype)), cache
+
+
+def _written(cache: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
+    """The cache with the rows of a slice, [sequences, heads, length of the slice, width / heads]."""
+    return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=2)
 
 
 def _mlp(weights: Parameters, x: jax.Array) -> jax.Array:

@@ -26,6 +26,7 @@ class Options:
     microbatches: int
     schedule: str
     chunks: int | None
+    slices: int | None
     data: int
     model: int
     platform: str
@@ -71,11 +72,10 @@ class Options:
     def plan(self) -> schedules.Schedule:
         """What each mesh does, at first. Raises ValueError when the schedule doesn't exist for these numbers."""
         name = "1f1b" if self.is_auto else self.schedule
-        made = partial(schedules.resolve, name, **({} if self.chunks is None else {"chunks": self.chunks}))
+        given = {"chunks": self.chunks, "slices": self.slices}
+        made = partial(schedules.resolve, name, **{key: value for key, value in given.items() if value is not None})
         small = made(meshes=2, microbatches=4)
         per_mesh = small.stages // small.meshes
-        if small.slices > 1:
-            raise ValueError(f"--schedule {small.name} cuts sequences into slices, which this model can't")
         if small.placement.after:
             raise ValueError(f"--schedule {small.name} is for stages that are a graph: those of this model are a chain")
         if self.stages % per_mesh:
@@ -111,12 +111,15 @@ def _check(options: Options) -> None:
         raise ValueError("--schedule auto chooses how many stages each mesh has: leave out --chunks")
     if options.is_auto and options.layers + 2 < options.stages:
         raise ValueError(f"--layers ({options.layers}) and two more must be at least --stages ({options.stages})")
+    if options.is_auto and options.slices:
+        raise ValueError("--schedule auto takes whole sequences: leave out --slices")
     divisions = (
         ("--layers", options.layers, "--stages", 1 if options.is_auto else options.stages),
         ("--batch", options.batch, "--microbatches", options.microbatches),
         ("--batch / --microbatches", per_microbatch, "--data", options.data),
         ("--width", options.width, "--heads", options.heads),
         ("--heads", options.heads, "--model", options.model),
+        ("--sequence", options.sequence, "--slices", options.plan.slices),
         ("meshes x --data x --model", options.devices, "--processes", options.processes),
     )
     for name, value, by, divisor in divisions:
@@ -186,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         "and takes what is fastest (default: 1f1b)",
     )
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
+    _number(pipeline, "--slices", None, "slices of each sequence, with seq1f1b and its kin (default: the schedule's)")
     _number(pipeline, "--data", 2, "data parallelism inside each stage")
     _number(pipeline, "--model", 1, "tensor parallelism inside each stage")
     _number(pipeline, "--processes", 1, "processes that hold the devices; this one starts them")

@@ -115,8 +115,9 @@ def rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value], same: Mapping[
     for part in (op, *nested(op)):
         operands = part.operands
         for number, operand in enumerate(operands):
-            new = values.get(same.get(operand, operand))
-            if new is not None:
+            source = same.get(operand, operand)
+            new = values.get(source, source)
+            if new is not operand:
                 operands[number] = new
 
 

@@ -11,7 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import erase_dead, split_barrier
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import nested, operations, terminator
+from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
@@ -65,9 +65,6 @@ class AssignStages(Pass):
         assignment.run()
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
             set_task(op, task)
-            for each in (op, *nested(op)) if loop.slices > 1 else ():
-                if at.SLICE in each.attributes:
-                    del each.attributes[at.SLICE]
         _hand_on(loop, assignment.handed_on())
 
 

@@ -9,7 +9,8 @@ from jaxlib.mlir.passmanager import PassManager
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
-from jaxpp.ir.functions import main_of, nested
+from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.loop import entries
 from jaxpp.ir.tasks import latest_task, set_task
 
 _RULE = "sdy.sharding_rule"
@@ -25,6 +26,9 @@ class PropagateShardings(Pass):
     constraints that their operand already meets go. A module for submeshes of one device
     (`mhlo.num_partitions = 1`) has nothing to propagate and stays as it is.
 
+    Shardy merges equal operations. Those of slices of the sequence it tells apart by `jaxpp.slice` and `jaxpp.apart`,
+    so that slices stay alike; both go, also where there is one device.
+
     Preconditions: there is a `@main` (Shardy ends the process without one).
 
     ```mlir
@@ -39,23 +43,36 @@ class PropagateShardings(Pass):
         """Annotate `module`. Raises PassError when there is no `@main`."""
         main_of(module)
         partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
-        if partitions == 1:
-            return
-        ruled = _give_rules(module)
-        module.operation.verify()
-        shardy = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
-        shardy.enable_verifier(False)  # which would look at the module after each of 35 passes: 3/4 of their time
-        shardy.run(module.operation)
-        for op in list(nested(main_of(module))):
-            if ruled and _RULE in op.attributes:
-                del op.attributes[_RULE]
-            if op.name in _RESHARDS and at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
-                set_task(op, latest_task(op.operands))
-            met = op.name in _RESHARDS and at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"])
-            if met:
-                replace(op, op.operands)
-            else:
-                as_input(op)
+        if partitions > 1:
+            _propagate(module)
+        if any("slices" in entries(op) for op in operations(body_of(main_of(module)))):
+            _forget_slices(module)
+
+
+def _propagate(module: ir.Module) -> None:
+    ruled = _give_rules(module)
+    module.operation.verify()
+    shardy = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
+    shardy.enable_verifier(False)  # which would look at the module after each of 35 passes: 3/4 of their time
+    shardy.run(module.operation)
+    for op in list(nested(main_of(module))):
+        if ruled and _RULE in op.attributes:
+            del op.attributes[_RULE]
+        if op.name in _RESHARDS and at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
+            set_task(op, latest_task(op.operands))
+        met = op.name in _RESHARDS and at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"])
+        if met:
+            replace(op, op.operands)
+        else:
+            as_input(op)
+
+
+def _forget_slices(module: ir.Module) -> None:
+    """Drop what kept Shardy from merging equal operations of several slices."""
+    for op in nested(main_of(module)):
+        for name in (at.SLICE, at.APART):
+            if name in op.attributes:
+                del op.attributes[name]
 
 
 def _give_rules(module: ir.Module) -> bool:

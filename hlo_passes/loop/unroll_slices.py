@@ -18,7 +18,8 @@ from jaxpp.ir.counted import counters, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, main_of, nested, operations, terminator
 from jaxpp.ir.loop import parsed
-from jaxpp.ir.values import defining_op, is_used, is_zero
+from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class UnrollSlices(Pass):
 
     - the number of a slice is a count of the microbatch loop that never advances, one for each slice. Rows that one
       loop over slices stacks for another are read at constants, so that `forward-rows` finds them;
-    - the first keys and values (zeros), and the first gradients of them, come from outside of the microbatch loop.
+    - the first keys and values (zeros), and the first gradients of them, come from outside of the microbatch loop, each
+      from an operation of its own: `jaxpp.apart` keeps Shardy from merging equal ones.
 
     A sum over the slices that starts from zero, as the gradient of a weight does, starts from its first summand.
 
@@ -72,11 +74,15 @@ class UnrollSlices(Pass):
         loop, numbers = _with_numbers(loop, slices)
         made: set[ir.Value] = set()
         last: list[tuple[ir.Value, ir.Value]] = []
+        first: list[ir.Operation] = []
         for inner in marked:
             unrolling = _Unrolling(drop_invariants(inner), loop, numbers, made)
             unrolling.run()
             made |= unrolling.new
             last += unrolling.last
+            first += unrolling.first
+        for number, op in enumerate(first):
+            op.attributes[at.APART] = at.i64(number)
         new = _carrying(loop, [first for first, _ in last])
         end = terminator(loop_body(new))
         for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
@@ -147,6 +153,7 @@ class _Unrolling:
     Attributes:
         new: what its slices make.
         last: (first, last) of each value that the last slice hands to no other, as the others do.
+        first: what makes the first values outside of the microbatch loop.
     """
 
     def __init__(
@@ -156,6 +163,7 @@ class _Unrolling:
         self._made = made
         self.new: set[ir.Value] = set()
         self.last: list[tuple[ir.Value, ir.Value]] = []
+        self.first: list[ir.Operation] = []
         body = loop_body(loop)
         self._arguments, self._ops = list(body.arguments), operations(body)[:-1]
         self._yielded = list(terminator(body).operands)
@@ -174,7 +182,7 @@ class _Unrolling:
             carried = [values.get(value, value) for value in self._yielded]
             self.new |= {values[result] for op in self._ops for result in op.results}
         for position, (result, value) in enumerate(zip(self._loop.results, carried, strict=True)):
-            if not is_used(result) and self._is_handed_on(position) and first[position].owner != self._loop.block:
+            if not is_used(result) and self._is_handed_on(position) and block_of(first[position]) != self._loop.block:
                 self.last.append((first[position], value))
         replace(self._loop, carried)
 
@@ -214,14 +222,18 @@ class _Unrolling:
         """What a count of the loop is in the slice of this number: made of the number that the outer loop carries."""
         if self._is_backward:  # trip t does slice n - 1 - t
             start, step = start + step * (len(self._numbers) - 1), -step
-        ip = ir.InsertionPoint(self._loop)
-        with self._loop.location, ip:
+
+        def made(value: ir.Value) -> ir.Value:
+            ir.OpResult(value).owner.attributes[at.SLICE] = at.i64(number)
+            return value
+
+        with self._loop.location, ir.InsertionPoint(self._loop):
             value = self._numbers[number]
             if value.type != type_:
-                value = stablehlo.convert(type_, value)
+                value = made(stablehlo.convert(type_, value))
             if step != 1:
-                value = stablehlo.multiply(value, constant(type_, step))
-            return stablehlo.add(value, constant(type_, start)) if start else value
+                value = made(stablehlo.multiply(value, made(constant(type_, step))))
+            return made(stablehlo.add(value, made(constant(type_, start)))) if start else value
 
     def _stacked(self, position: int) -> ir.Operation | None:
         """The operation that writes a row of a stack to the carried value, if nothing else uses it."""
@@ -273,21 +285,22 @@ class _Unrolling:
         """The first value of what the loop carries, made outside of the microbatch loop if it can be."""
         if not self._is_handed_on(position):
             return value
-        needed: list[ir.Operation] = []
+        body = loop_body(self._outer)
+        needed: set[ir.Operation] = set()
         work = [value]
         while work:
             each = work.pop()
             op = defining_op(each)
             if op is None:
-                if each.owner == loop_body(self._outer):
+                if each.owner == body:
                     return value
-            elif op.block == loop_body(self._outer) and op not in needed:
-                needed.append(op)
+            elif op not in needed and (op.block == body or is_cheap(op)):
+                needed.add(op)
                 work += op.operands
         values: dict[ir.Value, ir.Value] = {}
-        for op in operations(loop_body(self._outer)):
+        for op in (*operations(self._outer.block), *operations(body)) if needed else ():
             if op in needed:
-                clone(op, values, ir.InsertionPoint(self._outer), {})
+                self.first.append(clone(op, values, ir.InsertionPoint(self._outer), {}))
         return values.get(value, value)
 
 

@@ -79,8 +79,8 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 
 // -----
 
-// The loop counts 3, 5: its stack counts 0, 1. The second loop reads the stack of inputs anew, not what is behind the
-// barrier of `jax.checkpoint`; the gradients of the weights are stacked.
+// The loop counts 3, 5: its stack counts 0, 1. The second loop reads the stack of inputs anew, and the weight, which all
+// trips share, not what is behind the barrier of `jax.checkpoint`; the gradients of the weights are stacked.
 
 // CHECK-LABEL: func.func private @input_grad_1(
 // CHECK:         stablehlo.while(%[[K:[^ ]*]] = %{{[^ ]*}}, %{{[^ ]*}} = %{{[^ ]*}}, %[[S:[^ ]*]] = %{{[^ ]*}})
@@ -89,7 +89,7 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 // CHECK:           %[[TRIP:.*]] = stablehlo.divide %[[BY_THREE]], %{{.*}}
 // CHECK:           stablehlo.dynamic_update_slice %[[S]], %{{[^ ]*}}, %[[TRIP]]
 // CHECK-LABEL: func.func private @weight_grad_1(
-// CHECK-SAME:      %[[S:.*]]: tensor<2x4x4xf32>, %[[XS:.*]]: tensor<2x4x4xf32>, %[[G:.*]]: tensor<2x4x4xf32>)
+// CHECK-SAME:      %[[S:.*]]: tensor<2x4x4xf32>, %[[XS:.*]]: tensor<2x4x4xf32>, %[[W:.*]]: tensor<4x4xf32>, %[[G:.*]]: tensor<2x4x4xf32>)
 // CHECK:         stablehlo.while(%[[K:[^ ]*]] = %{{[^ ]*}}, %[[DW:[^ ]*]] = %{{[^ ]*}})
 // CHECK:           %[[BY_THREE:.*]] = stablehlo.subtract %[[K]], %{{.*}}
 // CHECK:           %[[TRIP:.*]] = stablehlo.divide %[[BY_THREE]], %{{.*}}
@@ -98,6 +98,7 @@ func.func private @backward_0(%d: tensor<4x4xf32>, %x: tensor<4x4xf32>, %g: tens
 // CHECK:           stablehlo.dynamic_slice %[[XS]], %[[ROW]]
 // CHECK-NOT:       stablehlo.optimization_barrier
 // CHECK:           %[[DOT:.*]] = stablehlo.dot_general
+// CHECK:           stablehlo.multiply %[[DOT]], %[[W]]
 // CHECK:           stablehlo.dynamic_update_slice %[[DW]], %{{[^ ]*}}, %[[ROW]]
 func.func public @main(%w0: tensor<4x4xf32>, %w1: tensor<4x4xf32>, %x: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<2x4x4xf32>) {
   %first = stablehlo.constant dense<0> : tensor<i32>
@@ -148,13 +149,14 @@ func.func private @backward_1(%d: tensor<4x4xf32>, %xs: tensor<2x4x4xf32>, %w: t
     %row = stablehlo.subtract %half, %one : tensor<i32>
     %1 = stablehlo.dynamic_slice %xs, %row, %zero, %zero, sizes = [1, 4, 4] : (tensor<2x4x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<1x4x4xf32>
     %2 = stablehlo.reshape %1 : (tensor<1x4x4xf32>) -> tensor<4x4xf32>
-    %3:2 = stablehlo.optimization_barrier %2, %e : tensor<4x4xf32>, tensor<4x4xf32>
-    %4 = stablehlo.dot_general %3#0, %w, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %3:3 = stablehlo.optimization_barrier %2, %e, %w : tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>
+    %4 = stablehlo.dot_general %3#0, %3#2, contracting_dims = [1] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
     %5 = stablehlo.cosine %4 : tensor<4x4xf32>
     %6 = stablehlo.multiply %3#1, %5 : tensor<4x4xf32>
     %7 = stablehlo.dot_general %3#0, %6, contracting_dims = [0] x [0] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-    %8 = stablehlo.dot_general %6, %w, contracting_dims = [1] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-    %9 = stablehlo.reshape %7 : (tensor<4x4xf32>) -> tensor<1x4x4xf32>
+    %shared = stablehlo.multiply %7, %3#2 : tensor<4x4xf32>
+    %8 = stablehlo.dot_general %6, %3#2, contracting_dims = [1] x [1] : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %9 = stablehlo.reshape %shared : (tensor<4x4xf32>) -> tensor<1x4x4xf32>
     %10 = stablehlo.dynamic_update_slice %dw, %9, %row, %zero, %zero : (tensor<2x4x4xf32>, tensor<1x4x4xf32>, tensor<i32>, tensor<i32>, tensor<i32>) -> tensor<2x4x4xf32>
     %next = stablehlo.add %i, %two : tensor<i32>
     stablehlo.return %next, %8, %10 : tensor<i32>, tensor<4x4xf32>, tensor<2x4x4xf32>

@@ -6,7 +6,7 @@
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[XS:[^ ]*]]: tensor<2x4xf32>
 // CHECK:         %[[S1:.*]] = stablehlo.constant dense<1> : tensor<i32>
-// CHECK:         %[[ZEROS:.*]] = stablehlo.constant dense<0.000000e+00> : tensor<4xf32>
+// CHECK:         %[[ZEROS:.*]] = stablehlo.constant {jaxpp.apart = 0 : i64} dense<0.000000e+00> : tensor<4xf32>
 // CHECK:         stablehlo.while(%[[I:[^ ]*]] = %{{[^,]*}}, %[[SUM:[^ ]*]] = %{{[^,]*}}, %[[J0:[^ ]*]] = %{{[^,]*}}, %[[J1:[^ ]*]] = %[[S1]], %{{[^ ]*}} = %[[ZEROS]])
 // CHECK-NOT:       stablehlo.while
 // CHECK:           stablehlo.dynamic_slice %[[XS]], %[[I]], %[[J0]], {{.*}}jaxpp.slice = 0

@@ -23,15 +23,18 @@ from jaxpp.ir.program import Call
 from jaxpp.runtime import load, measured_costs
 from jaxpp.schedules.memory import activations
 
+SHARDED = (P(), P(None, "data"))
+
 
 def made(name: str, meshes: int, microbatches: int = 4, slices: int = 3) -> schedules.Schedule:
     return schedules.make(name, meshes=meshes, microbatches=microbatches, slices=slices)
 
 
-def lowered(schedule: schedules.Schedule, step: Callable[..., Any] = decoder.train_step) -> Any:
-    function = partial(step, schedule=schedule, slices=schedule.slices)
-    arguments = decoder.parameters(schedule.stages), decoder.batch(schedule.microbatches)
-    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=make_mesh(schedule.meshes)).lower(*arguments)
+def lowered(schedule: schedules.Schedule, params: Any = None, data: int = 1, **options: Any) -> Any:
+    function = partial(decoder.train_step, schedule=schedule, slices=schedule.slices, **options)
+    arguments = params or decoder.parameters(schedule.stages), decoder.batch(schedule.microbatches)
+    mesh, shardings = make_mesh(schedule.meshes, data=data), SHARDED if data > 1 else None
+    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings).lower(*arguments)
 
 
 @pytest.mark.parametrize("name", decoder.SLICES)
@@ -52,10 +55,15 @@ def test_losses_are_equal_bit_for_bit() -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(("name", "slices"), [("seq1f1b", 4), *((name, 2) for name in decoder.SLICES)])
-def test_the_slices_of_a_stage_are_one_program(name: str, slices: int) -> None:
+@pytest.mark.parametrize(("name", "slices", "data"), [("seq1f1b", 4, 1), *((name, 3, 2) for name in decoder.SLICES)])
+def test_the_slices_of_a_stage_are_one_program(name: str, slices: int, data: int) -> None:
+    """Also where Shardy, which merges equal operations, saw them."""
     schedule = made(name, 2, slices=slices)
-    program = load(lowered(schedule).program().module)
+    assert_one_program_per_stage(schedule, lowered(schedule, data=data))
+
+
+def assert_one_program_per_stage(schedule: schedules.Schedule, step: Any) -> None:
+    program = load(step.program().module)
     calls = [call for line in program.sequences for call in line if isinstance(call, Call) and call.tasks]
     functions = {(call.kind, call.stage, call.function) for call in calls}
     last = schedule.stages - 1
@@ -101,9 +109,28 @@ def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices(
     params = decoder.parameters(4)
     blocks = params.pop("blocks")
     params["stages"] = [jax.tree.map(lambda *each: np.stack(each), *blocks[n : n + 2]) for n in (0, 2)]
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2), loss=loss)
-    arguments, shardings = (params, decoder.batch(4)), (P(), P(None, "data"))
-    check(step, arguments, make_mesh(2, data=2), in_shardings=shardings)
+    schedule = made("seq1f1b-zb", 2)
+    step = partial(decoder.train_step, schedule=schedule, loss=loss)
+    check(step, (params, decoder.batch(4)), make_mesh(2, data=2), in_shardings=SHARDED)
+    assert_one_program_per_stage(schedule, lowered(schedule, params, data=2, loss=loss))
+
+
+def test_slices_that_start_with_something_of_their_microbatch() -> None:
+    """What it hands on is made of the first token, with a gradient, before the first slice."""
+
+    def of_slice(params: Any, carry: Any, text: Any, start: jax.Array) -> tuple[Any, jax.Array]:
+        caches, state = carry
+        caches, loss = decoder.of_slice(params | {"tokens": params["tokens"] + state}, caches, text, start)
+        return (caches, state / 2), loss
+
+    def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+        state = jnp.tanh(params["tokens"][text[:, 0]]).mean(0)
+        keys = jnp.zeros((len(text), decoder.LENGTH, decoder.WIDTH)) + text[:, :1, None]
+        xs = text[:, :-1], text[:, 1:]
+        return jaxpp.scan_slices(partial(of_slice, params), ([(keys, keys)] * 2, state), xs, slices)[1].mean()
+
+    step = partial(decoder.train_step, schedule=made("seq1f1b-zb", 2, 2), loss=loss)
+    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
 
 
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
@@ -178,6 +205,23 @@ def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
         return jax.lax.cond(start == 0, one, partial(one, last=False), start)
 
     assert message(partial(step, loss=partial(decoder.loss, one=some))).startswith("a stage mark inside a conditional")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "placement: 0 1 1\nafter: . . 0+1\nmesh 0: 0F0 0F0.1\nmesh 1: 1F0 1F0.1 2F0 2F0.1",
+        "placement: 0 0*1\nmesh 0: 0F0 0F0.1 1F0 1F0.1\nmesh 1: 1F0 1F0.1",
+    ],
+    ids=["graph", "spread"],
+)
+def test_slices_of_stages_that_are_no_chain(text: str) -> None:
+    schedule = schedules.parse(f"schedule: mine\n{text}\n")
+    step = partial(decoder.train_step, schedule=schedule)
+    assert message(step, (decoder.parameters(schedule.stages), decoder.batch(1))) == (
+        "the schedule mine has slices of the sequence, and stages that are no chain\n"
+        "  take one without slices, or one in which each stage reads the one before it"
+    )
 
 
 def test_a_memory_limit_chooses_nothing_for_slices() -> None:
