@@ -109,7 +109,11 @@ def test_peaks_and_logits() -> None:
     ],
 )
 def test_arguments_that_do_not_fit(change: dict[str, Any], error: type[Exception], text: str) -> None:
-    given = {"hidden": np.zeros((2, 3, 4)), "embedding": np.zeros((6, 4)), "targets": np.zeros((2, 3), np.int32)}
+    given: dict[str, Any] = {
+        "hidden": np.zeros((2, 3, 4)),
+        "embedding": np.zeros((6, 4)),
+        "targets": np.zeros((2, 3), np.int32),
+    }
     with pytest.raises(error, match=rf"test_vocabulary\.py:\d+: vocabulary_cross_entropy: {text}$"):
         vocabulary_cross_entropy(**{"shards": 3} | given | change)
 
