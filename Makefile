@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-JOBS ?= 2
+JOBS ?= 3
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed

@@ -12,13 +12,14 @@ looked at, what was found, and what is asked. A part that dies or takes too long
     timeline    from a profile: for what share of the step the card computes
     offload     activations in the host's memory: the time at twice the batch, and 500 steps without a NaN
     processes   two processes that share the card, against one
-    dlpack      an array of a step's result, given to another library and back, without a copy
+    dlpack      an array of a step's result, given away through DLPack and taken back, without a copy
     options     XLA's options that matter, each against the default
 """
 
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -71,13 +72,19 @@ def run(part: str, sizes: dict[str, int], seconds: float, cache: str) -> list[li
     if part == "processes":
         variables["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
     environment = {**os.environ, **variables}
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds, env=environment)
-    except subprocess.TimeoutExpired:
-        return [["not finished", f"{seconds:.0f} s", ""]]
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, env=environment, start_new_session=True, stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        try:
+            out, errors = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)  # with the processes that it has started
+            out, errors = child.communicate()
+            errors = f"not finished after {seconds:.0f} s"
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("[")]
+    if child.returncode:
+        last = (errors.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
         rows.append(["died", last.replace("|", "/")[:200], ""])
     return rows
 

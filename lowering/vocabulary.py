@@ -2,7 +2,7 @@
 
 import functools
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shard
     shard on each mesh. Its rows live there, if `shards` divides the vocabulary; else every mesh has the whole
     `embedding`. Under plain `jax.jit` it is the same function.
 
+    Products are taken in the dtype that `hidden` and `embedding` have together: cast one to that of the other. A target
+    that is no row has no logit of its own: mask its loss, `jnp.where(targets < 0, 0, losses)`.
+
     Args:
         hidden: what the last layer made, [..., width], floating-point.
         embedding: [vocabulary, width]; transposed it is the head. Shards have equally many rows, or one more.
@@ -31,13 +34,16 @@ def vocabulary_cross_entropy(hidden: Any, embedding: Any, targets: Any, *, shard
 
     Raises:
         ValueError: the shapes do not fit, or there are more shards than rows.
-        TypeError: the targets are no integers.
+        TypeError: the targets are no integers, `hidden` is not floating-point, or `shards` is no whole number.
     """
-    bounds = _bounds("vocabulary_cross_entropy", embedding, targets, shards)
+    who = "vocabulary_cross_entropy"
+    targets, bounds = _checked(who, "targets", targets, embedding, shards)
+    if not jnp.issubdtype(hidden.dtype, jnp.floating):
+        raise TypeError(f"{here()}{who}: hidden is floating-point, found {hidden.dtype}")
     if hidden.shape != (*targets.shape, embedding.shape[1]):
         expected = f"hidden of {[*targets.shape, embedding.shape[1]]}, by targets and embedding"
-        raise ValueError(f"{here()}vocabulary_cross_entropy: expected {expected}, found {[*hidden.shape]}")
-    hidden = mark_stage_end(hidden)
+        raise ValueError(f"{here()}{who}: expected {expected}, found {[*hidden.shape]}")
+    hidden, targets = mark_stage_end((hidden, targets))
     found = [
         mark_stage_end(_statistics(hidden, embedding[first:last], targets - first), f"vocabulary {number}")
         for number, (first, last) in enumerate(bounds)
@@ -59,14 +65,15 @@ def vocabulary_embedding(tokens: Any, embedding: Any, *, shards: int) -> jax.Arr
         shards: how many, at most as many as the vocabulary has rows.
 
     Returns:
-        [..., width], of the dtype of `embedding`: exactly `embedding[tokens]`.
+        [..., width], of the dtype of `embedding`: `embedding[tokens]`, to the bit; zeros for a token that is no row.
 
     Raises:
         ValueError: there are more shards than rows.
-        TypeError: the tokens are no integers.
+        TypeError: the tokens are no integers, or `shards` is no whole number.
     """
+    tokens, bounds = _checked("vocabulary_embedding", "tokens", tokens, embedding, shards)
     parts: list[Any] = []
-    for number, (first, last) in enumerate(_bounds("vocabulary_embedding", embedding, tokens, shards)):
+    for number, (first, last) in enumerate(bounds):
         local, is_here = _local(tokens - first, last - first)
         part = jnp.where(is_here[..., None], embedding[first:last][local], 0)
         parts.append(mark_stage_end(part, f"embedding {number}"))
@@ -75,7 +82,7 @@ def vocabulary_embedding(tokens: Any, embedding: Any, *, shards: int) -> jax.Arr
 
 def _statistics(hidden: Any, rows: Any, targets: Any) -> tuple[Any, Any, Any]:
     """Of the logits of some rows the maximum, the sum of their exponentials less that, the target's own, if here."""
-    logits = jnp.einsum("...w,vw->...v", hidden, rows.astype(hidden.dtype)).astype(jnp.float32)
+    logits = jnp.einsum("...w,vw->...v", hidden, rows, preferred_element_type=jnp.float32)
     top = jax.lax.stop_gradient(jnp.max(logits, axis=-1))
     local, is_here = _local(targets, rows.shape[0])
     picked = jnp.take_along_axis(logits, local[..., None], axis=-1)[..., 0]
@@ -87,12 +94,15 @@ def _local(numbers: Any, count: int) -> tuple[Any, Any]:
     return jnp.clip(numbers, 0, count - 1), (numbers >= 0) & (numbers < count)
 
 
-def _bounds(who: str, embedding: Any, numbers: Any, shards: int) -> list[tuple[int, int]]:
-    """The first row of each shard, and the one behind its last."""
+def _checked(who: str, what: str, numbers: Any, embedding: Any, shards: int) -> tuple[Any, list[tuple[int, int]]]:
+    """The numbers of rows, in a dtype that no difference leaves; and for each shard its first row, and its end."""
+    numbers = jnp.asarray(numbers)
     if not jnp.issubdtype(numbers.dtype, jnp.integer):
-        raise TypeError(f"{here()}{who}: tokens are integers, found {numbers.dtype}")
+        raise TypeError(f"{here()}{who}: {what} are integers, found {numbers.dtype}")
+    if not isinstance(cast("object", shards), int) or isinstance(shards, bool):
+        raise TypeError(f"{here()}{who}: shards is a whole number, found {shards!r}")
     if embedding.ndim != 2 or not 1 <= shards <= embedding.shape[0]:
         expected = f"expected an embedding [vocabulary, width] with a row or more for each of {shards} shards"
         raise ValueError(f"{here()}{who}: {expected}, found {[*embedding.shape]}")
     borders = [embedding.shape[0] * number // shards for number in range(shards + 1)]
-    return list(pairwise(borders))
+    return numbers.astype(jnp.int32) if numbers.dtype.itemsize < 4 else numbers, list(pairwise(borders))

@@ -67,7 +67,7 @@ class BaseSchedule(ABC):
         placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)))
         tasks: object = self.tasks(microbatches)
         schedule = tasks if isinstance(tasks, Schedule) else Schedule.of(self.name, placement, _rows(self.name, tasks))
-        if schedule.placement != placement:
+        if schedule.placement.homes != placement.homes:
             found = f"those that tasks() returns are on {schedule.placement}"
             raise ScheduleError(f"{self.name}: get_mpmd_idx puts the stages on the meshes {placement}, {found}")
         check(schedule)

@@ -7,9 +7,11 @@ and nothing on stdout; 2 for bad usage; 70 for a bug. `jaxpp-schedule COMMAND --
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from rich.console import RenderableType
@@ -172,6 +174,11 @@ def _looked_for(call: _Invocation, look: Callable[..., S.Found], costs: S.Costs)
     """Look for a schedule, tell of the search, and print the grid."""
     path = call.options.history
     draw = history_pen(path) if path else None  # what is wrong with it is known before a long search
+    for written in (path, call.options.output):
+        folder = Path(written or "-").parent
+        if written and written != "-" and not os.access(folder, os.W_OK):
+            reason = "Permission denied" if folder.is_dir() else "No such file or directory"
+            raise streams.InputError(f"{written}: error: cannot write: {reason}")
     with progress_of(call.stderr) as progress:
         found = look(progress=progress)
     print(tables.found(found, call.options.objective, costs.unit), file=call.stderr)

@@ -98,7 +98,8 @@ class FindMicrobatchLoop(Pass):
             number_slices(marks, schedule, loop)
         else:
             numbers = stages_of(marks, loop, schedule.stages)
-            if numbers is None:
+            # Of a graph each mark ends a stage of its own: `after` names them by their numbers.
+            if numbers is None or (schedule.placement.after and len({*numbers}) < len(numbers)):
                 raise wrong_number(marks, schedule, loop)
             number_marks(marks, numbers)
         indices = counters(loop)

@@ -1,5 +1,6 @@
 """`merge-slices`: the slices of a stage call one function."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import callee, functions, kind_and_stage, name_of, operations, text_of
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.values import block_of, is_zero, viewed
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,8 @@ class MergeSlices(Pass):
     calls. What follows the loss of the last slice (the mean over the slices) has a function of its own, so that the
     last slice does what the others do; its call has the number behind that of the last slice.
 
-    A slice that does more than others, or less, keeps a function of its own.
+    A slice that does more than others, or less, keeps a function of its own. The zeros that first slices take, until
+    now a value for each operand, become one for each type and sharding.
 
     Preconditions: `outline-stages` ran, and what splits its functions. A schedule without slices stays as it is.
 
@@ -58,3 +61,14 @@ class MergeSlices(Pass):
             op.attributes[at.STAGE] = at.i64(stage)
             op.attributes[at.SLICE] = at.i64(part)
             op.attributes["callee"] = ir.FlatSymbolRefAttr.get(name_of(merged))
+        _share_zeros(calls, loop.body)
+
+
+def _share_zeros(calls: Iterable[ir.Operation], body: ir.Block) -> None:
+    """Let `calls` take one value for all equal zeros that are made outside of the loop's body."""
+    shared: dict[object, ir.Value] = {}
+    for op in calls:
+        for number, value in enumerate(op.operands):
+            if block_of(value) != body and is_zero(value):
+                zero = ir.OpResult(viewed(value)).owner.attributes["value"]  # also minus zero
+                op.operands[number] = shared.setdefault((zero, value.type, at.value_sharding(value)), value)

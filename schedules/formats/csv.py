@@ -136,7 +136,13 @@ def check_copies(table: Table, graph: Graph) -> None:
 
 
 def print_csv(graph: Graph, communicate: bool) -> str:
-    """Print the table of a schedule; its columns are the time slots of a run in which every cell takes one."""
+    """Print the table of a schedule; its columns are the time slots of a run in which every cell takes one.
+
+    Raises:
+        ScheduleError: its stages are a graph; with `communicate`, something moves for which a table has no cells.
+    """
+    if graph.placement.after:
+        raise ScheduleError("a table says nothing of stages that are a graph: write the grid")
     rows = _with_copies(graph) if communicate else _in_slots(graph)
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows(rows)

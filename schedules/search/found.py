@@ -45,8 +45,10 @@ class Found(Schedule):
         return max(0.0, self.value / self.lower_bound - 1)
 
 
-def memory_limits(meshes: int, limit: object, in_bytes: object, released_at: Release) -> MemoryLimits:
-    """The limits, one per mesh.
+def memory_limits(
+    meshes: int, limit: object, in_bytes: object, released_at: Release, bytes_name: str = "memory_bytes"
+) -> MemoryLimits:
+    """The limits, one per mesh; those in bytes are called `bytes_name` in messages.
 
     Raises:
         ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
@@ -56,7 +58,7 @@ def memory_limits(meshes: int, limit: object, in_bytes: object, released_at: Rel
     by_number, by_bytes = (np.ndim(cast("float", each)) > 0 or each != math.inf for each in (limit, in_bytes))
     if by_number and by_bytes:
         raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
-    what, given = ("memory_bytes", in_bytes) if by_bytes else ("memory_limit", limit)
+    what, given = (bytes_name, in_bytes) if by_bytes else ("memory_limit", limit)
     each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")

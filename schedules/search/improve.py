@@ -73,7 +73,7 @@ def improve(
     costs = replace((costs or Costs()).merged(schedule.stages), contention=False)
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at)
-    hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at).limits
+    hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, "host_bytes").limits
     if too_much := excess(schedule, costs, memory, hosts):
         raise ScheduleError(f"improve: {schedule.name} keeps {too_much}: give a schedule that fits")
     limits = memory.limits + (hosts if min(hosts) < math.inf else ())

@@ -147,9 +147,12 @@ def _library(meshes: int, microbatches: int, costs: Costs) -> Iterator[tuple[str
             if usual != 1:
                 options["chunks"] = chunks
             try:
-                yield label, make(name, meshes=meshes, microbatches=microbatches, **options)
+                made = make(name, meshes=meshes, microbatches=microbatches, **options)
             except ScheduleError as error:
                 yield label, error
+            else:
+                if not made.placement.after:  # those are for models of other stages
+                    yield label, made
 
 
 def _shape(found: Schedule) -> str:

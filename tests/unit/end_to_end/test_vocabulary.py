@@ -98,7 +98,9 @@ def test_peaks_and_logits() -> None:
             ValueError,
             r"expected an embedding \[vocabulary, width\] with a row or more for each of 3 shards, found \[2, 4\]",
         ),
-        ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "tokens are integers, found float32"),
+        ({"targets": np.zeros((2, 3), np.float32)}, TypeError, "targets are integers, found float32"),
+        ({"shards": 2.0}, TypeError, r"shards is a whole number, found 2\.0"),
+        ({"hidden": np.zeros((2, 3, 4), int)}, TypeError, "hidden is floating-point, found int64"),
         (
             {"hidden": np.zeros((2, 4))},
             ValueError,
@@ -107,9 +109,57 @@ def test_peaks_and_logits() -> None:
     ],
 )
 def test_arguments_that_do_not_fit(change: dict[str, Any], error: type[Exception], text: str) -> None:
-    given = {"hidden": np.zeros((2, 3, 4)), "embedding": np.zeros((6, 4)), "targets": np.zeros((2, 3), np.int32)}
+    given: dict[str, Any] = {
+        "hidden": np.zeros((2, 3, 4)),
+        "embedding": np.zeros((6, 4)),
+        "targets": np.zeros((2, 3), np.int32),
+    }
     with pytest.raises(error, match=rf"test_vocabulary\.py:\d+: vocabulary_cross_entropy: {text}$"):
-        vocabulary_cross_entropy(**given | change, shards=3)
+        vocabulary_cross_entropy(**{"shards": 3} | given | change)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint32])
+def test_tokens_of_any_width(dtype: Any) -> None:
+    """More rows than 8 bits count; and some that there are not."""
+    rng = np.random.default_rng(1)
+    table, hidden = (rng.standard_normal(shape).astype(np.float32) for shape in ((320, 4), (5, 4)))
+    tokens = np.array([0, 3, 64, 100, 127], dtype)
+    np.testing.assert_array_equal(vocabulary_embedding(tokens, table, shards=4), table[tokens])
+    found = np.asarray(jax.nn.log_softmax(hidden @ table.T))
+    losses = vocabulary_cross_entropy(hidden, table, tokens, shards=4)
+    np.testing.assert_allclose(losses, -found[np.arange(5), tokens], rtol=1e-5)
+    none = np.array([-1, -1, 320, 321, 2], np.int32)
+    assert (np.asarray(vocabulary_embedding(none, table, shards=3))[:4] == 0).all()
+    losses = vocabulary_cross_entropy(hidden, table, none, shards=3)
+    np.testing.assert_allclose(losses[:4], jax.nn.logsumexp(hidden @ table.T, axis=-1)[:4], rtol=1e-5)
+
+
+def test_targets_that_are_computed_and_a_half_wide_table() -> None:
+    """What all shards use of the batch is computed where the last layer is."""
+    schedule = schedules.make("vocab-1f1b", meshes=2, microbatches=MICROBATCHES)
+
+    def loss(params: Any, tokens: Any) -> jax.Array:
+        x = params["inputs"][tokens[:, :-1]].astype(jnp.bfloat16)
+        x = jaxpp.mark_stage_end(jnp.tanh(x @ params["layers"][0].astype(x.dtype)))
+        x = jnp.tanh(x @ params["layers"][1].astype(x.dtype))
+        targets = jnp.where(jnp.cumsum(tokens[:, 1:] == 0, -1) > 0, -1, tokens[:, 1:])
+        losses = vocabulary_cross_entropy(x, params["table"].astype(x.dtype), targets, shards=2)
+        return jaxpp.mark_stage_end(jnp.where(targets < 0, 0, losses).mean())
+
+    check(partial(train_step, loss=loss, schedule=schedule), arguments(12, 2), make_mesh(2), tolerance=1e-2)
+
+
+def test_layers_that_are_marked_twice() -> None:
+    """The function ends the last ones itself."""
+
+    def loss(params: Any, tokens: Any) -> jax.Array:
+        x = jaxpp.mark_stage_end(jnp.tanh(params["inputs"][tokens[:, :-1]]))
+        losses = vocabulary_cross_entropy(x, params["table"], tokens[:, 1:], shards=1)
+        return jaxpp.mark_stage_end(losses.mean())
+
+    schedule = schedules.make("vocab-1f1b", meshes=1, microbatches=MICROBATCHES)
+    with pytest.raises(jaxpp.PassError, match="found 4 stage marks, the schedule vocab-1f1b has 3 stages"):
+        jaxpp.mpmd_jit_with_loop(partial(train_step, loss=loss, schedule=schedule), make_mesh(1))(*arguments(12, 0))
 
 
 def test_a_model_of_another_number_of_shards() -> None:

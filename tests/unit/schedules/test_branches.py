@@ -99,6 +99,14 @@ def test_the_search_takes_graphs() -> None:
         S.search(4, 6, costs, placement=placement, seconds=0.2, memory_limit=0.5)
 
 
+def test_a_class_may_return_a_graph() -> None:
+    class Towers(S.BaseSchedule):
+        def tasks(self, n_mubatches: int) -> S.Schedule:
+            return S.by_priority("towers", TOWERS, n_mubatches, lambda _: 0)
+
+    assert Towers(3).build(2).placement == TOWERS
+
+
 def test_what_is_for_chains_alone_says_so() -> None:
     with pytest.raises(ScheduleError, match=r"the stages of this placement are a graph: schedules\.search takes it"):
         S.partition(S.Costs(forward=[1] * 6), meshes=3, microbatches=2, placement=TOWERS, seconds=0.1)

@@ -42,6 +42,10 @@ def test_fused_cells_and_rows_of_any_length() -> None:
 @given(schedules(), st.booleans())
 def test_any_schedule_of_the_library_round_trips(made: Made, communicate: bool) -> None:
     schedule = made.schedule
+    if schedule.placement.after:
+        with pytest.raises(S.ScheduleError, match=r"^a table says nothing of stages that are a graph"):
+            schedule.to_csv(communicate)
+        return
     text = schedule.to_csv(communicate)
     assert S.from_csv(text, schedule.name) == schedule
     assert S.from_csv(text, schedule.name, placement=schedule.placement) == schedule

@@ -206,6 +206,10 @@ def test_search_and_improve_draw_their_history(tmp_path: Path) -> None:
     assert "best value: " in drawn.read_text()
     before = "jaxpp-schedule: error: x.html: a picture's name must end in .svg or .png\n"
     assert failure("search", *SIZES, "--seconds", 10**6, "--history", "x.html") == before
+    for flag in ("--history", "-o"):
+        missing = tmp_path / "none" / "x.svg"
+        text = f"{missing}: error: cannot write: No such file or directory\n"
+        assert failure("search", *SIZES, "--seconds", 10**6, flag, missing) == text
 
 
 def test_search_refuses() -> None:
