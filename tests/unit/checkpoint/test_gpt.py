@@ -30,7 +30,10 @@ def test_ended_in_two_processes_it_goes_on_in_one(tmp_path: Path) -> None:
             if line.startswith("  step  10"):
                 training.terminate()
     step = checkpoint.latest_step(tmp_path)
-    assert (training.returncode, lines[-1]) == (0, f"told to end: saved after step {step}, in {tmp_path}\n")
+    assert training.returncode == 0
+    assert (
+        f"told to end: saved after step {step}, in {tmp_path}\n" in lines
+    )  # the other process may log something behind it
     assert step is not None
     one = ("--stages", "1", "--data", "2", "--schedule", "gpipe", "--steps", str(step + 2), "--check")
     output = subprocess.check_output([*command, *one], text=True)
