@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array
@@ -38,15 +39,19 @@ def scan_slices(
 
     Raises:
         ValueError: `slices` does not divide the sequence, a leaf lacks the axis, or they differ along it.
-        TypeError: a leaf is not an array; what is handed on changes its shape or type.
+        TypeError: `slices` or `axis` is no whole number; `fn` returns no pair; a leaf is not an array; what is handed
+            on changes its shape or type.
     """
     length = _length(xs, slices, axis)
 
     def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
         number, part = x
-        new, y = fn(carry, part, number * length)
-        _check_carry(carry, new)
-        return new, y
+        found = fn(carry, part, number * length)
+        if not isinstance(found, (tuple, list)) or len(found) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            expected = "fn returns what it hands on, and what is stacked"
+            raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {type(found).__name__}")
+        _check_carry(carry, found[0])
+        return found[0], found[1]
 
     return jax.lax.scan(
         on_slice, init, (jnp.arange(slices, dtype=jnp.int32), jax.tree.map(partial(_cut, slices=slices, axis=axis), xs))
@@ -63,8 +68,11 @@ def _cut(leaf: Any, *, slices: int, axis: int) -> jax.Array:
 
 def _length(xs: Any, slices: int, axis: int) -> int:
     """The positions of a slice."""
-    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-        raise ValueError(f"{here()}scan_slices: slices must be a whole number of at least 1, found {slices!r}")
+    for name, number in (("slices", slices), ("axis", axis)):
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            raise TypeError(f"{here()}scan_slices: {name} must be a whole number, found {number!r}")
+    if slices < 1:
+        raise ValueError(f"{here()}scan_slices: slices must be at least 1, found {slices}")
     sizes: dict[str, int] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(xs):
         name = f"xs{jax.tree_util.keystr(path)}"

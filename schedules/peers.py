@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any, cast
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
@@ -29,7 +28,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     to the memory of the host (`offload`) still do, and only what stays may leave.
 
     Args:
-        schedule: without evicted activations so far; each mesh runs backwards in the order of its forwards.
+        schedule: without evicted activations so far.
         limit: the most that a mesh may keep, in (stage, microbatch) pairs; None: for each pair of peers half of what
             both keep, and a half more, rounded up.
         peers: for each mesh the one that takes what it evicts; None: the last for the first, and so on inwards.
@@ -85,14 +84,10 @@ def _evicted(
     least = limit or (kept[home] + kept[peer] + 2) // 2
     if kept[home] <= least:
         return []
-    lives = rows[home].lives
-    if any(one.read > two.read for one, two in itertools.pairwise(lives)):
-        raise ScheduleError(f"evict: mesh {home} of {name} does not run its backwards in the order of its forwards")
-    limits = range(least, least + 1 if limit else max(rows[home].alive))
-    # What keeps to a limit keeps to higher ones.
-    index = bisect_left(limits, True, key=lambda most: _fewest(rows[home], rows[peer], most) is not None)
-    if index < len(limits):
-        return _fewest(rows[home], rows[peer], limits[index]) or []
+    for most in range(least, least + 1 if limit else max(rows[home].alive)):
+        found = _fewest(rows[home], rows[peer], most)
+        if found is not None:
+            return found
     if limit is None:
         return []
     raise ScheduleError(
@@ -103,38 +98,43 @@ def _evicted(
 def _fewest(home: Timeline, peer: Timeline, limit: int) -> list[Life] | None:
     """As few activations of a mesh as must leave it for a peer, so that both keep to the limit; None if they can't.
 
-    Let S(k) be how many of the first k activations leave. Backwards run in the order of forwards, so those that may be
-    away in a cell are neighbours. Thus each cell of either mesh bounds a difference S(b) - S(a), and the shortest paths
-    over these bounds are the S with the least S(n).
+    An integer programme: in each cell of the one mesh so many must be away, in each of the other so many may be there.
+    As the cells in which one is away are neighbours, it has whole numbers as its solution mostly, without a search.
     """
     lives = home.lives
-    made, read = [life.made for life in lives], [life.read for life in lives]
-    leaves, returns = [home.ends[at] for at in made], [home.starts[at - 1] for at in read]
-    bounds = [bound for k in range(len(lives)) for bound in ((k, k + 1, 1), (k + 1, k, 0))]
-    for at in range(len(home.starts)):
-        first, last = bisect_right(read, at + 1), bisect_left(made, at - 1)  # those with made + 1 < at < read - 1
-        if home.alive[at] > limit:
-            bounds.append((max(first, last), first, limit - home.alive[at]))
-    for at, (start, end) in enumerate(zip(peer.starts, peer.ends, strict=True)):
-        first, last = bisect_right(returns, start), bisect_left(leaves, end)
-        if first < last:
-            bounds.append((first, last, limit - peer.alive[at]))
-    counts = _shortest_paths(sorted(bounds, reverse=True), len(lives))
-    return None if counts is None else [life for k, life in enumerate(lives) if counts[k] < counts[k + 1]]
+    must = _members([range(life.made + 2, life.read - 1) for life in lives], len(home.alive))
+    there = [(home.ends[life.made], home.starts[life.read - 1]) for life in lives]
+    may = _members(
+        [range(bisect_right(peer.ends, at), bisect_left(peer.starts, end)) for at, end in there], len(peer.alive)
+    )
+    rows = [(row, alive - limit, len(row)) for row, alive in zip(must, home.alive, strict=True) if alive > limit]
+    rows += [(row, 0, limit - alive) for row, alive in zip(may, peer.alive, strict=True) if len(row) + alive > limit]
+    if any(least > most for _, least, most in rows):
+        return None
+    if not any(least for _, least, _ in rows):
+        return []
+    import numpy as np  # here, as scipy: schedules start without them
+    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.sparse import csr_matrix
+
+    columns = [number for row, *_ in rows for number in row]
+    starts = np.cumsum([0, *(len(row) for row, *_ in rows)])
+    matrix = csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(rows), len(lives)))
+    least, most = (cast("Any", np.array([row[place] for row in rows], float)) for place in (1, 2))
+    found = milp(
+        np.arange(len(lives)) + float(len(lives) ** 2),  # of as few the earliest
+        constraints=LinearConstraint(matrix, least, most),
+        bounds=Bounds(0, 1),
+        integrality=np.ones(len(lives)),
+        options={"mip_rel_gap": 0.0},
+    )
+    return None if found.x is None else [life for life, away in zip(lives, found.x, strict=True) if away > 0.5]
 
 
-def _shortest_paths(bounds: Sequence[tuple[int, int, int]], source: int) -> list[int] | None:
-    """The lengths of the shortest paths from the last node, `source`, over edges (from, to, length).
-
-    None where a cycle has a length below 0 (Bellman-Ford).
-    """
-    lengths = [math.inf] * source + [0]
-    for _ in range(source + 2):
-        changed = False
-        for start, end, length in bounds:
-            if lengths[start] + length < lengths[end]:
-                lengths[end] = lengths[start] + length
-                changed = True
-        if not changed:
-            return [int(length) for length in lengths]
-    return None
+def _members(cells: Iterable[range], count: int) -> list[list[int]]:
+    """For each of so many cells the numbers of the ranges that hold it."""
+    members: list[list[int]] = [[] for _ in range(count)]
+    for number, each in enumerate(cells):
+        for at in each:
+            members[at].append(number)
+    return members

@@ -17,6 +17,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
 from jaxpp.ir.tasks import StageTask, copy_into, in_slice, marked_task, next_stage, set_task
+from jaxpp.ir.values import defining_op
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class AssignStages(Pass):
 
     - The backward slice of each mark, in mark order, is that stage's forward (then backward) task. The mark itself
       belongs to the task that its results enter.
-    - An operation that no mark needs (weight gradients, accumulation, metrics) gets the latest of its operands' tasks.
+    - An operation that no mark needs (weight gradients, accumulation, metrics) gets the latest of its operands' tasks;
+      behind a barrier of `jax.checkpoint`, where a backward computes again what a forward did, that of its first user.
     - Cheap values that depend only on loop invariants and the microbatch index (constants, masks, slices of the
       batch, casts of weights) get none: each task that uses one makes it for itself. JAX's helpers and any cse share
       them between stages; else they would cross between meshes, or be kept from the forward to the backward. A value
@@ -205,13 +207,18 @@ class _Assignment(Numbered):
             elif number in claimed:
                 continue
             if all(
-                producer in length if producer is not None else value not in self._carried
+                producer in length if producer is not None else not self._is_handed_on(value)
                 for producer, value in zip(producers, values, strict=True)
             ):
                 total = 1 + sum(length[producer] for producer in producers if producer is not None)
                 if total <= MOST_RECOMPUTED:
                     length[number] = total
         return set(length)
+
+    def _is_handed_on(self, value: ir.Value) -> bool:
+        """Whether a microbatch, or a slice, takes it from the one before; also where that is the first one."""
+        op = defining_op(value)
+        return value in self._carried or (op is not None and at.APART in op.attributes)
 
     def _handed_to_other_slices(self) -> set[int | None]:
         """The operations whose results another slice takes, or the loop carries: each slice makes its own once."""
@@ -306,8 +313,12 @@ class _Assignment(Numbered):
         return StageTask.forward(loop.stages) if latest.stage >= loop.stages - 1 else latest
 
     def _place_the_rest(self) -> None:
-        """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user."""
+        """Assign what no mark needs to the latest of its operands' tasks, or else to the task of its first user.
+
+        What `jax.checkpoint` computes again, behind a barrier, goes to its first user too: that is a backward.
+        """
         floating: list[int] = []
+        again: set[int] = set()
         for number, task in enumerate(self.tasks):
             if number in self._cheap or number in self._ends:
                 continue
@@ -315,7 +326,11 @@ class _Assignment(Numbered):
                 self._check_order(number, task)
                 continue
             latest = self._behind_the_slices(number, self._latest(self.operands[number]))
-            if latest is None:
+            if latest is not None and latest.is_backward:
+                latest = self._in_its_slice(number, latest)
+            if self._is_again(number, latest, again):
+                again.add(number)
+            if latest is None or number in again:
                 floating.append(number)
             self.tasks[number] = latest
         carried = self._where_carried(floating)
@@ -325,7 +340,16 @@ class _Assignment(Numbered):
                 users_of.setdefault(value, []).append(number)
         for number in reversed(floating):
             users = (self.tasks[user] for result in self.results[number] for user in users_of.get(result, ()))
-            self.tasks[number] = min((task for task in users if task is not None), default=carried[number])
+            default = self.tasks[number] if number in again else carried[number]
+            self.tasks[number] = min((task for task in users if task is not None), default=default)
+
+    def _is_again(self, number: int, latest: StageTask | None, again: set[int]) -> bool:
+        """Whether an operation whose operands forwards make is a barrier, or behind one (`again`)."""
+        if latest is None or latest.is_backward:
+            return False
+        return boundary.is_barrier(self.ops[number]) or any(
+            self.producers.get(value) in again for value in self.operands[number]
+        )
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
         """Return the task that makes the carried value on which an operation depends; else the first task."""

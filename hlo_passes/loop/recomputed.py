@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.loop.marks import Marks
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace, split_barrier
 from jaxpp.ir.functions import loop_body, operands_with_captures
@@ -24,7 +25,7 @@ def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
     body = loop_body(loop)
     same = _Same(body, {})
     # Marks that may be equal have one number and depend on the same marks, so that each is compared with few others.
-    firsts: dict[tuple[int, str, frozenset[int]], list[ir.Operation]] = {}
+    firsts: dict[tuple[int, str, int | None, frozenset[int]], list[ir.Operation]] = {}
     barriers: dict[ir.Value, None] = {}
     again: set[int] = set()
     for number, (op, mark) in enumerate(marks):
@@ -33,7 +34,7 @@ def reuse_recomputed_marks(loop: ir.Operation, marks: Marks) -> Marks:
         # A layer that is traced once and called several times has marks of one number in several stages. The marks on
         # which a mark depends tell whether it is another call's, or the same one's again.
         made_of, on_the_way = _before(op, body, same.marks)
-        candidates = firsts.setdefault((mark.stage, mark.name, made_of), [])
+        candidates = firsts.setdefault((mark.stage, mark.name, at.integer(op, at.SLICE), made_of), [])
         first = next((first for first in candidates if same.operands(op, first)), None)
         if first is None:
             candidates.append(op)
@@ -134,4 +135,5 @@ def _number(value: ir.Value) -> int:
 
 
 def _attributes(op: ir.Operation) -> dict[str, ir.Attribute]:
-    return {name: op.attributes[name] for name in op.attributes}
+    """What tells an operation from another of its name; JAX moves some of a slice in front of the loop."""
+    return {name: op.attributes[name] for name in op.attributes if name != at.SLICE}

@@ -14,7 +14,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, constant, remake, replace
-from jaxpp.ir.counted import counters, trips
+from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     has_side_effect,
@@ -177,7 +177,10 @@ class _Unrolling:
         self._yielded = list(terminator(body).operands)
         phases = {boundary.read(op).phase for op in nested(loop) if boundary.is_mark(op)}
         self._is_backward = "backward" in phases
-        self._counts = {position: (start, step) for position, start, step in counters(loop)}
+        self._counts: dict[ir.Value, tuple[int, int]] = {
+            self._arguments[position]: (start, step) for position, start, step in counters(loop)
+        }
+        self._counted = self._find_counted()
         self._stacks = {self._stacked(position) for position in range(len(self._arguments))} - {None}
         self._sums = self._find_sums()
 
@@ -200,13 +203,14 @@ class _Unrolling:
         values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
         begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
         exact: dict[ir.Value, ir.Value] = {}
-        for position, (start, step) in self._counts.items():
-            argument = self._arguments[position]
-            exact[argument] = constant(argument.type, start + step * trip, ip=ip, loc=self._loop.location)
-            values[argument] = self._count(argument.type, start, step, number)
+        for value, (start, step) in (self._counts | self._counted).items():
+            exact[value] = constant(value.type, start + step * trip, ip=ip, loc=self._loop.location)
+            values[value] = self._count(value.type, start, step, number)
         for op in self._ops:
             if op in begun:
                 values[op.results[0]] = values.get(begun[op], begun[op])
+                continue
+            if any(result in self._counted for result in op.results):
                 continue
             copy = clone(op, values, ip, {})
             for each in (copy, *nested(copy)):
@@ -225,6 +229,20 @@ class _Unrolling:
         op = defining_op(value)
         inside = op is not None and op.block == loop_body(self._loop)
         return value in exact or (inside and op is not None and op.name == "stablehlo.constant")
+
+    def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
+        """(start, step) of what is a difference with a count: as JAX counts down in the gradient of a scan.
+
+        Made of the slice's number, as in the forward, for `jax.checkpoint` to compute the same marks again.
+        """
+        found: dict[ir.Value, tuple[int, int]] = {}
+        for op in self._ops:
+            if op.name != "stablehlo.subtract" or not _is_scalar(op.results[0]):
+                continue
+            left, right = (self._counts.get(value) or found.get(value) or _constant(value) for value in op.operands)
+            if left is not None and right is not None and left[1] != right[1]:
+                found[op.results[0]] = (left[0] - right[0], left[1] - right[1])
+        return found
 
     def _count(self, type_: ir.Type, start: int, step: int, number: int) -> ir.Value:
         """What a count of the loop is in the slice of this number: made of the number that the outer loop carries."""
@@ -285,7 +303,8 @@ class _Unrolling:
 
     def _is_handed_on(self, position: int) -> bool:
         """Whether a slice uses what the one before it hands on here: it is no count, no stack, and no sum."""
-        if position in self._counts or self._stacked(position) is not None or not is_used(self._arguments[position]):
+        argument = self._arguments[position]
+        if argument in self._counts or self._stacked(position) is not None or not is_used(argument):
             return False
         return position not in self._sums
 
@@ -312,6 +331,11 @@ class _Unrolling:
             if op in needed:
                 self.first.append(clone(op, values, ir.InsertionPoint(self._outer), {}))
         return values.get(value, value)
+
+
+def _constant(value: ir.Value) -> tuple[int, int] | None:
+    number = constant_integer(value)
+    return None if number is None else (number, 0)
 
 
 def _is_scalar(value: ir.Value) -> bool:

@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.stacked_rows import stack_less
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
@@ -64,9 +65,10 @@ def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) ->
     stage = stages[number]
     if loop.slices > 1:
         like = stages[loop.stages_per_slice + number % loop.stages_per_slice]
-        if like.names == stage.names:
-            moved, again = like.residuals()
-            return like.places_in(stage, moved), like.places_in(stage, again)
+        if like.form == stage.form:
+            moved, again = (like.places_in(stage, found) for found in like.residuals())
+            if all(map(stage.may_move, moved)) and all(map(stage.may_repeat, again)):
+                return moved, again
     return stage.residuals()
 
 
@@ -125,9 +127,22 @@ class _Stage:
         return [op for half in (self.forward, self.backward) for op in self.body.by_task.get(half, [])]
 
     @property
-    def names(self) -> list[str]:
-        """What these operations are."""
-        return [self.body.ops[op].name for op in self.ops]
+    def form(self) -> list[object]:
+        """What these operations compute, in whatever slice: each by its name, its types and what it uses."""
+        place = {number: index for index, number in enumerate(self.ops)}
+        made = {
+            value: (where, index) for op, where in place.items() for index, value in enumerate(self.body.results[op])
+        }
+        ops = ((self.body.ops[number], self.body.operands[number]) for number in self.ops)
+        return [
+            (
+                op.name,
+                [result.type for result in op.results],
+                [made.get(value, value.type) for value in operands],
+                {name: op.attributes[name] for name in op.attributes if name not in (at.TASK, at.SLICE)},
+            )
+            for op, operands in ops
+        ]
 
     def places_in(self, other: "_Stage", found: Sequence[int]) -> list[int]:
         """The operations of `other`, a stage that does the same, which correspond to these of this one."""

@@ -71,8 +71,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     """As it is, and with all that moves or makes again what it keeps, where the schedule can; some with two of them."""
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
-    in_turn = name not in ("interleaved-1f1b", "kimi-k2", "gis")  # as evict asks for
-    changes = [*CHANGES.values(), *[schedules.evict] * in_turn] if not moved else []
+    changes = [*CHANGES.values(), schedules.evict] if not moved else []
     if name in NAMES:
         changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     for schedule in (plain, *(change(plain) for change in changes)):
