@@ -68,9 +68,8 @@ def scans(draw: random.Random) -> Case:
 
 def chain(draw: random.Random) -> Case:
     """Any schedule of the library, on one layer a stage; a weight that two stages share; a checkpoint around a part."""
-    microbatches = draw.choice([2, 4])
-    name, meshes = draw.choice(CHAINS), draw.choice([2, 4])
-    plan = schedules.make(name, meshes=meshes, microbatches=max(microbatches, meshes))
+    name, meshes = draw.choice(CHAINS), draw.choice([2, 2, 4])
+    plan = schedules.make(name, meshes=meshes, microbatches=2 * meshes)
     around = draw.choice([lambda f: f, jax.checkpoint])
     ties, ends = draw.random() < 0.3, draw.random() < 0.5
 
@@ -207,6 +206,8 @@ def run(draw: random.Random, case: Case) -> None:
     if keep is None:
         peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", program.as_text())]
         assert all(found <= kept for found, kept in zip(peaks, activations(case.plan), strict=True)), case.words
+    if draw.random() < 0.5:
+        return
     limit = int(draw.uniform(0.5, 1.0) * max(program.peak_bytes))
     try:
         limited = jaxpp.mpmd_jit_with_loop(step, mesh, memory_limit=limit, **case.options)
