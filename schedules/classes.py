@@ -28,7 +28,7 @@ ScheduleTasks: TypeAlias = Sequence[Sequence[Task | Sequence[Task] | None]]
 
 @dataclass(frozen=True)
 class BaseSchedule(ABC):
-    """A schedule for any number of microbatches. A subclass defines `tasks`, and `get_mpmd_idx` where it needs to.
+    """A schedule for any number of microbatches. A subclass defines `tasks`, and where it needs to also others.
 
     Attributes:
         num_stages: number of stages, at least 1.
@@ -54,8 +54,12 @@ class BaseSchedule(ABC):
         """
 
     def get_mpmd_idx(self, stage_id: int) -> int:
-        """The mesh that holds a stage: by default one stage per mesh."""
-        return stage_id
+        """The mesh that holds a stage, or its weights where there are several: by default as `placement` says."""
+        return self.placement()[stage_id]
+
+    def placement(self) -> Placement:
+        """Where the stages are, and which ones each reads: by default a chain, one stage per mesh."""
+        return Placement.linear(self.num_stages)
 
     def build(self, microbatches: int) -> Schedule:
         """The schedule for so many microbatches, checked.
@@ -64,12 +68,19 @@ class BaseSchedule(ABC):
             ScheduleError: what `tasks` returns is not a valid schedule of that many microbatches.
         """
         microbatches = whole_number(microbatches, "microbatches", least=1)
-        placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)))
+        placement: object = self.placement()
+        if not isinstance(placement, Placement) or placement.stages != self.num_stages:
+            expected = f"a Placement of {self.num_stages} stages"
+            raise ScheduleError(f"{self.name}: placement() must return {expected}, found {placement}")
+        placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)), after=placement.after)
         tasks: object = self.tasks(microbatches)
         schedule = tasks if isinstance(tasks, Schedule) else Schedule.of(self.name, placement, _rows(self.name, tasks))
         if schedule.placement.homes != placement.homes:
             found = f"those that tasks() returns are on {schedule.placement}"
             raise ScheduleError(f"{self.name}: get_mpmd_idx puts the stages on the meshes {placement}, {found}")
+        if placement.after and schedule.placement.after != placement.after:
+            found = f"those that tasks() returns read {schedule.placement.after or 'the one before'}"
+            raise ScheduleError(f"{self.name}: placement() says that stages read {placement.after}, {found}")
         check(schedule)
         if schedule.microbatches != microbatches:
             found = f"found {schedule.microbatches}"

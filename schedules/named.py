@@ -41,10 +41,6 @@ class LibrarySchedule(BaseSchedule):
         """The cells of the library's schedule, in lists; a cell of several tasks is a tuple."""
         return [[cell[0] if len(cell) == 1 else cell for cell in row] for row in self._make(n_mubatches).cells]
 
-    def get_mpmd_idx(self, stage_id: int) -> int:
-        """The mesh where the weights of a stage are at home."""
-        return self.placement()[stage_id]
-
     def build(self, microbatches: int) -> Schedule:
         """The library's schedule for so many microbatches.
 
@@ -65,10 +61,6 @@ class LibrarySchedule(BaseSchedule):
         """What the library's function takes beside meshes and microbatches: the fields of its name."""
         values = {_LIBRARY_NAMES.get(each.name, each.name): getattr(self, each.name) for each in fields(self)}
         return {name: values[name] for name in options_of(self.published) if name in values}
-
-    def placement(self) -> Placement:
-        """Where the stages are at home."""
-        return Placement.linear(self.num_stages)
 
 
 @dataclass(frozen=True)

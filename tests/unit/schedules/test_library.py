@@ -4,6 +4,7 @@ import hashlib
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import pytest
@@ -314,6 +315,39 @@ def test_a_users_mistake_is_named(rows: object, message: str) -> None:
     with pytest.raises(S.ScheduleError) as error:
         broken(num_stages=1).build(2)
     assert message in str(error.value)
+
+
+def test_a_users_class_of_stages_that_are_a_graph() -> None:
+    after = [[], [], [0, 1]]
+
+    class Towers(S.BaseSchedule):
+        read: Any = after
+
+        def placement(self) -> S.Placement:
+            return S.Placement.of(0, 1, 2, after=self.read)
+
+        def tasks(self, n_mubatches: int) -> S.ScheduleTasks | S.Schedule:
+            plan = S.Placement.of(0, 1, 2, after=after)
+            return S.by_priority(
+                "towers", plan, n_mubatches, lambda task: task.microbatch, tasks=("forward", "backward")
+            )
+
+    schedule = Towers(3).build(2)
+    assert schedule.placement.after == ((), (), (0, 1))
+    rows = type("Rows", (Towers,), {"tasks": lambda self, count: [list(row) for row in schedule.orders]})
+    assert rows(3).build(2).orders == schedule.orders
+    other = type("Other", (Towers,), {"read": [[], [0], [0, 1]]})
+    for built, message in (
+        (Towers(4), "Towers: placement() must return a Placement of 4 stages, found 0 1 2"),
+        (
+            other(3),
+            "Other: placement() says that stages read ((), (0,), (0, 1)), those that tasks() returns read "
+            "((), (), (0, 1))",
+        ),
+    ):
+        with pytest.raises(S.ScheduleError) as error:
+            built.build(2)
+        assert message in str(error.value)
 
 
 @given(st.data())
