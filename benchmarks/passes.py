@@ -89,7 +89,7 @@ def gpt(layers: int, stages: int, microbatches: int, width: int = 12288, heads: 
         "up": array(width, 4 * width),
         "down": array(4 * width, width),
     }
-    ends = {"tokens": array(256, width), "positions": array(2048, width), "norm": norm, "head": array(width, 256)}
+    ends = {"tokens": array(256, width), "positions": array(2048, width), "norm": norm, "head": array(256, width)}
     parameters = {**ends, "blocks": [block] * layers}
     optimizer = optax.adamw(1e-3)
     gradient = jax.value_and_grad(partial(model.loss, config))

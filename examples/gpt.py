@@ -5,6 +5,7 @@
     python examples/gpt.py --schedule gpipe --stages 2 --data 2 --model 2
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
     python examples/gpt.py --schedule seq1f1b --slices 4
+    python examples/gpt.py --schedule vocab-1f1b --vocabulary 32768
     python examples/gpt.py --schedule auto --stages 2 --vocabulary 32768
     python examples/gpt.py --processes 4         # each with a quarter of the devices
     python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
     stages = None if options.is_auto else options.stages
     sizes = (options.layers, options.width, options.heads, options.sequence)
-    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices)
+    model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices, options.shards)
     optimizer = make_optimizer(options)
     parameters = gpt_model.init(model, options.seed)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     agrees = True
     trained_parameters = jaxpp.fetch(trained[0])
     if options.check and jax.process_index() == 0:
-        whole = make_train_step(options, dataclasses.replace(model, slices=1), optimizer)
+        whole = make_train_step(options, dataclasses.replace(model, slices=1, shards=0), optimizer)
         plain = jax.jit(whole, donate_argnums=0).lower(state, batch).compile()
         expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options, done)
         agrees = compare(options, (losses, trained_parameters), (expected_losses, expected[0]))

@@ -41,6 +41,7 @@ class Config:
         dtype: what is computed with; parameters, norms and the loss stay float32.
         vocabulary: how many tokens there are; those of the text are bytes.
         slices: into how many the sequence is cut, for a schedule whose tasks are of slices.
+        shards: into how many the vocabulary is cut, for a schedule that gives each mesh one; 0: the last stage has all.
     """
 
     stages: int | None
@@ -51,6 +52,7 @@ class Config:
     dtype: str = "float32"
     vocabulary: int = 256
     slices: int = 1
+    shards: int = 0
 
 
 def specs(tree: Any) -> Any:
@@ -88,7 +90,7 @@ def init(config: Config, seed: int) -> Parameters:
         "positions": normal(config.sequence, width, fan_in=width),
         "blocks": [block_weights() for _ in range(config.layers)],
         "norm": norm(),
-        "head": normal(width, config.vocabulary, fan_in=width),
+        "head": normal(width, config.vocabulary, fan_in=width).T.copy(),  # rows of tokens, for those who share them
     }
 
 
@@ -121,6 +123,11 @@ def _of_slice(
         new.append(cache)
     if not config.stages:
         x = jaxpp.mark_stage_end(x)
+    if config.shards:  # which ends the last stage of layers, and each shard
+        hidden, head = _norm(parameters["norm"], x), parameters["head"].astype(x.dtype)
+        return new, jaxpp.mark_stage_end(
+            jnp.mean(jaxpp.vocabulary_cross_entropy(hidden, head, targets, shards=config.shards))
+        )
     return new, jaxpp.mark_stage_end(cross_entropy(parameters, x, targets))
 
 
@@ -147,7 +154,7 @@ def _block(
 
 def cross_entropy(parameters: Parameters, x: jax.Array, targets: jax.Array) -> jax.Array:
     """The mean over all tokens, in nats, of what the last block made."""
-    logits = _norm(parameters["norm"], x) @ parameters["head"].astype(x.dtype)
+    logits = _norm(parameters["norm"], x) @ parameters["head"].T.astype(x.dtype)
     log_probabilities = jax.nn.log_softmax(logits.astype(jnp.float32))
     return -jnp.mean(jnp.take_along_axis(log_probabilities, targets[..., None], axis=-1))
 

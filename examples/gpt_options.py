@@ -16,6 +16,10 @@ from jaxpp import schedules
 
 TEXT = Path(__file__).parent / "data" / "sonnets.txt"
 LEARNING_RATES = {"adamw": 3e-3, "sgd": 0.1}
+SPREAD = {
+    "vocab-1f1b": 1,
+    "vocab-v-half": 2,
+}  # what spreads the vocabulary over the meshes, and stages of layers on each
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,11 @@ class Options:
         """Whether the training chooses its schedule, and how many layers each stage has."""
         return self.schedule == "auto"
 
+    @property
+    def shards(self) -> int:
+        """Over how many meshes the vocabulary is spread, 0 where the last stage has it."""
+        return self.plan.meshes if self.plan.placement.after else 0
+
     @cached_property
     def plan(self) -> schedules.Schedule:
         """What each mesh does, at first. Raises ValueError when the schedule doesn't exist for these numbers."""
@@ -75,14 +84,15 @@ class Options:
         given = {"chunks": self.chunks, "slices": self.slices}
         made = partial(schedules.resolve, name, **{key: value for key, value in given.items() if value is not None})
         small = made(meshes=2, microbatches=4)
-        per_mesh = small.stages // small.meshes
-        if small.placement.after:
+        per_mesh = SPREAD.get(small.name, small.stages // small.meshes)
+        if small.placement.after and small.stages != (per_mesh + 1) * small.meshes + 1:
             raise ValueError(f"--schedule {small.name} is for stages that are a graph: those of this model are a chain")
         if self.stages % per_mesh:
             raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
         plan = made(meshes=self.stages // per_mesh, microbatches=self.microbatches)
+        of_vocabulary = plan.meshes + 1 if plan.placement.after else 0
         for what, wanted, found in (
-            ("stages", self.stages, plan.stages),
+            ("stages", self.stages, plan.stages - of_vocabulary),
             ("microbatches", self.microbatches, plan.microbatches),
         ):
             if found != wanted:  # in a file

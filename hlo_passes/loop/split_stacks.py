@@ -127,7 +127,7 @@ class _Split:
         result = op.results[0]
         operands = [op.operands[0]] if is_by_rows(op) and len(op.operands) == 1 else []
         if not operands and (along := mapped(op)) is not None:
-            operands = [each[0] for each in along.operands if each is not None]
+            operands = [value for value, dimension in filter(None, along.operands) if dimension == 0]
         found = {self._homes[each]: self._padding[each] for each in operands if each in self._homes}
         if op.name == "stablehlo.concatenate" and ir.IntegerAttr(op.attributes["dimension"]).value == 0:
             found = self._homes_of_pieces(op)

@@ -96,7 +96,8 @@ def is_by_rows(op: ir.Operation) -> bool:
     """Return whether `op` computes each of several equal blocks of rows from the same block of its first operand."""
     if op.name == "stablehlo.reshape":
         return bool(shape_of(op.operands[0]) and shape_of(op.results[0]))
-    return mapped(op) is not None and (len(op.operands) == 1 or is_elementwise(op))
+    along = mapped(op)
+    return along is not None and (is_elementwise(op) or along.operands == [(op.operands[0], 0)])
 
 
 def _all(value: ir.Value, dimension: int) -> Rows:

@@ -37,6 +37,7 @@ GPT_FLAGS = (
     ("--schedule", "chimera", "--optimizer", "sgd"),
     ("--schedule", "zb-h1", "--optimizer", "sgd"),
     ("--schedule", "seq1f1b", "--slices", "2", "--optimizer", "sgd"),
+    ("--schedule", "vocab-1f1b", "--data", "1", "--optimizer", "sgd"),
     ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
 )
 
@@ -131,15 +132,18 @@ def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
         assert not Path(f"/proc/{(tmp_path / str(number)).read_text()}").exists()
 
 
-def test_gpt_knows_every_schedule_of_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_knows_every_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     options = example("gpt_options", monkeypatch)
     monkeypatch.setattr(options, "_find_devices", lambda _: [])  # pyright: ignore[reportUnknownLambdaType]  # Options
     per_mesh = {"interleaved-1f1b": 2, "kimi-k2": 2, "looped-bfs": 2, "hanayo": 2, "bitpipe": 2}
     per_mesh |= dict.fromkeys(("interleaved-zb", "zb-v", "v-half", "v-min", "dualpipe-v", "gis", "po-h", "po-f"), 2)
     per_mesh |= SLICES
-    for name in set(schedules.names()) - {"vocab-1f1b", "vocab-v-half"}:
+    for name in set(schedules.names()) - set(options.SPREAD):
         known, _ = options.parse(["--schedule", name])
         assert (known.plan.name, known.plan.stages, known.devices) == (name, 4, 8 // per_mesh.get(name, 1))
+    for name, layers in options.SPREAD.items():
+        known, _ = options.parse(["--schedule", name])
+        assert (known.plan.name, known.plan.stages, known.shards) == (name, 4 + 4 // layers + 1, 4 // layers)
     known, _ = options.parse(["--schedule", "1f1b", "--chunks", "4"])
     assert str(known.plan.placement) == "0 0 0 0"
 
@@ -173,6 +177,7 @@ def test_gpt_takes_a_schedule_with_options_and_one_from_a_file(
         ("--schedule hanayo --chunks 3", "hanayo: chunks must be a multiple of 2, found 3: a wave goes down and up"),
         ("--schedule chimera --chunks 2", "schedule 'chimera' has no option 'chunks': it takes doubling"),
         ("--schedule seq1f1b --slices 3", "--sequence (64) must be a multiple of --slices (3)"),
+        ("--schedule vocab-1f1b{embedding=true}", "--schedule vocab-1f1b is for stages that are a graph"),
         ("--slices 2", "schedule '1f1b' has no option 'slices': it takes chunks, placement"),
         ("--schedule auto --slices 2", "--schedule auto takes whole sequences: leave out --slices"),
         ("--schedule gis{group=x}", "group must be a whole number, found 'x'"),

@@ -71,6 +71,18 @@ def test_the_numbers_of_the_whole_vocabulary(vocabulary: int, embeds: bool) -> N
     assert_same(found, state)
 
 
+def test_a_table_that_is_stored_transposed() -> None:
+    """Its rows are no rows of the table: each mesh has all of it."""
+
+    def loss(params: Any, tokens: Any) -> jax.Array:
+        return sharded_loss(params | {"table": params["table"].T}, tokens, shards=2, embeds=False)
+
+    params, tokens = arguments(12, 2)
+    schedule = schedules.make("vocab-1f1b", meshes=2, microbatches=MICROBATCHES)
+    step = partial(train_step, loss=loss, schedule=schedule)
+    check(step, (params | {"table": params["table"].T.copy()}, tokens), make_mesh(2))
+
+
 def test_two_stages_of_layers_on_each_mesh() -> None:
     schedule = schedules.make("vocab-v-half", meshes=2, microbatches=MICROBATCHES)
     step = partial(train_step, loss=partial(sharded_loss, shards=2, embeds=False), schedule=schedule)
