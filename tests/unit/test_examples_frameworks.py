@@ -22,3 +22,6 @@ def test_learns_the_same_as_plain_jit(name: str, package: str) -> None:
     first, last = map(float, re.findall(r"(\d+\.\d+) after", done.stdout))
     assert last < 0.5 * first
     assert "largest relative difference from plain jax.jit: " in done.stdout
+    if name == "two_towers":
+        (share,) = re.findall(r"(\d+)% of them beside the picture's", done.stdout)
+        assert int(share) > 0
