@@ -5,7 +5,7 @@
 
 A row for each length and number of slices (1: 1F1B on whole sequences): the peak of the verified program on the mesh
 that needs most, that with the temporaries of the compiled tasks, the processor time of a step (the least of
-`--repeat`), and how long the step takes on devices of its own, simulated from the times of its tasks. `--target`
+`--repeat`; 0 runs none), and how long the step takes on devices of its own, simulated from the times of its tasks. `--target`
 compiles for devices that are not here, and plans. The losses of one length are compared.
 """
 
@@ -102,6 +102,8 @@ def measured(options: Any, mesh: Any, sequence: int, slices: int) -> tuple[str, 
         found = compiled.plan
         return f"{row}| {max(each.peak_bytes for each in found.meshes) / mebi:.1f} | {found.step_seconds:.4f} |", None
     peak = max(each.peak_memory_in_bytes for each in compiled.memory_analysis() if each)
+    if not options.repeat:
+        return f"{row}| {peak / mebi:.1f} | | |", None
     processor, simulated, loss = measure(compiled, plan, init, text, options.repeat)
     return f"{row}| {peak / mebi:.1f} | {processor:.2f} | {simulated:.3f} |", loss
 
