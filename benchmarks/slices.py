@@ -5,8 +5,8 @@
 
 A row for each length and number of slices (1: 1F1B on whole sequences): the peak of the verified program on the mesh
 that needs most, that with the temporaries of the compiled tasks, the processor time of a step (the least of
-`--repeat`; 0 runs none), and how long the step takes on devices of its own, simulated from the times of its tasks. `--target`
-compiles for devices that are not here, and plans. The losses of one length are compared.
+`--repeat`; 0 runs none), and how long the step takes on devices of its own, simulated from the times of its tasks.
+`--target` compiles for devices that are not here, and plans. The losses of one length are compared.
 """
 
 import argparse

@@ -334,8 +334,12 @@ def test_a_users_class_of_stages_that_are_a_graph() -> None:
 
     schedule = Towers(3).build(2)
     assert schedule.placement.after == ((), (), (0, 1))
-    rows = type("Rows", (Towers,), {"tasks": lambda self, count: [list(row) for row in schedule.orders]})
-    assert rows(3).build(2).orders == schedule.orders
+
+    class Rows(Towers):
+        def tasks(self, n_mubatches: int) -> S.ScheduleTasks:
+            return [list(row) for row in schedule.orders]
+
+    assert Rows(3).build(2).orders == schedule.orders
     other = type("Other", (Towers,), {"read": [[], [0], [0, 1]]})
     for built, message in (
         (Towers(4), "Towers: placement() must return a Placement of 4 stages, found 0 1 2"),
