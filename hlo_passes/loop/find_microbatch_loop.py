@@ -193,7 +193,10 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
 
 
 def number_of_microbatches(module: ir.Module) -> int:
-    """How many microbatches the loop of `module` runs. Raises PassError as the pass does; `inline-calls` must have run."""
+    """How many microbatches the loop of `module` runs. Raises PassError as the pass does.
+
+    `inline-calls` must have run.
+    """
     loop = find_loop(main_of(module))
     drop_scalar_constraints(nested(loop))
     return _length(loop)

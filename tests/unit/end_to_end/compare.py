@@ -166,16 +166,20 @@ def check_compiled(
 def _pipelined(
     function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The function on these meshes; what runs under several schedules is traced and lowered once."""
-    schedule = function.keywords.get("schedule") if isinstance(function, partial) else None
-    if schedule is None or options or kwargs:
+    """The function on these meshes."""
+    if not isinstance(function, partial) or function.keywords.get("schedule") is None or options or kwargs:
         return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
+    return lowered(function, args, mesh).compile()
+
+
+def lowered(function: "partial[Any]", args: Any, mesh: jaxpp.MpmdMesh) -> Any:
+    """The step `partial(..., schedule=...)`; what runs under several schedules is traced and lowered once."""
     same = _without_schedule(function)
     step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh)
     types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
     context = jax.sharding.get_abstract_mesh(), jax.config.jax_numpy_dtype_promotion
     meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), context
-    return _made_once(meaning, partial(step.lower, *args)).with_schedule(schedule).compile()
+    return _made_once(meaning, partial(step.lower, *args)).with_schedule(function.keywords["schedule"])
 
 
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
