@@ -16,6 +16,7 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
+from jaxpp._compat import trace_context
 
 WIDTH = 8
 ROWS = 4
@@ -177,8 +178,7 @@ def lowered(function: "partial[Any]", args: Any, mesh: jaxpp.MpmdMesh) -> Any:
     same = _without_schedule(function)
     step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh)
     types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
-    context = jax.sharding.get_abstract_mesh(), jax.config.jax_numpy_dtype_promotion
-    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), context
+    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
     return _made_once(meaning, partial(step.lower, *args)).with_schedule(function.keywords["schedule"])
 
 
