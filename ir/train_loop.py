@@ -40,7 +40,7 @@ class TrainLoop:
                 f"unknown form of {at.TRAIN_LOOP}: {attribute}",
                 hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
             )
-        return TrainLoop(*counts, schedule.value)
+        return TrainLoop(counts[0], counts[1], counts[2], schedule.value)
 
     def write(self, module: ir.Module) -> None:
         """Write it on `module`."""

@@ -19,7 +19,7 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
-from jaxpp.lowering.train_loop import lower_step
+from jaxpp.lowering.train_loop import TrainLoop, lower_step
 from jaxpp.memory_limit import limit_text
 from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
@@ -265,6 +265,8 @@ class MpmdFunction:
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower_step(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
+            if isinstance(self._fun, TrainLoop):
+                raise ValueError('schedule="auto": a step is tuned alone, and this is a train_loop; give a schedule')
             ways = Ways(lowered, self._compiler_options, self._passes)
             self._check_auto(ways)
             return AutoLowered(ways, self._auto, may_lead=self._leader is None)

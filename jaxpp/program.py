@@ -21,6 +21,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
+from jaxpp.ir.train_loop import TrainLoop
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -197,7 +198,8 @@ class TasksSeen:
     def before(self, step: Pass, module: ir.Module) -> None:
         """Read the schedule before the pass that unrolls the loop."""
         if isinstance(step, UnrollMicrobatches):
-            self.schedule = MicrobatchLoop.of(module).schedule
+            loop = TrainLoop.of(module)
+            self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Do nothing; every observer of passes has this method."""

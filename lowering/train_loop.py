@@ -193,9 +193,9 @@ def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
 def _entry(leaf: Any) -> jax.ShapeDtypeStruct:
     """The type of a batch, of the leaf for all steps."""
     aval = jax.typeof(leaf)
-    sharding = getattr(leaf, "sharding", None)
-    is_known = isinstance(sharding, NamedSharding) and sharding.spec[:1] in ((), (None,))
-    present = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:])) if is_known else None
+    sharding, present = getattr(leaf, "sharding", None), None
+    if isinstance(sharding, NamedSharding) and sharding.spec[:1] in ((), (None,)):
+        present = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
     return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype, sharding=present, weak_type=aval.weak_type)
 
 

@@ -16,6 +16,11 @@ def options_of_steps(module: ir.Module, given: str) -> dict[str, int]:
     loop, name = TrainLoop.of(module), library_name(given)
     if loop is None or name is None or "steps" not in options_of(name):
         return {}
+    if not loop.delay and loop.steps > 1:
+        raise PassError(
+            f"the schedule {name} overlaps steps, whose gradients are not delayed",
+            hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
+        )
     return {"steps": loop.steps, "delay": loop.delay}
 
 
@@ -27,7 +32,7 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
     found, steps = TrainLoop.of(module), schedules.steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):
         expected = "one training step" if found is None else f"a train_loop of {found.steps} steps"
-        hint = f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)" if found is None else None
+        hint = f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)" if found is None else ""
         raise PassError(
             f"the schedule {schedule.name} is of {steps} steps, expected {expected}", location=loop.location, hint=hint
         )

@@ -55,16 +55,18 @@ class StepCopies:
 
     def _check(self) -> None:
         """Refuse stacks that are whole at one end of a step and in blocks at the other, and metrics in blocks."""
-        results, names = self._stacks.results, [entry.get("jax.result_info") for entry in self._tables[1]]
-        for number in range(len(self._returned)):
+        results = self._stacks.results
+        for number, entry in enumerate(self._tables[1]):
             is_state = number < self._loop.state
             homes = self._stacks.arguments.get(self._arguments[number]) if is_state else None
             if (results[number].homes if number in results else None) != homes:
-                what = "the state" if is_state else "the metrics"
-                name = f" ({names[number].value})" if isinstance(names[number], ir.StringAttr) else ""
+                name = entry.get("jax.result_info")
+                title = f" ({name.value})" if isinstance(name, ir.StringAttr) else ""
+                what = "at its start and at its end" if is_state else "as a metric"
                 raise PassError(
-                    f"result {number}{name} of a step is a stack of layers in blocks, as the argument of the next one "
-                    f"is not: {what} of a train_loop must be stored in one way"
+                    f"result {number}{title} of a step: a train_loop can't keep stacked layers in blocks {what}",
+                    location=self._main.location,
+                    hint="read all of its rows layer by layer, or return them one by one",
                 )
 
     def _of_all(self, number: int, type_: ir.Type) -> ir.Type:
