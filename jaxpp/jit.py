@@ -328,6 +328,10 @@ class MpmdFunction:
 
     def _lower_undonated(self, args: Sequence[Any], **options: Any) -> Lowered:
         """This step for these arguments, which it leaves alive."""
+        if isinstance(self._fun, TrainLoop):
+            raise ValueError(
+                "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"
+            )
         described = jax.tree.map(_described, plain(args))
         options = {**self._options, "donate_argnums": None, "donate_argnames": None, **options}
         return lower_step(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)

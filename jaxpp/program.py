@@ -157,7 +157,9 @@ def rewritten(
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
-    if options.get("memory_limit") and not options.get("recompute"):
+    loop = TrainLoop.of(module)
+    is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
+    if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()

@@ -18,6 +18,7 @@ from unit.end_to_end.compare import WIDTH, assert_same, batch, check, feed_state
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 
@@ -262,6 +263,18 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             lambda: lowered(partial(sgd_step, schedule="1f1b"), 2, static_argnums=1),
             TypeError,
             "it takes arrays alone, found static_argnums; close over Python values",
+        ),
+        (
+            lambda: jaxpp.tune(
+                jaxpp.mpmd_jit_with_loop(jaxpp.train_loop(sgd_step, 2), make_mesh(2)), weights(2), batches(2, 2)
+            ),
+            ValueError,
+            "a train_loop can't be measured: give the step that it runs",
+        ),
+        (
+            lambda: lowered(delayed_sgd, 3, 1, memory_limit=1000),
+            ProgramError,
+            "bytes on each device, its memory limit is 1,000",
         ),
         (
             lambda: lowered(partial(sgd_step, schedule="auto"), 2),
