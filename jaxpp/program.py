@@ -25,6 +25,7 @@ from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
+from jaxpp.ir.train_loop import TrainLoop
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -160,7 +161,9 @@ def rewritten(
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
-    if options.get("memory_limit") and not options.get("recompute"):
+    loop = TrainLoop.of(module)
+    is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
+    if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
@@ -214,7 +217,8 @@ class TasksSeen:
     def before(self, step: Pass, module: ir.Module) -> None:
         """Read the schedule before the pass that unrolls the loop."""
         if isinstance(step, UnrollMicrobatches):
-            self.schedule = MicrobatchLoop.of(module).schedule
+            loop = TrainLoop.of(module)
+            self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Do nothing; every observer of passes has this method."""
