@@ -68,7 +68,7 @@ class BaseSchedule(ABC):
             ScheduleError: what `tasks` returns is not a valid schedule of that many microbatches.
         """
         microbatches = whole_number(microbatches, "microbatches", least=1)
-        placement: object = self.placement()
+        placement = cast("object", self.placement())
         if not isinstance(placement, Placement) or placement.stages != self.num_stages:
             expected = f"a Placement of {self.num_stages} stages"
             raise ScheduleError(f"{self.name}: placement() must return {expected}, found {placement}")

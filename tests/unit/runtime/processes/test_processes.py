@@ -15,6 +15,7 @@ JOBS = [
     jobs.residuals_on_a_peer,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
+    jobs.delayed_gradients,
     jobs.operations_as_tasks,
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
@@ -83,6 +84,10 @@ def test_slices_of_the_sequence(results: dict[str, list[Any]]) -> None:
     first, second = results["slices_over_processes"]
     assert first == second
     assert max(first) < 1e-5
+
+
+def test_steps_that_overlap(results: dict[str, list[Any]]) -> None:
+    assert results["delayed_gradients"] == [[True] * 9] * 2
 
 
 def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:
