@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import whole_number
+from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.rewrites import held_stages
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Task
@@ -36,6 +36,9 @@ def offload(schedule: Schedule, *stages: int, ahead: int | None = None, k: float
         ScheduleError: a stage does not exist, or has copies already; a number is none.
     """
     held = held_stages(schedule, stages)
+    moved = next((task for task in schedule if task.kind == "offload" and task.stage in held), None)
+    if moved is not None:
+        raise ScheduleError(f"offload: {schedule.name} has {moved.words} already")
     if ahead is not None:
         ahead = whole_number(ahead, "ahead", least=0)
     k = positive(k, "offload: k")

@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import accumulate, chain
 from typing import TypeAlias
 
-from jaxpp.ir.kinds import form_of
+from jaxpp.ir.kinds import FORMS, form_of
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
 
@@ -143,7 +143,8 @@ class _Activations:
         if kind == "recompute":  # what it reads is none of the residuals that it makes
             for register in own:
                 since.pop(register, None)
-        moved = key in self._remade and form_of(kind).is_copy
+        # Nor where it is moved, or a function of the user's looks at it.
+        moved = key in self._remade and (form_of(kind).is_copy or kind not in FORMS)
         if kind == "evict" and not moved:
             unit.residuals += [(index, register) for register in call.results]
         elif not moved:

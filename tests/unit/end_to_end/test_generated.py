@@ -1,6 +1,6 @@
 """Generated steps: a model, a schedule, and what they may be combined with, drawn by chance; equal to plain `jax.jit`.
 
-JAXPP_GENERATED=300 in the environment runs as many, and not the few of the suite; JAXPP_GENERATED=40:50 those seeds.
+JAXPP_GENERATED=300 in the environment runs as many, and not the few of the suite; JAXPP_GENERATED=40:50 these seeds.
 """
 
 # pyright: reportUnknownLambdaType=false
@@ -161,7 +161,11 @@ def train_step(loss: Any, reduced: Any, params: Any, batch: Any, schedule: Any =
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses
 
 
-REFUSALS: Sequence[tuple[set[str], str]] = ()
+REFUSALS: Sequence[tuple[set[str], str]] = [
+    ({"evict", "bpipe"}, r"^evict: bpipe has evict\(.*\) already"),
+    ({"offload", "po-h"}, r"^offload: po-h has offload\(.*\) already"),
+    ({"offload", "po-f"}, r"^offload: po-f has offload\(.*\) already"),
+]
 """Of what may not be combined: the words of a case that has it, and what is said."""
 
 

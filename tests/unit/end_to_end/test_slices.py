@@ -210,6 +210,17 @@ def test_slices_that_wait_on_a_peer() -> None:
     assert [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))] == [4, 4, 3, 4]
 
 
+def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
+    """That counts no more than for the recompute itself."""
+    looks = schedules.Operation.parse("looks: forward")
+    schedule = schedules.insert(schedules.recompute(made("seq1f1b", 2, 2)), looks, after="forward")
+    step = partial(decoder.train_step, schedule=schedule)
+    operations: dict[str, Callable[..., None]] = {"looks": lambda residuals: None}
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), operations=operations)
+    program = load(pipelined.lower(decoder.parameters(2), decoder.batch(2)).program().module)
+    assert [peak.activations for peak in peaks_of(program)] == activations(schedule) == [1, 1]
+
+
 def test_slices_inside_of_a_checkpoint() -> None:
     """Each stage makes its part of a slice again in its backward, and all slices of a stage are one program."""
     loss = partial(decoder.loss, one=jax.checkpoint(decoder.of_slice))

@@ -88,7 +88,7 @@ def test_what_waits_in_the_memory_of_the_host() -> None:
             lambda plain: S.insert(S.evict(plain), "offload", 0, after="forward"),
             "mesh 0 position 5: offload(stage 0, mb 2) moves what evict(stage 0, mb 2) moves already: it can wait",
         ),
-        (lambda plain: S.offload(S.offload(plain, 0), 0), "mesh 0 position 2: offload(stage 0, mb 0) is there twice"),
+        (lambda plain: S.offload(S.offload(plain, 0), 0), "offload: 1f1b has offload(stage 0, mb 0) already"),
         (lambda plain: S.make("po-h", meshes=2, microbatches=4, chunks=1), "chunks must be a whole number of at"),
     ],
 )  # fmt: skip
