@@ -216,6 +216,17 @@ def test_a_scan_keeps_hardly_more_than_its_layers_one_by_one() -> None:
     assert residuals(None, blocks, "backward") <= 1.1 * residuals(None, one_by_one, "backward")
 
 
+def test_loops_inside_of_a_loop_stack_less() -> None:
+    """Of each chunk of each layer too: JAX stacks 1.9 times as much as the layers one by one keep."""
+
+    def one_by_one(x: jax.Array, w: Any) -> jax.Array:
+        for layer in range(2):
+            x = in_chunks(x, {name: leaf[layer] for name, leaf in w.items()})
+        return x
+
+    assert residuals(None, chunked, "backward") <= 1.15 * residuals(None, one_by_one, "backward")
+
+
 def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
     """Two rows of each trip are fewer bytes than one and the three values from before the loop that make the other."""
 
@@ -235,5 +246,5 @@ def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
 
 def test_rows_that_are_read_in_other_ways_too() -> None:
     """Whole stacks that the backward reads, scans that read what others stacked, rows of weights, keys."""
-    step = step_of(GPIPE, [sums, chained, turned, dropped])
-    check(step, ([stack(k) for k in range(4)], batch(4)), make_mesh(4))
+    for stages in ([sums, chained, turned, dropped], [chunked, three_deep, nested, chunked]):
+        check(step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4)), make_mesh(4))
