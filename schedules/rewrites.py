@@ -132,10 +132,11 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
 def subdivide(schedule: Schedule, parts: int) -> Schedule:
     """Each stage as several, one after the other on its mesh: a finer grain for what waits and what is done again.
 
-    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is. What the tasks
-    take together stays, and so does the order of the schedule. The model has `parts` times as many marks. Done to the
-    result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part at a time,
-    and the temporaries are those of a part.
+    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is; of those of
+    one microbatch, such as a forward and its own backward, the last part of one with the first part of the next. What
+    the tasks take together stays, and so does the order of the schedule. The model has `parts` times as many marks.
+    Done to the result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part
+    at a time, and the temporaries are those of a part.
 
     Args:
         schedule: of forwards and backwards, whole or split.
@@ -166,9 +167,19 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
             for number in numbers
         ),
     )
-    rows = [
-        [tuple(part(task, number) for task in cell) for cell in row for number in numbers] for row in schedule.cells
-    ]
+
+    def divided(cell: Cell) -> list[Cell]:
+        cells: dict[int, list[Task]] = {}
+        last: dict[tuple[int, int], int] = {}  # where the last task of a microbatch, which others may need, ends
+        for task in cell:
+            end = last.get((task.microbatch, task.slice), 0)
+            start = max(0, end - (parts - 1)) if task.kind == "weight_grad" else end
+            last[task.microbatch, task.slice] = start + parts - 1
+            for number in numbers:
+                cells.setdefault(start + number, []).append(part(task, number))
+        return [tuple(cells[number]) for number in sorted(cells)]
+
+    rows = [[new for cell in row for new in divided(cell)] for row in schedule.cells]
     skipped = frozenset(part(task, number) for task in schedule.skipped for number in numbers)
     made = Schedule.of(schedule.name, placement, rows, schedule.kinds, skipped)
     check(made)
