@@ -28,13 +28,17 @@ _DIVISIBLE = ("forward", *_BACKWARD, "weight_grad")
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward, and behind what brings back what it reads.
 
+    A forward and its backward that are fused keep none, and stay as they are.
+
     Raises:
         ScheduleError: a stage does not exist.
     """
     held = held_stages(schedule, stages)
+    kept = {task.unit for row in schedule.cells for cell in row for task in cell if _follows_in(cell, task)}
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
-        return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
+        again = task.kind in _BACKWARD and task.stage in held and task.unit not in kept
+        return [_like(task, "recompute")] * again, []
 
     return _checked(schedule, [_around(row, around) for row in schedule.cells])
 
@@ -184,6 +188,11 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
     made = Schedule.of(schedule.name, placement, rows, schedule.kinds, skipped)
     check(made)
     return made
+
+
+def _follows_in(cell: Cell, task: Task) -> bool:
+    """Whether the forward of a backward is the same task: it keeps nothing that could be made again."""
+    return task.kind in _BACKWARD and any(other.kind == "forward" and other.unit == task.unit for other in cell)
 
 
 def _goes(task: Task, frozen: set[Task]) -> bool:
