@@ -1,4 +1,4 @@
-"""What leaves a mesh, for its host or for a peer, comes back as what it was: of the same microbatch, each in its place."""
+"""What leaves a mesh, for its host or for a peer, comes back as what it was: of its microbatch, and in its place."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
