@@ -96,7 +96,7 @@ def check_limits(peaks: Sequence[int], each: Sequence[int], *, least: bool = Fal
         how = "needs at least" if least else "needs"
         raise ProgramError(
             f"mesh {mesh} {how} {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
-            hint=_HINT if least else f"compute more again (recompute='inputs'), offload residuals, or: {_HINT}",
+            hint=_HINT if least else f"keep less (recompute='inputs', schedules.offload), or {_HINT}",
         )
 
 
