@@ -33,9 +33,7 @@ class Reader:
     def rewrite(self, less: "Less", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
         """Let the body read rows of other stacks, and make of them what it read so far."""
         body, again = loop_body(self.loop.op), less.again
-        rows = [(op, value) for op, value in self.rows if value not in less.gone]
-        inner = [each for each in less.inner if each.is_read_in(body)]
-        wanted = dict.fromkeys([*(value for _, value in rows), *(value for each in inner for value in each.needed)])
+        wanted = less.wanted(self)
         ops = again.behind(wanted)
         read = dict.fromkeys([*(value for op in ops for value in again.operands(op)), *wanted])
         values = dict(there)
@@ -49,10 +47,11 @@ class Reader:
                     values[value] = _as(value.type, counted(trip, *again.counts[value]))
             for op in ops:
                 clone(again.inside.ops[op], values, ip, {})
-        for each in inner:
-            each.let_read(body, values, mesh)
-        for op, value in rows:
-            _stand_for(op, values[value])
+        for inner in less.inner:
+            inner.let_read(body, values, mesh)
+        for op, value in self.rows:
+            if value not in less.gone:
+                _stand_for(op, values[value])
         erase_dead(body)
 
 
@@ -61,27 +60,31 @@ class Less:
     """What stands for the stacks of a loop of the forward, once the loop was written again.
 
     Attributes:
-        old: the loop as it was, which has readers until they read something else.
+        loop: the loop as it was, which has readers until they read something else.
         readers: the loops of the backward that read rows.
         again: what they do again.
         stacks: for values of the body the stack of which they will read a row, and which row.
-        outside: what they need of what is outside of the loop.
         inner: likewise for loops inside of it.
         gone: values of the body whose rows the readers read for loops inside of them, and need no more.
     """
 
-    old: ir.Operation
+    loop: OpenLoop
     readers: Sequence[Reader]
     again: "Again"
     stacks: Mapping[ir.Value, tuple[ir.Value, Row]]
-    outside: Sequence[ir.Value]
     inner: "Sequence[Less]"
     gone: Collection[ir.Value]
 
-    @property
+    def wanted(self, reader: Reader) -> dict[ir.Value, None]:
+        """The values of the body that a reader wants: for itself, and for those inside of it."""
+        inner = [less for less in self.inner if less.is_read_in(loop_body(reader.loop.op))]
+        own = (value for _, value in reader.rows if value not in self.gone)
+        return dict.fromkeys([*own, *(value for less in inner for value in less.needed())])
+
     def needed(self) -> list[ir.Value]:
-        """What the readers need of what the new loop is in."""
-        return [*(stack for stack, _ in self.stacks.values()), *self.outside]
+        """What the readers need of what the new loop is in, where loops in front of it may have been written again."""
+        read = self.again.read(value for reader in self.readers for value in self.wanted(reader))
+        return [*(stack for stack, _ in self.stacks.values()), *(v for v in read if v not in self.loop.inside)]
 
     def is_read_in(self, block: ir.Block) -> bool:
         """Whether a reader is in this block."""

@@ -124,9 +124,9 @@ class _Stacks:
         return (_Stacks.of(self.loop.op, self.outer) if inner else self)._reduced(inner, mesh)
 
     def _reduced(self, inner: "Sequence[Less]", mesh: MeshAxes | None) -> "Less | None":
-        gone = {result for less in inner for result in less.old.results}
+        gone = {result for less in inner for result in less.loop.op.results}
         rows = [value for reader in self.readers for _, value in reader.rows if value not in gone]
-        wanted = dict.fromkeys([*rows, *(value for less in inner for value in less.needed)])
+        wanted = dict.fromkeys([*rows, *(value for less in inner for value in less.needed())])
         inside = _Inside(Numbered(self.loop.ops), self)
         found = without_long_chains(inside, sorted(divide(inside, (), wanted, self.size).again), wanted.__contains__)
         again = Again(inside.body, found, self._counts)
@@ -145,8 +145,7 @@ class _Stacks:
             if value in self.loop.rows:
                 row = self.loop.rows[value]
                 stacks[value] = made.results[half.positions.index(row.position)], row
-        outside = [value for value in read if value not in self.loop.inside]
-        return Less(self.loop.op, self.readers, again, stacks, outside, inner, gone)
+        return Less(self.loop, self.readers, again, stacks, inner, gone)
 
     def uses(self, value: ir.Value) -> Iterator[ir.OpOperand]:
         """Who uses what a loop inside of it has stacked: in its own body, or of the rows of its own stack of these."""

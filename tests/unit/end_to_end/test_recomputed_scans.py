@@ -104,6 +104,26 @@ def three_deep(x: jax.Array, w: Any) -> jax.Array:
     return x + jnp.sin(sums.sum())
 
 
+def one_after_the_other(x: jax.Array, w: Any) -> jax.Array:
+    """Two loops in each layer; the second one reads what the first one made, in all trips."""
+
+    def layer(x: jax.Array, w: Any) -> Any:
+        def first(x: jax.Array, bias: jax.Array) -> Any:
+            x = jnp.tanh(x) * bias
+            return x, (1 - x * x) * bias
+
+        y, rows = jax.lax.scan(first, x, w["up"][:2])
+
+        def second(x: jax.Array, bias: jax.Array) -> Any:
+            factor = (1 - jnp.tanh(x) ** 2) * y
+            return x * factor * bias + factor, factor * factor * rows[0]
+
+        z, more = jax.lax.scan(second, x, w["down"][:2])
+        return y + z + (rows + more).sum(axis=0), None
+
+    return jax.lax.scan(layer, x, w)[0]
+
+
 @pytest.mark.parametrize("keeps", [(0.5, 0.5), ("selective", "600B")])
 def test_what_stands_behind_a_divided_loop(keeps: Any) -> None:
     step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [chained, turned])
@@ -247,5 +267,5 @@ def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
 
 def test_rows_that_are_read_in_other_ways_too() -> None:
     """Whole stacks that the backward reads, scans that read what others stacked, rows of weights, keys."""
-    for stages in ([sums, chained, turned, dropped], [chunked, three_deep, nested, chunked]):
+    for stages in ([sums, chained, turned, dropped], [chunked, three_deep, nested, one_after_the_other]):
         check(step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4)), make_mesh(4))
