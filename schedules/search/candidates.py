@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import combinations
-from typing import Final
+from typing import Final, cast
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
@@ -41,7 +41,7 @@ def placements(meshes: int, placement: str | Placement, chunks: int | None, cost
             beside = "" if chunks is None else f" and chunks={chunks}"
             raise ScheduleError(f"placement is on {placement.meshes} meshes, found meshes={meshes}{beside}")
         return [placement]
-    if placement not in _USUAL:
+    if not isinstance(cast("object", placement), str) or placement not in _USUAL:
         known = ", ".join(_USUAL)
         raise ScheduleError(f"placement must be one of {known}, or a Placement, found {placement!r}")
     usual = _USUAL[placement]

@@ -11,9 +11,9 @@ from random import Random
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
 from jaxpp.schedules.pools import Sizes, byte_sizes
 from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
 from jaxpp.schedules.report import KEPT, Release
@@ -67,10 +67,10 @@ def improve(
     Raises:
         ScheduleError: an argument is wrong, or the schedule is not within the limit.
     """
+    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")
     check(schedule)
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
-    costs = replace((costs or Costs()).merged(schedule.stages), contention=False)
+    one_of(OBJECTIVES, objective, "objective")
+    costs = replace(given_costs(costs).merged(schedule.stages), contention=False)
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at)
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, "host_bytes").limits

@@ -14,9 +14,9 @@ import numpy as np
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
 from jaxpp.schedules.problem import (
     OBJECTIVES,
@@ -131,9 +131,9 @@ def search(
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
     rng = np.random.default_rng(whole_number(seed, "seed", least=0))
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
-    costs, seconds = costs or Costs(), positive(seconds, "seconds")
+    one_of(OBJECTIVES, objective, "objective")
+    true_or_false(split_backward, "split_backward")
+    costs, seconds = given_costs(costs), positive(seconds, "seconds")
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
     if isinstance(placement, Placement) and placement.after:
         (placement,) = placements(meshes, placement, chunks, costs)

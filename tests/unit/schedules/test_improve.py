@@ -155,6 +155,8 @@ def test_progress_is_told() -> None:
         ({"objective": "bubble"}, "objective must be one of makespan, longest_stage, found 'bubble'"),
         ({"seconds": 0}, "seconds must be a positive number, found 0"),
         ({"seed": -1}, "seed must be a whole number of at least 0, found -1"),
+        ({"schedule": "1f1b"}, "schedule must be a Schedule, as schedules.make makes it, found '1f1b'"),
+        ({"costs": 3}, "costs must be a Costs, such as Costs(forward=1, hop=0.1), found 3"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
@@ -187,7 +189,7 @@ def test_costs_that_a_schedule_is_for_leave_it_as_it_is() -> None:
 
 def test_costs_that_are_none() -> None:
     assert made("1f1b", costs=None) == made("1f1b")
-    with pytest.raises(S.ScheduleError, match="1f1b: costs must be a Costs, found 3"):
+    with pytest.raises(S.ScheduleError, match=r"^costs must be a Costs, .* found 3$"):
         made("1f1b", costs=3)
     with pytest.raises(S.ScheduleError, match="no schedule is named '2f2b'"):
         made("2f2b", costs=S.Costs())

@@ -193,9 +193,20 @@ def test_neighbours_and_even_cuts():
             "partition: no cuts fit the memory: a mesh keeps at least 1 microbatch",
         ),
         (alike([1.0] * 8), {"seconds": 0}, "seconds must be a positive number, found 0"),
+        (alike([1.0] * 8), {"split_backward": 1}, "split_backward must be true or false, found 1"),
+        (
+            alike([1.0] * 8),
+            {"progress": []},
+            "progress must be a function of the share spent, the value and the bound, found []",
+        ),
+        (
+            [1.0] * 4,
+            {},
+            "costs must be a Costs, such as Costs(forward=1, hop=0.1), found [1.0, 1.0, 1.0, 1.0]",
+        ),
     ],
 )
-def test_what_is_refused(costs: Costs, options: dict[str, object], message: str):
+def test_what_is_refused(costs: Any, options: dict[str, object], message: str):
     with pytest.raises(ScheduleError) as caught:
         S.partition(costs, 4, 8, **options)  # pyright: ignore[reportArgumentType]  # wrong on purpose
     assert str(caught.value) == message
