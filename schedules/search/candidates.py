@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from itertools import combinations
 from typing import Final, cast
 
@@ -101,6 +103,8 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
     for name in LIBRARY:
+        if _home(name, meshes, chunks) not in (placement, None):
+            continue
         options = {each: offered[each] for each in options_of(name) if each in offered}
         try:
             made = make(name, meshes=meshes, microbatches=microbatches, **options)
@@ -108,3 +112,13 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
             continue
         if made.placement == placement and all(task.kind in LETTERS for task in made):
             yield made
+
+
+@cache
+def _home(name: str, meshes: int, chunks: int) -> Placement | None:
+    """The placement of a schedule of the library, by one of few microbatches, as that costs little; None: not known."""
+    options = {"chunks": chunks} if "chunks" in options_of(name) else {}
+    for microbatches in (1, 2, meshes, 2 * meshes):
+        with suppress(ScheduleError):
+            return make(name, meshes=meshes, microbatches=microbatches, **options).placement
+    return None

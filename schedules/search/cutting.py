@@ -290,11 +290,9 @@ class Cutting:
             if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
                 continue
             least = seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)
-            with self.effort.part(max(seconds, least)) as part:
-                tried = Try(problem, costs)
-                tried.take(self.best and self.best.orders, "beside")
-                made = Running([tried], part, self.rng, None).run()
-            self.effort.spend(0)
+            tried = Try(problem, costs)
+            tried.take(self.best and self.best.orders, "beside")
+            made = Running([tried], self.effort.part(max(seconds, least)), self.rng, None).run()
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
             if again:
                 if not fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts)):
@@ -393,8 +391,7 @@ class Cutting:
             free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
             problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
             tried = Try(problem, costs)
-            with self.effort.part(SHARES[0] * self.effort.seconds) as part:
-                Running([tried], part, self.rng, None).run()
+            Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
             made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
             plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
             left = _FINISHED
