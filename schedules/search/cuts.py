@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import combinations, pairwise, permutations
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,13 +105,14 @@ def least_time(times: Sequence[float], speeds: Sequence[float], ways: Sequence[f
     columns = np.append(np.arange(kinds * meshes), np.full(meshes, kinds * meshes))
     shared = coo_array((np.ones(kinds * meshes), (which, np.arange(kinds * meshes))), (kinds, kinds * meshes + 1))
     loads = coo_array((taken, (np.append(where, np.arange(meshes)), columns)), (meshes, kinds * meshes + 1))
+    all_ = cast("float", counts)  # scipy's types know numbers alone
     found = milp(
         np.append(np.zeros(kinds * meshes), 1.0),
         integrality=np.append(np.ones(kinds * meshes), 0.0),
-        bounds=Bounds(0, np.append(counts[which], np.inf)),
+        bounds=Bounds(0.0, cast("float", np.append(counts[which], np.inf))),
         constraints=[
-            LinearConstraint(shared.tocsr(), counts, counts),
-            LinearConstraint(loads.tocsr(), -np.inf, -np.asarray(ways) / unit),
+            LinearConstraint(shared.tocsr(), all_, all_),
+            LinearConstraint(loads.tocsr(), -np.inf, cast("float", -np.asarray(ways) / unit)),
         ],
         options={"node_limit": nodes, "mip_rel_gap": 0.0},
     )
