@@ -28,6 +28,7 @@ from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
+from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
@@ -92,6 +93,7 @@ def mpmd(
         FuseTasks(),  # after unrolling, which says what is one task
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
+        UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
         InsertTransfers(),  # needs everything on a mesh
         CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
         PlanBuffers(),  # per mesh: a value may live on after it was sent

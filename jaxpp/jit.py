@@ -15,10 +15,11 @@ from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
-from jaxpp.lowering.lower import Lowered, lower
+from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
+from jaxpp.lowering.train_loop import TrainLoop, lower_step
 from jaxpp.memory_limit import limit_text
 from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
@@ -262,8 +263,10 @@ class MpmdFunction:
     def lower(self, *args: Any, **kwargs: Any) -> "LoweredStep":
         """Trace and lower for these arguments (arrays or `jax.ShapeDtypeStruct`s), without compiling."""
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
-        lowered = lower(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
+        lowered = lower_step(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
+            if isinstance(self._fun, TrainLoop):
+                raise ValueError('schedule="auto": a step is tuned alone, and this is a train_loop; give a schedule')
             ways = Ways(lowered, self._compiler_options, self._passes)
             self._check_auto(ways)
             return AutoLowered(ways, self._auto, may_lead=self._leader is None)
@@ -325,9 +328,13 @@ class MpmdFunction:
 
     def _lower_undonated(self, args: Sequence[Any], **options: Any) -> Lowered:
         """This step for these arguments, which it leaves alive."""
+        if isinstance(self._fun, TrainLoop):
+            raise ValueError(
+                "a train_loop can't be measured: give the step that it runs, mpmd_jit_with_loop(step, mesh)"
+            )
         described = jax.tree.map(_described, plain(args))
         options = {**self._options, "donate_argnums": None, "donate_argnames": None, **options}
-        return lower(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
+        return lower_step(self._fun, described, {}, mpmd_mesh=self._mesh, schedule=self._schedule, **options)
 
     def _split(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Any], Any]:
         """(static arguments, leaves of the others, their structure)."""

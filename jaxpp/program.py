@@ -14,13 +14,18 @@ from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
 from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
-from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
+from jaxpp.hlo_passes.loop.find_microbatch_loop import (
+    location_of_the_loop,
+    microbatches_without_schedule,
+    number_of_microbatches,
+)
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
+from jaxpp.ir.train_loop import TrainLoop
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -156,7 +161,9 @@ def rewritten(
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
-    if options.get("memory_limit") and not options.get("recompute"):
+    loop = TrainLoop.of(module)
+    is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
+    if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
         schedule, options, kept_less = fitted.schedule, fitted.options, fitted.kept_less
     passes, tasks = mpmd(schedule, meshes, **options), TasksSeen()
@@ -175,14 +182,27 @@ def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
         )
 
 
+def text_of(schedule: Schedule, lowered: Lowered) -> str:
+    """The text of a schedule for the loop of a lowered step, whatever schedule the loop itself names.
+
+    Raises:
+        PassError: there is no such loop, or the schedule does not fit it.
+    """
+    module = own_copy(lowered.module)
+    run_passes(module, (InlineCalls(),))
+    return _text_for(module, schedule, lowered.mpmd_mesh.mpmd_dim, number_of_microbatches(module))
+
+
 def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:
     """The text of `schedule` for a loop that names none, which is known when all calls are inlined; else nothing."""
     if schedule is None:
         return ""
     run_passes(module, (InlineCalls(),))
     length = microbatches_without_schedule(module)
-    if length is None:
-        return ""
+    return "" if length is None else _text_for(module, schedule, meshes, length)
+
+
+def _text_for(module: ir.Module, schedule: Schedule, meshes: int, length: int) -> str:
     try:
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:
@@ -197,7 +217,8 @@ class TasksSeen:
     def before(self, step: Pass, module: ir.Module) -> None:
         """Read the schedule before the pass that unrolls the loop."""
         if isinstance(step, UnrollMicrobatches):
-            self.schedule = MicrobatchLoop.of(module).schedule
+            loop = TrainLoop.of(module)
+            self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
     def after(self, step: Pass, module: ir.Module) -> None:
         """Do nothing; every observer of passes has this method."""

@@ -18,6 +18,7 @@ from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
 from jaxpp.lowering.single import in_one_microbatch  # noqa: E402
 from jaxpp.lowering.slices import scan_slices  # noqa: E402
+from jaxpp.lowering.train_loop import TrainLoop, lower_step, train_loop  # noqa: E402
 from jaxpp.lowering.vocabulary import vocabulary_cross_entropy, vocabulary_embedding  # noqa: E402
 
 __all__ = [
@@ -28,11 +29,14 @@ __all__ = [
     "MpmdMesh",
     "MpmdSharding",
     "Op",
+    "TrainLoop",
     "in_one_microbatch",
     "lower",
+    "lower_step",
     "mark_stage_end",
     "pipeline_enter_stage",
     "scan_slices",
+    "train_loop",
     "treduce",
     "treduce_i",
     "vocabulary_cross_entropy",

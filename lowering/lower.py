@@ -90,6 +90,7 @@ def lower(
     donate_argnames: str | Iterable[str] | None = None,
     schedule: Any = None,
     operations: Mapping[str, BoundFunction] | None = None,
+    state: int | None = None,
 ) -> Lowered:
     """Trace `fun` over the whole mesh and narrow its module to one submesh.
 
@@ -108,6 +109,7 @@ def lower(
         donate_argnames: see above.
         schedule: for a `treduce` that names none.
         operations: the functions of the user's that are called as tasks, by kind.
+        state: how many arguments, the first ones, are the first results of the step before; None: found by their types.
 
     Raises:
         TypeError: an argument is not an array and not static; a sharding is of another kind.
@@ -129,7 +131,9 @@ def lower(
     module = own_copy(lowered.compiler_ir())
     in_avals = tuple(traced.jaxpr.in_avals)
     donated = tuple(bool(leaf.donated) for leaf in jax.tree.leaves(lowered.args_info))
-    feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
+    feeds = {number: number for number in range(state or 0)}
+    if state is None:
+        feeds = match_state(lowered.in_tree, in_avals, donated, lowered.out_tree, traced.jaxpr.out_avals)
     narrow(module, Axes(placer.mesh.axis_names, placer.mesh.axis_sizes, mpmd_mesh.mpmd_axis))
     names = request.in_names()
     out_names = tuple(arguments_.leaf_names("result", lowered.out_info))

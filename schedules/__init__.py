@@ -34,6 +34,7 @@ position and the reason.
     Plan, F, B, I, W, Operation       what each mesh does, step by step
     block, by_priority                a building block to repeat; what a free mesh prefers
     offload, evict, recompute, split_backward, freeze, insert, subdivide    done to a finished schedule
+    repeat, in_steps                  several optimizer steps
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ from jaxpp.schedules.named import (
     KimiK2,
     LibrarySchedule,
     LoopedBFS,
+    PipeDream2BW,
     Seq1F1B,
     Seq1F1BInterleaved,
     Seq1F1BZeroBubble,
@@ -93,6 +95,7 @@ from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, 
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, partition, search, tune
 from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.steps import UPDATE, first_step, in_steps, repeat, steps_of
 from jaxpp.schedules.task import Placement, Task
 
 parse = Schedule.parse
@@ -102,6 +105,7 @@ __all__ = [
     "GIS",
     "POF",
     "POH",
+    "UPDATE",
     "B",
     "BPipe",
     "BaseSchedule",
@@ -131,6 +135,7 @@ __all__ = [
     "Operation",
     "Partition",
     "Pattern",
+    "PipeDream2BW",
     "Placement",
     "Plan",
     "Report",
@@ -162,11 +167,13 @@ __all__ = [
     "draw_history",
     "evict",
     "fill",
+    "first_step",
     "freeze",
     "freeze_ratios",
     "from_csv",
     "gpipe",
     "improve",
+    "in_steps",
     "insert",
     "make",
     "merged_numbers",
@@ -177,12 +184,14 @@ __all__ = [
     "parse",
     "partition",
     "recompute",
+    "repeat",
     "resolve",
     "rows_of_layers",
     "search",
     "simulate",
     "split_backward",
     "start_times",
+    "steps_of",
     "stored_rows",
     "subdivide",
     "tune",

@@ -132,6 +132,19 @@ class Std1F1B(LibrarySchedule, published="1f1b"):
     """One forward, one backward (see `one_f_one_b`)."""
 
 
+@dataclass(frozen=True)
+class PipeDream2BW(LibrarySchedule, published="pipedream-2bw"):
+    """1F1B over several optimizer steps, without a bubble between them (see `pipedream_2bw`).
+
+    Attributes:
+        steps: optimizer steps.
+        delay: how many updates are missing in the weights of a step.
+    """
+
+    steps: int = 1
+    delay: int = 1
+
+
 class Eager1F1B(LibrarySchedule, published="eager-1f1b"):
     """1F1B with twice as many forwards ahead (see `eager_one_f_one_b`)."""
 

@@ -1,6 +1,6 @@
 """Numeric validation: the module after each pass computes what the module before it did."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -12,6 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions, nested
 from jaxpp.ir.mesh_functions import mesh_functions
+from jaxpp.ir.train_loop import TrainLoop
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
     Numbers,
@@ -26,10 +27,7 @@ from jaxpp.validation.compare import (
 from jaxpp.validation.cpu import Array, RunError, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.reach import seen_by_stages
-
-# A function from a step's arguments by number to its results by number, as (mesh, value) on each mesh that has one.
-Results = dict[int, list[tuple[str, Array]]]
-Step = Callable[[Mapping[int, Array]], Results]
+from jaxpp.validation.steps import Results, Step, of_all, run_all
 
 
 class ValidationError(PassError):
@@ -190,7 +188,9 @@ def _signature(module: ir.Module) -> _Signature:
         infos = [entry.get("jax.result_info") for entry in at.result_attributes(main)]
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
         state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
-        return _Signature(dict(enumerate(type_.inputs)), dict(enumerate(type_.results)), names, state)
+        loop = TrainLoop.of(module)
+        arguments, results = (of_all(loop, dict(enumerate(types))) for types in (type_.inputs, type_.results))
+        return _Signature(arguments, results, names, state)
     if not any(at.MESH in function.attributes for function in functions(module).values()):
         raise PassError("it has neither a public function @main nor mesh functions")
     signature = _Signature({}, {}, {}, set())
@@ -260,6 +260,8 @@ def _compile(module: ir.Module, runner: Runner) -> Step:
         }
     count = len(ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs)
     run = runner.compile(module, "main")
-    return lambda arguments: {
-        number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))
-    }
+
+    def one(arguments: Mapping[int, Array]) -> Results:
+        return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
+
+    return run_all(TrainLoop.of(module), one, runner)

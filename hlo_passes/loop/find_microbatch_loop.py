@@ -18,6 +18,7 @@ from jaxpp.hlo_passes.loop.marks import (
     stages_of,
     wrong_number,
 )
+from jaxpp.hlo_passes.loop.of_steps import options_of_steps, takes_steps
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.ir import attributes as at
@@ -92,7 +93,7 @@ class FindMicrobatchLoop(Pass):
         marks = reuse_recomputed_marks(loop, marks)
         count_from_zero(loop)
         length = _length(loop)
-        schedule, text = self._schedule(loop, length, operations)
+        schedule, text = self._schedule(module, loop, length, operations)
         _check_cuts(loop, schedule)
         if schedule.slices > 1:
             number_slices(marks, schedule, loop)
@@ -111,13 +112,15 @@ class FindMicrobatchLoop(Pass):
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = find_loop(main_of(module))
         drop_scalar_constraints(nested(loop))
-        return self._schedule(loop, _length(loop), self._operations(module))[1]
+        return self._schedule(module, loop, _length(loop), self._operations(module))[1]
 
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
 
-    def _schedule(self, loop: ir.Operation, length: int, operations: Collection[str]) -> tuple[schedules.Schedule, str]:
-        """The schedule of the loop and its text form."""
+    def _schedule(
+        self, module: ir.Module, loop: ir.Operation, length: int, operations: Collection[str]
+    ) -> tuple[schedules.Schedule, str]:
+        """The schedule of the loop and its text form; of one for all steps of a `jaxpp.train_loop` that of a step."""
         text = self.schedule or loop_schedule(loop)
         try:
             if not text:
@@ -135,8 +138,12 @@ class FindMicrobatchLoop(Pass):
             if library_name(text):
                 self._check_meshes(loop, length)
             if "\n" not in text:
-                text = str(schedules.resolve(text, meshes=self.meshes, microbatches=length))
+                options = options_of_steps(module, text)
+                text = str(schedules.resolve(text, meshes=self.meshes, microbatches=length, **options))
             schedule = parsed(text)
+            if takes_steps(module, schedule, loop):
+                schedule = schedules.first_step(schedule)
+                text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
         check_runnable(schedule, loop, operations)
@@ -189,9 +196,17 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
 
     Raises PassError as the pass does. `inline-calls` must have run.
     """
+    return None if loop_schedule(find_loop(main_of(module))) else number_of_microbatches(module)
+
+
+def number_of_microbatches(module: ir.Module) -> int:
+    """How many microbatches the loop of `module` runs. Raises PassError as the pass does.
+
+    `inline-calls` must have run.
+    """
     loop = find_loop(main_of(module))
     drop_scalar_constraints(nested(loop))
-    return None if loop_schedule(loop) else _length(loop)
+    return _length(loop)
 
 
 def _is_backward(loop: ir.Operation) -> bool:

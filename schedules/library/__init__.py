@@ -16,7 +16,7 @@ from typing import Final, cast
 from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
-from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b
+from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b, pipedream_2bw
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
 from jaxpp.schedules.library.offload import gis, po_f, po_h
 from jaxpp.schedules.library.peers import bpipe
@@ -31,6 +31,7 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("gpipe", gpipe),
         ("1f1b", one_f_one_b),
         ("eager-1f1b", eager_one_f_one_b),
+        ("pipedream-2bw", pipedream_2bw),
         ("interleaved-1f1b", interleaved_1f1b),
         ("kimi-k2", kimi_k2),
         ("looped-bfs", looped_bfs),

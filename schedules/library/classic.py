@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.language import B, F, Plan
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.steps import in_steps
 from jaxpp.schedules.task import Placement, Task
 
 EQUAL: Final = Costs(kinds={"backward": 1.0})
@@ -85,6 +86,34 @@ def eager_one_f_one_b(meshes: int, microbatches: int) -> Schedule:
         ScheduleError: a count is below 1.
     """
     return _one_in_turn("eager-1f1b", Placement.linear(meshes), microbatches, 2)
+
+
+def pipedream_2bw(meshes: int, microbatches: int, steps: int = 1, delay: int = 1) -> Schedule:
+    """1F1B over several optimizer steps without a bubble between them (PipeDream-2BW, arXiv 2006.09503).
+
+    The gradients of a step are those of weights that lack the last `delay` updates, so its forwards begin while the
+    step before still runs backward. Each mesh keeps `delay` + 1 versions of its weights, and as many activations as in
+    1F1B. k steps of m microbatches take (km + p - 1)T, but for the updates. For a `jaxpp.train_loop`, which says how
+    many steps there are; one step is 1F1B.
+
+    Args:
+        meshes: number of meshes, at least 1.
+        microbatches: of each step, at least (meshes - 1) / delay where there are more than `delay` + 1 steps.
+        steps: optimizer steps, at least 1.
+        delay: how many updates are missing, at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1, or there are too few microbatches for the delay.
+    """
+    steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=1)
+    if steps > delay + 1 and microbatches * delay < meshes - 1:
+        least = -(-(meshes - 1) // delay)
+        raise ScheduleError(
+            f"pipedream-2bw: microbatches must be at least {least} on {meshes} meshes with a delay of {delay}, "
+            f"found {microbatches}"
+        )
+    made = _one_in_turn("pipedream-2bw", Placement.linear(meshes), steps * microbatches, 1)
+    return in_steps(made, steps, delay) if steps > 1 else made
 
 
 def looped_bfs(meshes: int, microbatches: int, chunks: int = 2) -> Schedule:

@@ -11,7 +11,9 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.parametrize(("name", "package"), [("flax_nnx", "flax"), ("equinox_mlp", "equinox"), ("two_towers", "jax")])
+@pytest.mark.parametrize(
+    ("name", "package"), [("flax_nnx", "flax"), ("equinox_mlp", "equinox"), ("two_towers", "jax"), ("delayed", "optax")]
+)
 def test_learns_the_same_as_plain_jit(name: str, package: str) -> None:
     pytest.importorskip(package)
     environment = {key: value for key, value in os.environ.items() if key != "JAX_NUM_CPU_DEVICES"}

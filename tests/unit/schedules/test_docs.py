@@ -1,4 +1,4 @@
-"""What docs/schedules.md and docs/partition.md show is what happens."""
+"""What docs/schedules.md, docs/partition.md and docs/steps.md show is what happens."""
 
 import doctest
 import json
@@ -20,3 +20,8 @@ def test_the_examples_of_the_documentation(tmp_path: Path, monkeypatch: pytest.M
 def test_the_examples_of_partition() -> None:
     failed, tried = doctest.testfile(str(ROOT / "docs" / "partition.md"), module_relative=False)
     assert (failed, tried) == (0, 9)
+
+
+def test_the_examples_of_steps() -> None:
+    failed, tried = doctest.testfile(str(ROOT / "docs" / "steps.md"), module_relative=False)
+    assert (failed, tried) == (0, 25)

@@ -148,6 +148,25 @@ def a_vocabulary_over_processes() -> list[float]:
     return [float(np.max(np.abs(one - other)) / np.max(np.abs(other))) for one, other in pairs]
 
 
+def delayed_gradients() -> list[bool]:
+    """Three optimizer steps in one program: whether state and losses are those of plain `jax.jit`."""
+
+    def step(state: Any, batch: Any, older: Any) -> Any:
+        weights, value = train_step(older, batch, "pipedream-2bw")
+        changes = zip(state[0], weights, older, strict=True)
+        return ([w + after - before for w, after, before in changes],), value
+
+    loop = jaxpp.train_loop(step, 3, delay=1)
+    weights, batch = arguments(4)
+    batches = tuple(np.stack([leaf, leaf[::-1], -leaf]) for leaf in batch)
+    carry = jax.device_get(loop.start((weights,)))
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
+    found = jaxpp.fetch(jaxpp.mpmd_jit_with_loop(loop, mesh)(carry, batches))
+    expected = jax.device_get(jax.jit(loop)(carry, batches))
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs]
+
+
 def operations_as_tasks() -> list[Any]:
     """Two stages that call a function of the user's: in one process each, over both, and where one of them fails."""
     first, second, third, fourth = jax.devices()

@@ -14,6 +14,7 @@ JOBS = [
     jobs.residuals_on_the_host,
     jobs.residuals_on_a_peer,
     jobs.a_vocabulary_over_processes,
+    jobs.delayed_gradients,
     jobs.operations_as_tasks,
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
@@ -76,6 +77,10 @@ def test_stages_that_are_a_graph(results: dict[str, list[Any]]) -> None:
     first, second = results["a_vocabulary_over_processes"]
     assert first == second
     assert max(first) < 1e-6
+
+
+def test_steps_that_overlap(results: dict[str, list[Any]]) -> None:
+    assert results["delayed_gradients"] == [[True] * 9] * 2
 
 
 def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:

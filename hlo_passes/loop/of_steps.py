@@ -1,0 +1,48 @@
+"""Schedules of all steps of a `jaxpp.train_loop`: the loop over microbatches gets that of the first step."""
+
+from dataclasses import replace
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.schedules.given import library_name
+from jaxpp.schedules.library import options_of
+
+
+def options_of_steps(module: ir.Module, given: str) -> dict[str, int]:
+    """What a schedule by name is to be told of the loop over steps: how many there are, and their delay."""
+    loop, name = TrainLoop.of(module), library_name(given)
+    if loop is None or name is None or "steps" not in options_of(name):
+        return {}
+    if not loop.delay and loop.steps > 1:
+        raise PassError(
+            f"the schedule {name} overlaps steps, whose gradients are not delayed",
+            hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
+        )
+    return {"steps": loop.steps, "delay": loop.delay}
+
+
+def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
+    """Whether `schedule` is of several steps, which is written on the module.
+
+    Raises PassError where they are others than those of the module.
+    """
+    found, steps = TrainLoop.of(module), schedules.steps_of(schedule)
+    if steps != 1 and (found is None or found.steps != steps):
+        expected = "one training step" if found is None else f"a train_loop of {found.steps} steps"
+        hint = f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)" if found is None else ""
+        raise PassError(
+            f"the schedule {schedule.name} is of {steps} steps, expected {expected}", location=loop.location, hint=hint
+        )
+    if found is not None and steps == 1 and found.delay and found.steps > 1:
+        raise PassError(
+            f"the gradients are delayed by {found.delay}, but the schedule {schedule.name} is of one step: nothing "
+            "would overlap",
+            location=loop.location,
+            hint='give one of several steps, such as "pipedream-2bw", or leave the delay out',
+        )
+    if steps > 1 and found is not None:
+        replace(found, schedule=str(schedule)).write(module)
+    return steps > 1

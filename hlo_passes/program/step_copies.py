@@ -1,0 +1,300 @@
+"""Copies of the calls of one step, each of which reads what the step before it makes."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func, sdy, stablehlo
+
+from jaxpp.hlo_passes.program.stacks import Stacks
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import constant
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
+from jaxpp.ir.kinds import AROUND, form_of
+from jaxpp.ir.phases import main_line
+from jaxpp.ir.rows import shape_of
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import MainLine, Step
+from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.values import defining_op
+
+Call: TypeAlias = tuple[int, ir.Operation]
+"""A step, and a call of `@main`, which is that of one step."""
+
+
+class StepCopies:
+    """Writes the `@main` of all steps beside that of one.
+
+    Attributes:
+        calls: what a step does, in its order.
+        microbatches: how many a step has.
+    """
+
+    def __init__(self, module: ir.Module, loop: TrainLoop, steps: Sequence[Step[ir.Value]]) -> None:
+        self._module, self._loop = module, loop
+        self.calls = [step.op for step in steps if step.name == "func.call"]
+        self.functions = {step.op: step.function for step in steps if step.function is not None}
+        self._main = main_of(module)
+        self._arguments = list(body_of(self._main).arguments)
+        self._returned = list(terminator(body_of(self._main)).operands)
+        self._stacks = Stacks.of(self._main)
+        self._tables = at.argument_attributes(self._main), at.result_attributes(self._main)
+        self._shardings = Shardings(module)
+        self._check()
+        self.microbatches = 1 + max((number for op in self.calls for number in _microbatches(op)), default=-1)
+        types = [self._of_all(n, value.type) for n, value in enumerate(self._arguments)]
+        results = [self._of_all(n, value.type) for n, value in enumerate(self._returned)]
+        self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
+        self._ip = ir.InsertionPoint(body_of(self._made))
+        self._copies: dict[Call, ir.Operation] = {}
+        self._constants: dict[ir.Attribute, ir.Value] = {}
+        self._batches: dict[tuple[int, int], ir.Value] = {}
+        self._slicers = self._slicing_functions()
+
+    def _check(self) -> None:
+        """Refuse stacks that are whole at one end of a step and in blocks at the other, and metrics in blocks."""
+        results = self._stacks.results
+        for number, entry in enumerate(self._tables[1]):
+            is_state = number < self._loop.state
+            homes = self._stacks.arguments.get(self._arguments[number]) if is_state else None
+            if (results[number].homes if number in results else None) != homes:
+                name = entry.get("jax.result_info")
+                title = f" ({name.value})" if isinstance(name, ir.StringAttr) else ""
+                what = "at its start and at its end" if is_state else "as a metric"
+                raise PassError(
+                    f"result {number}{title} of a step: a train_loop can't keep stacked layers in blocks {what}",
+                    location=self._main.location,
+                    hint="read all of its rows layer by layer, or return them one by one",
+                )
+
+    def _of_all(self, number: int, type_: ir.Type) -> ir.Type:
+        """The type of an argument or result, of which all but the state have an entry for each step."""
+        if number < self._loop.state:
+            return type_
+        one = ir.RankedTensorType(type_)
+        return ir.RankedTensorType.get([self._loop.steps, *one.shape], one.element_type)
+
+    def has(self, one: Call) -> bool:
+        """Whether a call was copied already."""
+        return one in self._copies
+
+    def needs(self, one: Call) -> set[Call]:
+        """The calls whose results a call reads, itself or through functions before the tasks."""
+        found = set[Call]()
+        work = [(one[0], value) for value in one[1].operands]
+        while work:
+            made = self._maker(*work.pop())
+            if made is None or made in found:
+                continue
+            if kind_and_stage(self.functions[made[1]])[0] == AROUND[0]:
+                work += [(made[0], value) for value in made[1].operands]
+            else:
+                found.add(made)
+        return found
+
+    def _maker(self, step: int, value: ir.Value) -> Call | None:
+        """The call that makes `value` of a step: an argument is what the step before returned."""
+        step, value = self._source(step, value)
+        op = defining_op(value)
+        return (step, op) if op is not None and op in self.functions else None
+
+    def _source(self, step: int, value: ir.Value) -> tuple[int, ir.Value]:
+        """Where a value of a step was made: an argument of the first one, a batch, or the result of a call."""
+        while True:
+            op = defining_op(value)
+            block = self._stacks.slices.get(op) if op is not None else None
+            argument = value if op is None else op.operands[0] if block is not None else None
+            number = ir.BlockArgument(argument).arg_number if argument is not None else self._loop.state
+            if number >= self._loop.state or step == 0:
+                return step, value
+            step -= 1
+            value = self._returned[number]
+            if block is not None:
+                value = self._stacks.results[number].op.operands[block]
+
+    def emit(self, one: Call) -> ir.Operation:
+        """Copy a call, behind what it reads. Raises PassError where that is a task that stands behind it."""
+        if one in self._copies:
+            return self._copies[one]
+        step, op = one
+        operands = [self._value(one, value) for value in op.operands]
+        copy = op.clone(self._ip).operation
+        for number, value in enumerate(operands):
+            copy.operands[number] = value
+        if at.MICROBATCH in op.attributes:
+            copy.attributes[at.MICROBATCH] = at.i64(_microbatches(op)[0] + step * self.microbatches)
+        elif at.MICROBATCHES in op.attributes:
+            copy.attributes[at.MICROBATCHES] = at.i64s(n + step * self.microbatches for n in _microbatches(op))
+        self._copies[one] = copy
+        return copy
+
+    def _value(self, user: Call | None, value: ir.Value, step: int | None = None) -> ir.Value:
+        """What `value` of a step is in the function of all steps."""
+        step, value = self._source(user[0] if user else step or 0, value)
+        op = defining_op(value)
+        if op is None:
+            number = ir.BlockArgument(value).arg_number
+            return body_of(self._made).arguments[number] if number < self._loop.state else self._batch(step, number)
+        if op.name == "stablehlo.constant":
+            return self._constant(op)
+        if op not in self.functions:  # a block of a stack
+            if (0, op) not in self._copies:
+                self._copies[0, op] = copy = op.clone(self._ip).operation
+                copy.operands[0] = body_of(self._made).arguments[ir.BlockArgument(op.operands[0]).arg_number]
+            return self._copies[0, op].results[0]
+        made = (step, op)
+        kind = kind_and_stage(self.functions[op])[0]
+        if user is not None and made not in self._copies and kind not in AROUND and not form_of(kind).optional:
+            raise PassError(
+                f"{self.named(user)} needs a value of {self.named(made)}, which the schedule runs later",
+                location=self._main.location,
+                hint="a schedule of all steps needs a delay of as many updates as it overlaps steps",
+            )
+        return self.emit(made).results[ir.OpResult(value).result_number]
+
+    def named(self, one: Call) -> str:
+        """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""
+        step, op = one
+        kind, stage = kind_and_stage(self.functions[op])
+        if kind in AROUND:
+            return f"the update of step {step}"
+        return f"the {kind} of stage {stage} for microbatch {_microbatches(op)[0]} of step {step}"
+
+    def _constant(self, op: ir.Operation) -> ir.Value:
+        key = op.attributes["value"]
+        if key not in self._constants:
+            self._constants[key] = op.clone(self._ip).operation.results[0]
+        return self._constants[key]
+
+    def _slicing_functions(self) -> dict[int, tuple[str, list[int]]]:
+        """For each batch the function that takes one step's part of it, and the numbers of all that this takes."""
+        groups = defaultdict[tuple[int, ...], list[int]](list)
+        for number in range(self._loop.state, len(self._arguments)):
+            if meshes := tuple(at.numbers(self._tables[0][number][at.MESHES])):
+                groups[meshes].append(number)
+        index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        found: dict[int, tuple[str, list[int]]] = {}
+        for meshes, numbers in groups.items():
+            name = "_".join(["batch", *map(str, meshes)])
+            ones = [self._arguments[number] for number in numbers]
+            wholes = [self._of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
+            function = create(
+                self._module, name, [*wholes, index], [one.type for one in ones], {at.KIND: _text("before")}
+            )
+            at.set_tables(function, [*map(self._along_steps, ones), {}], list(map(self._own, ones)))
+            *values, position = body_of(function).arguments
+            ip = ir.InsertionPoint(body_of(function))
+            zero = constant(index, 0, ip=ip)
+            returned: list[ir.Value] = []
+            for value, one in zip(values, ones, strict=True):
+                shape = shape_of(one)
+                starts = [position, *[zero] * len(shape)]
+                taken = stablehlo.dynamic_slice(value, starts, [1, *shape], ip=ip)
+                returned.append(stablehlo.reshape(one.type, taken, ip=ip))
+            func.return_(returned, ip=ip)
+            found |= dict.fromkeys(numbers, (name, numbers))
+        return found
+
+    def _batch(self, step: int, number: int) -> ir.Value:
+        if (step, number) not in self._batches:
+            name, numbers = self._slicers[number]
+            arguments = body_of(self._made).arguments
+            operands = [*(arguments[each] for each in numbers), self._index(step)]
+            ones = [self._arguments[each].type for each in numbers]
+            op = self._call(name, ones, operands, at.numbers(self._tables[0][number][at.MESHES]))
+            self._batches |= {(step, each): value for each, value in zip(numbers, op.results, strict=True)}
+        return self._batches[step, number]
+
+    def _index(self, step: int) -> ir.Value:
+        type_ = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
+        key = ir.DenseElementsAttr.get_splat(type_, ir.IntegerAttr.get(type_.element_type, step))
+        if key not in self._constants:
+            self._constants[key] = constant(type_, step, ip=self._ip)
+        return self._constants[key]
+
+    def _call(
+        self, name: str, results: Sequence[ir.Type], operands: Sequence[ir.Value], meshes: Sequence[int]
+    ) -> ir.Operation:
+        where = {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
+        return call(name, results, operands, where, self._ip, self._main.location)
+
+    def _own(self, value: ir.Value) -> dict[str, ir.Attribute]:
+        found = self._shardings.of(value)
+        return {} if found is None else {at.SHARDING: found}
+
+    def _along_steps(self, value: ir.Value) -> dict[str, ir.Attribute]:
+        """The sharding of what has an entry of this one's sharding for each step."""
+        found = self._shardings.of(value)
+        if found is None:
+            return {}
+        one = sdy.TensorShardingAttr(found)
+        steps = sdy.DimensionShardingAttr.get([], True)
+        return {at.SHARDING: sdy.TensorShardingAttr.get(one.mesh_or_ref, [steps, *one.dimension_shardings])}
+
+    def finish(self) -> MainLine:
+        """Return what the last step returns, and the metrics of all; the function takes the place of `@main`."""
+        last, state = self._loop.steps - 1, self._loop.state
+        returned = [self._result(number, last) for number in range(state)] + self._metrics()
+        func.return_(returned, ip=self._ip, loc=self._main.location)
+        arguments, results = self._tables
+        for table, values in ((arguments, self._arguments), (results, self._returned)):
+            for entry, value in list(zip(table, values, strict=True))[state:]:
+                entry.update(self._along_steps(value))
+                if at.ALIAS in entry:  # of a result of another type now
+                    del entry[at.ALIAS]
+                    entry[at.DONOR] = ir.BoolAttr.get(True)
+        at.set_tables(self._made, arguments, results)
+        self._main.erase()
+        self._made.attributes["sym_name"] = ir.StringAttr.get("main")
+        return main_line(
+            self._module, map(Step.of, [op.operation for op in body_of(self._made).operations][:-1]), placed=True
+        )
+
+    def _result(self, number: int, step: int) -> ir.Value:
+        if number not in self._stacks.results:
+            return self._value(None, self._returned[number], step)
+        op = self._stacks.results[number].op
+        blocks = [self._value(None, block, step) for block in op.operands]
+        copy = op.clone(self._ip).operation
+        for position, block in enumerate(blocks):
+            copy.operands[position] = block
+        return copy.results[0]
+
+    def _metrics(self) -> list[ir.Value]:
+        """The results that are no state, each stacked where it is."""
+        groups = defaultdict[tuple[int, ...], list[int]](list)
+        for number in range(self._loop.state, len(self._returned)):
+            groups[tuple(at.numbers(self._tables[1][number][at.MESHES]))].append(number)
+        found: dict[int, ir.Value] = {}
+        for meshes, numbers in groups.items():
+            ones = [self._returned[number] for number in numbers]
+            every = [self._value(None, one, step) for one in ones for step in range(self._loop.steps)]
+            wholes = [self._of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
+            name = "_".join(["metrics", *map(str, meshes)])
+            function = create(self._module, name, [value.type for value in every], wholes, {at.KIND: _text("after")})
+            entries = [self._own(one) for one in ones for _ in range(self._loop.steps)]
+            at.set_tables(function, entries, list(map(self._along_steps, ones)))
+            ip = ir.InsertionPoint(body_of(function))
+            rows = [stablehlo.reshape(_row(value.type), value, ip=ip) for value in body_of(function).arguments]
+            size = self._loop.steps
+            stacked = [stablehlo.concatenate(rows[n * size : (n + 1) * size], 0, ip=ip) for n in range(len(ones))]
+            func.return_(stacked, ip=ip)
+            found |= zip(numbers, self._call(name, wholes, every, meshes).results, strict=True)
+        return [found[number] for number in range(self._loop.state, len(self._returned))]
+
+
+def _row(type_: ir.Type) -> ir.Type:
+    one = ir.RankedTensorType(type_)
+    return ir.RankedTensorType.get([1, *one.shape], one.element_type)
+
+
+def _text(value: str) -> ir.Attribute:
+    return ir.StringAttr.get(value)
+
+
+def _microbatches(op: ir.Operation) -> list[int]:
+    """The microbatches of a call: of one that is no task none."""
+    one = at.integer(op, at.MICROBATCH)
+    return at.integers(op, at.MICROBATCHES) if one is None else [one]

@@ -1,0 +1,138 @@
+"""`unroll-steps`: all steps of a loop over optimizer steps, in the order of their schedule."""
+
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp import schedules
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.step_copies import Call, StepCopies
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import kind_and_stage
+from jaxpp.ir.kinds import AROUND
+from jaxpp.ir.loop import parsed
+from jaxpp.ir.phases import check_placed
+from jaxpp.ir.steps import MainLine, handed, leave
+from jaxpp.ir.train_loop import TrainLoop
+
+
+@dataclass(frozen=True)
+class UnrollSteps(Pass):
+    """Repeats `@main` for each step of a `jaxpp.train_loop`: in one line, no mesh waits for the end of a step.
+
+    The calls are cloned, never their functions. Results that are the state go into the next step as they are; batches
+    are sliced, and metrics stacked, by calls of their own. Microbatches are numbered through all steps.
+
+    Where the schedule is of all steps (`pipedream-2bw`), their tasks stand in its order, and the update of each mesh
+    stands where its gradients are there, by the times of the schedule. Else each mesh runs one step after the other. In
+    both cases only what a task reads holds it back.
+
+    Preconditions: `infer-placement` ran. A module that is the whole step stays as it is.
+
+    ```mlir
+    module {jaxpp.train_loop = {steps = 2, state = 1}}   ==>   func.func @main(%w0, %xs) {
+    func.func @main(%w, %x) {                                    %x0 = call @batch_0(%xs, %c0)
+      %g = call @backward_0(%w, %x) ...                          %g0 = call @backward_0(%w0, %x0) ...
+      %v = call @after_0(%w, %g) ... }                           %w1 = call @after_0(%w0, %g0) ...
+                                                                 %x1 = call @batch_0(%xs, %c1)
+                                                                 %g1 = call @backward_0(%w1, %x1) ...
+    ```
+    """
+
+    name: ClassVar[str] = "unroll-steps"
+
+    def run(self, module: ir.Module) -> None:
+        """Repeat the step. Raises PassError where a task of the schedule stands before an update that it needs."""
+        loop = TrainLoop.of(module)
+        if loop is None:
+            line = handed(module, MainLine)
+            if line is not None:
+                leave(module, line)
+            return
+        copies = StepCopies(module, loop, check_placed(module).steps)
+        if loop.schedule:
+            for call in _Order(copies, parsed(loop.schedule)).calls():
+                copies.emit(call)
+        else:
+            for step in range(loop.steps):
+                for each in copies.calls:
+                    copies.emit((step, each))
+        line = copies.finish()
+        del module.operation.attributes[at.TRAIN_LOOP]
+        leave(module, line)
+
+
+class _Order:
+    """The calls of all steps in the order of a schedule of all of them: tasks where it has them, updates when ready."""
+
+    def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
+        self._copies, self._schedule = copies, schedule
+        self._tasks: dict[tuple[str, int, int, int], ir.Operation] = {}
+        self._updates: list[ir.Operation] = []
+        planned = {task.kind for task in schedule}
+        for op in copies.calls:
+            kind, stage = kind_and_stage(copies.functions[op])
+            if kind == "after":
+                self._updates.append(op)
+            elif kind not in AROUND:
+                if at.STAGES in op.attributes or not (kind in planned or kind == "recompute"):
+                    raise PassError(
+                        f"the schedule {schedule.name} of several steps has no {kind} of stage {stage}, the step has",
+                        location=op.location,
+                        hint="leave out what moves residuals or fuses tasks",
+                    )
+                number = at.integer(op, at.MICROBATCH) or 0
+                self._tasks[kind, stage, number, at.integer(op, at.SLICE) or 0] = op
+        self._waiting: dict[Call, int] = {}
+        self._users = defaultdict[Call, list[Call]](list)
+        self._ready: list[tuple[float, int, int]] = []
+        self._ends: dict[Call, float] = {}
+        for step in range(schedules.steps_of(schedule)):
+            for number, op in enumerate(self._updates):
+                needs = copies.needs((step, op))
+                self._waiting[step, op] = len(needs)
+                for need in needs:
+                    self._users[need].append((step, op))
+                if not needs:
+                    heapq.heappush(self._ready, (0.0, step, number))
+
+    def calls(self) -> Iterator[Call]:
+        """All calls but those that tasks ask for themselves."""
+        times = schedules.start_times(self._schedule, _cost)
+        rows = zip(times, self._schedule.orders, strict=True)
+        for start, task in sorted(
+            ((s, t) for row in rows for s, t in zip(*row, strict=True)), key=lambda each: each[0]
+        ):
+            yield from self._updates_until(start)
+            step, microbatch = divmod(task.microbatch, self._copies.microbatches)
+            op = self._tasks.get((task.kind, task.stage, microbatch, task.slice))
+            if op is not None:
+                yield step, op
+                self._note((step, op), start + _cost(task))
+        yield from self._updates_until(math.inf)
+
+    def _updates_until(self, time: float) -> Iterator[Call]:
+        """The calls behind the tasks whose operands are there."""
+        while self._ready and self._ready[0][0] <= time:
+            end, step, number = heapq.heappop(self._ready)
+            made = step, self._updates[number]
+            yield made
+            self._note(made, end)
+
+    def _note(self, made: Call, end: float) -> None:
+        self._ends[made] = end
+        for user in self._users[made]:
+            self._waiting[user] -= 1
+            if not self._waiting[user]:
+                ready = max(self._ends[need] for need in self._copies.needs(user))
+                heapq.heappush(self._ready, (ready, user[0], self._updates.index(user[1])))
+
+
+def _cost(task: schedules.Task) -> float:
+    return 0.001 if task.kind == schedules.UPDATE else schedules.unit_cost(task)

@@ -1,0 +1,49 @@
+"""The loop over optimizer steps of which a module has one step (`jaxpp.train_loop`, docs/ir.md, section 1)."""
+
+from dataclasses import dataclass
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import PassError
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    """What `jaxpp.train_loop` of a module says.
+
+    Attributes:
+        steps: how often `@main` runs.
+        state: how many of its arguments, the first ones, are the results of the step before, likewise the first ones.
+            The others, and the other results, have one entry for each step along a first dimension of their own.
+        delay: how many updates are missing in the weights with which gradients are computed.
+        schedule: the text of a schedule of all steps; empty where each step runs all its tasks before the next one.
+    """
+
+    steps: int
+    state: int
+    delay: int = 0
+    schedule: str = ""
+
+    @staticmethod
+    def of(module: ir.Module) -> "TrainLoop | None":
+        """Read it; None for a module that is the whole step. Raises PassError where it has another form."""
+        attribute = module.operation.attributes.get(at.TRAIN_LOOP)
+        if attribute is None:
+            return None
+        found = at.dictionary(attribute) if isinstance(attribute, ir.DictAttr) else {}
+        numbers = [found.get(name) for name in ("steps", "state", "delay")]
+        counts = [number.value for number in numbers if isinstance(number, ir.IntegerAttr)]
+        schedule = found.get("schedule")
+        if len(counts) < len(numbers) or min(counts) < 0 or not counts[0] or not isinstance(schedule, ir.StringAttr):
+            raise PassError(
+                f"unknown form of {at.TRAIN_LOOP}: {attribute}",
+                hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
+            )
+        return TrainLoop(counts[0], counts[1], counts[2], schedule.value)
+
+    def write(self, module: ir.Module) -> None:
+        """Write it on `module`."""
+        fields: dict[str, ir.Attribute] = {name: at.i64(getattr(self, name)) for name in ("steps", "state", "delay")}
+        fields["schedule"] = ir.StringAttr.get(self.schedule)
+        module.operation.attributes[at.TRAIN_LOOP] = ir.DictAttr.get(fields)

@@ -1,0 +1,225 @@
+"""`train_loop`: a loop over optimizer steps, of which a module has one step."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxpp.ir.train_loop import TrainLoop as LoopForm
+from jaxpp.lowering.arguments import is_sharding, leaf_names, per_leaf
+from jaxpp.lowering.lower import Lowered, lower
+from jaxpp.lowering.marks import is_array
+from jaxpp.lowering.mesh import MpmdSharding
+from jaxpp.schedules.errors import whole_number
+
+_WITHOUT = ("static_argnums", "static_argnames")
+
+
+def train_loop(step: Callable[..., Any], steps: int, delay: int = 0) -> "TrainLoop":
+    """A function that runs a training step several times: `state, metrics = loop(state, batches)`.
+
+    It computes what `jax.lax.scan(step, state, batches)` does:
+
+        for batch in batches:
+            state, metrics = step(state, batch)
+
+    Under `jax.jit` that is what runs. `mpmd_jit_with_loop(train_loop(step, 4), mesh)` makes one program of all steps,
+    without a barrier between them: a mesh goes on to the next step as soon as it has the state that this reads.
+
+    With a `delay` of 1 or more the gradients are those of older weights, so that the next step can begin while this one
+    still runs backward: w(t + 1) = w(t) - lr * grad(w(t - delay)) (PipeDream-2BW, arXiv 2006.09503). The state is then
+    a tuple whose first item is the weights; `step(state, batch, weights)` is given those of `delay` steps before, takes
+    the gradients of these, and updates `state`. The loop takes and returns `(state, older)`, where `older` are these
+    weights, the latest first, which `loop.start(state)` makes of a state. With a schedule of several steps, as
+    "pipedream-2bw", no mesh waits between two steps.
+
+    Args:
+        step: `(state, batch) -> (state, metrics)`, pytrees of arrays, with one `treduce`; what it returns as state has
+            the structure and types of what it takes.
+        steps: how many steps a call runs, at least 1: the size of the first dimension of all leaves of `batches`, and
+            of `metrics`.
+        delay: how many updates are missing in the weights of which gradients are taken; less than `steps`.
+
+    Raises:
+        ScheduleError: a number is none, or too small.
+        ValueError: `delay` is not less than `steps`; when called: batches of another number of steps, a state that
+            changes its structure, or the wrong structure for a delay.
+        TypeError: when called: the state changes its types, a leaf is no array.
+    """
+    steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
+    if delay >= steps:
+        raise ValueError(f"train_loop: delay={delay} is not less than steps={steps}: no step would see an update")
+    return TrainLoop(step, steps, delay)
+
+
+@dataclass(frozen=True)
+class TrainLoop:
+    """What `train_loop` makes; it is called like the loop.
+
+    Attributes:
+        step: of the user's.
+        steps: how often a call runs it.
+        delay: how many updates are missing in the weights of which it takes gradients.
+    """
+
+    step: Callable[..., Any]
+    steps: int
+    delay: int = 0
+
+    @property
+    def __name__(self) -> str:
+        named: Any = self.step
+        while isinstance(named, functools.partial):
+            named = named.func
+        return getattr(named, "__name__", type(named).__name__)
+
+    def start(self, state: Any) -> Any:
+        """What the first call takes: `state`, with a delay beside the weights of the steps before it, all as now.
+
+        They are copies, so that a step may be given all of it away (`donate_argnums=0`).
+        """
+        if not self.delay:
+            return state
+        weights = _weights(state)
+        return state, tuple(jax.tree.map(jnp.copy, weights) for _ in range(self.delay))
+
+    def __call__(self, state: Any, batches: Any) -> tuple[Any, Any]:
+        """Run all steps, as ordinary JAX."""
+        self._check(state, batches)
+        return jax.lax.scan(self.one, state, batches, self.steps)
+
+    def one(self, state: Any, batches: Any) -> tuple[Any, Any]:
+        """One step; with a delay it also hands on the weights. (Its parameters are named as those of the loop.)"""
+        if not self.delay:
+            after, metrics = _pair(self.step(state, batches))
+        else:
+            now, older = state
+            made, metrics = _pair(self.step(now, batches, older[-1]))
+            after = made, (_weights(now), *older[:-1])
+        _check_same(state, after)
+        return after, metrics
+
+    def _check(self, state: Any, batches: Any) -> None:
+        """Refuse a state without older weights, and batches of another number of steps."""
+        if self.delay and not (isinstance(state, tuple) and len(state) == 2 and _is_older(state[1], self.delay)):
+            raise ValueError(
+                f"train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
+                "loop.start(state) makes it"
+            )
+        for name, leaf in zip(leaf_names("batches", batches), jax.tree.leaves(batches), strict=True):
+            if not is_array(leaf):
+                raise TypeError(f"train_loop: {name} is of type {type(leaf).__name__}, not an array")
+            if jax.typeof(leaf).shape[:1] != (self.steps,):
+                raise ValueError(
+                    f"train_loop: {name} has shape {jax.typeof(leaf).shape}; expected {self.steps} steps in front"
+                )
+
+
+def _weights(state: Any) -> Any:
+    if not isinstance(state, tuple) or not state:
+        found = type(state).__name__
+        raise ValueError(f"train_loop: with a delay the state is a tuple, the weights first; found {found}")
+    return state[0]
+
+
+def _is_older(older: Any, delay: int) -> bool:
+    return isinstance(older, tuple) and len(older) == delay
+
+
+def _pair(returned: Any) -> tuple[Any, Any]:
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise TypeError(f"train_loop: the step returns a {type(returned).__name__}; expected (state, metrics)")
+    return returned
+
+
+def _check_same(state: Any, after: Any) -> None:
+    """Refuse a step that changes the structure or a type of its state."""
+    before, made = jax.tree.structure(state), jax.tree.structure(after)
+    if before != made:
+        raise ValueError(f"train_loop: the step takes a state {_short(before)} and returns {_short(made)}")
+    leaves = zip(leaf_names("state", state), jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
+    for name, old, new in leaves:
+        types = [f"{jax.typeof(each).dtype}{list(jax.typeof(each).shape)}" for each in (old, new)]
+        if types[0] != types[1]:
+            raise TypeError(f"train_loop: {name} is {types[0]}, the step makes {types[1]} of it")
+
+
+def _short(tree: Any) -> str:
+    return str(tree).removeprefix("PyTreeDef")[:200]
+
+
+def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], **options: Any) -> Lowered:
+    """`lower`, also of a `TrainLoop`: the module is one step of it, `jaxpp.train_loop` says how many there are.
+
+    Raises:
+        TypeError, ValueError: as `lower`; the arguments or shardings don't fit the loop.
+    """
+    if not isinstance(fun, TrainLoop):
+        return lower(fun, args, kwargs, **options)
+    if kwargs or len(args) != 2:
+        raise TypeError("train_loop: call it with (state, batches), by position")
+    given = next((name for name in _WITHOUT if options.get(name) is not None), None)
+    if given is not None:
+        raise TypeError(f"train_loop: it takes arrays alone, found {given}; close over Python values")
+    state, batches = args
+    fun._check(state, batches)
+    if (shardings := options.get("in_shardings")) is not None:
+        entries = per_leaf("in_shardings", shardings, args)
+        names = leaf_names("in_shardings for batches", batches)
+        each = [_of_step(*pair) for pair in zip(names, entries[1], strict=True)]
+        trees = zip(map(jax.tree.structure, args), (entries[0], each), strict=True)
+        options["in_shardings"] = [jax.tree.unflatten(*pair) for pair in trees]
+    options["out_shardings"] = _results_of_step(options.get("out_shardings"))
+    count = len(jax.tree.leaves(state))
+
+    def one(state: Any, batches: Any) -> tuple[Any, Any]:
+        return fun.one(state, batches)
+
+    one.__name__ = fun.__name__
+    lowered = lower(one, (state, jax.tree.map(_entry, batches)), {}, state=count, **options)
+    with lowered.module.context:
+        LoopForm(fun.steps, count, fun.delay).write(lowered.module)
+
+    def stacked(avals: Sequence[Any]) -> tuple[Any, ...]:
+        return (*avals[:count], *(_stacked(aval, fun.steps) for aval in avals[count:]))
+
+    return replace(lowered, in_avals=stacked(lowered.in_avals), out_avals=stacked(lowered.out_avals))
+
+
+def _entry(leaf: Any) -> jax.ShapeDtypeStruct:
+    """The type of a batch, of the leaf for all steps."""
+    aval = jax.typeof(leaf)
+    sharding, present = getattr(leaf, "sharding", None), None
+    if isinstance(sharding, NamedSharding) and sharding.spec[:1] in ((), (None,)):
+        present = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[1:]))
+    return jax.ShapeDtypeStruct(aval.shape[1:], aval.dtype, sharding=present, weak_type=aval.weak_type)
+
+
+def _stacked(aval: Any, steps: int) -> Any:
+    return jax.typeof(jax.ShapeDtypeStruct((steps, *aval.shape), aval.dtype, weak_type=aval.weak_type))
+
+
+def _of_step(what: str, sharding: Any) -> Any:
+    """The sharding of one step's part of what has all steps along its first dimension."""
+    spec = sharding.spec if isinstance(sharding, (NamedSharding, MpmdSharding)) else sharding
+    if not isinstance(spec, PartitionSpec):
+        return sharding
+    if spec[:1] not in ((), (None,)):
+        raise ValueError(f"{what}: {spec} shards the steps of a train_loop, which run one after the other")
+    rest = PartitionSpec(*spec[1:])
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, rest, memory_kind=sharding.memory_kind)
+    return replace(sharding, spec=rest) if isinstance(sharding, MpmdSharding) else rest
+
+
+def _results_of_step(prefix: Any) -> Any:
+    """`out_shardings` of the loop, a prefix of (state, metrics), for one step."""
+    if prefix is None:
+        return None
+    state, metrics = (prefix, prefix) if is_sharding(prefix) or len(prefix) != 2 else prefix
+    of_step = functools.partial(_of_step, "out_shardings for metrics")
+    return state, jax.tree.map(of_step, metrics, is_leaf=is_sharding)

@@ -1,0 +1,297 @@
+"""Loops over optimizer steps: several steps in one program, with and without delayed gradients."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import WIDTH, assert_same, batch, check, feed_state, loss, make_mesh, sgd_step, weights
+
+import jaxpp.api as jaxpp
+from jaxpp import schedules
+from jaxpp.ir.errors import ProgramError
+from jaxpp.ir.program import Call
+from jaxpp.runtime import load
+
+TWO_BW = "pipedream-2bw"
+FAR_AHEAD = schedules.in_steps(schedules.gpipe(2, 4), 4, delay=3)
+SHARDED = (P(), P(None, None, "data"))
+ADAM = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
+
+
+def batches(steps: int, microbatches: int, rows: int = 4) -> Any:
+    """Inputs and targets, (steps, microbatches, rows, width) each."""
+    every = batch(steps * microbatches, rows)
+    return {name: value.reshape(steps, microbatches, rows, WIDTH) for name, value in every.items()}
+
+
+def delayed_sgd(state: Any, batch: Any, older: Any, *, schedule: Any = TWO_BW) -> Any:
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), older), batch, schedule=schedule)
+    return (jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients), state[1] + 1), losses.mean()
+
+
+def delayed_adam(state: Any, batch: Any, older: Any, *, schedule: Any = TWO_BW) -> Any:
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), older), batch, schedule=schedule)
+    updates, optimizer = ADAM.update(gradients, state[1], state[0])
+    return (optax.apply_updates(state[0], updates), optimizer), (losses, optax.tree.norm(gradients))
+
+
+def tasks_of(program: Any) -> list[list[tuple[str, int, int]]]:
+    """For each mesh its tasks in the order of the program."""
+    lines = load(program.module).sequences
+    return [[task[:3] for each in line if isinstance(each, Call) for task in each.tasks] for line in lines]
+
+
+@pytest.mark.parametrize(("schedule", "meshes"), [("1f1b", 4), ("zb-h2", 4), ("zb-v", 2), ("dualpipe", 2)])
+def test_steps_are_those_of_a_scan(schedule: str, meshes: int) -> None:
+    """Also called twice, with all of the state given away."""
+    made = schedules.make(schedule, meshes=meshes, microbatches=4)
+    loop = jaxpp.train_loop(partial(sgd_step, schedule=made), 3)
+    arguments = weights(made.stages), batches(3, 4)
+    exact = schedule != "dualpipe"  # which has each stage twice
+    check(loop, arguments, make_mesh(meshes), exact=exact, steps=2, feed=feed_state, donate_argnums=0)
+
+
+def test_a_transformer_with_shared_weights() -> None:
+    def step(state: Any, batch: Any) -> Any:
+        state, *metrics = transformer.train_step(state, batch, schedule="1f1b")
+        return state, metrics
+
+    every = jax.tree.map(lambda leaf: np.stack([leaf, leaf[::-1]]), transformer.batch(4))
+    check(jaxpp.train_loop(step, 2), (transformer.state(2), every), make_mesh(2), steps=2, feed=feed_state)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_stacked_layers_stay_in_blocks(delay: int) -> None:
+    """Each mesh has the rows of its own stages, in every version."""
+
+    def stacked(params: Any, microbatch: Any) -> Any:
+        def layer(x: Any, w: Any) -> tuple[Any, None]:
+            return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+        return jnp.mean((jax.lax.scan(layer, microbatch["x"], params)[0] - microbatch["y"]) ** 2)
+
+    def step(state: Any, batch: Any, *older: Any) -> Any:
+        gradient = partial(jax.value_and_grad(stacked), *(older or state))
+        losses, gradients = jaxpp.treduce(gradient, batch, schedule=TWO_BW if delay else "1f1b")
+        return (state[0] - 0.1 * gradients,), losses
+
+    loop = jaxpp.train_loop(step, 3, delay)
+    arguments = loop.start((jnp.stack(weights(2)),)), batches(3, 4)
+    check(loop, arguments, make_mesh(2), steps=2, feed=feed_state, donate_argnums=0)
+    program = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2)).lower(*arguments).program()
+    assert not program.rows_sent_bytes
+    assert all(f"tensor<1x{WIDTH}x{WIDTH}xf32>" in line for line in program.as_text().splitlines() if "@mesh_" in line)
+
+
+@pytest.mark.parametrize(("meshes", "steps", "delay", "microbatches"), [(2, 2, 1, 1), (4, 3, 1, 3), (4, 5, 2, 2)])
+def test_delayed_gradients_are_those_of_older_weights(meshes: int, steps: int, delay: int, microbatches: int) -> None:
+    """w(t + 1) = w(t) - lr * grad(w(t - delay)), written out; bit for bit, over two calls."""
+    loop = jaxpp.train_loop(delayed_sgd, steps, delay)
+    every = batches(steps, microbatches)
+    pipelined = jaxpp.mpmd_jit_with_loop(loop, make_mesh(meshes), donate_argnums=0)
+    carry = loop.start((weights(meshes), jnp.int32(0)))
+
+    @jax.jit
+    def gradient(older: Any, one: Any) -> Any:
+        losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), older), one)
+        return losses.mean(), gradients
+
+    update = jax.jit(lambda w, g: jax.tree.map(lambda w, g: w - 0.1 * g, w, g))
+    versions, means = [weights(meshes)] * (delay + 1), list[Any]()
+    for _ in range(2):
+        carry, found = pipelined(carry, every)
+        for step in range(steps):
+            mean, gradients = gradient(versions[-1 - delay], jax.tree.map(lambda leaf: leaf[step], every))  # noqa: B023
+            versions.append(update(versions[-1], gradients))
+            means.append(mean)
+        np.testing.assert_array_equal(found, means[-steps:])
+    (now, count), older = carry
+    assert_same(now, versions[-1], exact=True)
+    assert_same(older, tuple(versions[-2 - each] for each in range(delay)), exact=True)
+    assert count == 2 * steps
+
+
+def test_an_optimizer_with_a_norm_of_all_gradients() -> None:
+    loop = jaxpp.train_loop(delayed_adam, 3, 1)
+    params = weights(4)
+    arguments = loop.start((params, ADAM.init(params))), batches(3, 4)
+    check(loop, arguments, make_mesh(4), steps=2, feed=feed_state, donate_argnums=0)
+
+
+def test_over_several_devices_of_a_mesh() -> None:
+    loop = jaxpp.train_loop(delayed_adam, 3, 1)
+    params = weights(2)
+    arguments = loop.start((params, ADAM.init(params))), batches(3, 4)
+    mesh = make_mesh(2, data=2)
+    check(loop, arguments, mesh, out_shardings=(None, (P(None, "data"), None)))
+    check(loop, arguments, mesh, steps=2, feed=feed_state, in_shardings=SHARDED, donate_argnums=0)
+
+
+@pytest.mark.parametrize("recompute", [None, "inputs"])
+def test_tasks_run_in_the_order_of_the_schedule(recompute: str | None) -> None:
+    """No mesh waits between steps: each runs exactly what the schedule, which has no bubble there, says."""
+    loop = jaxpp.train_loop(delayed_sgd, 4, 1)
+    step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(4), recompute=recompute)
+    program = step.lower(loop.start((weights(4), jnp.int32(0))), batches(4, 4)).program()
+    schedule = schedules.make(TWO_BW, meshes=4, microbatches=4, steps=4)
+    expected = [[(t.kind, t.stage, t.microbatch) for t in row if t.kind != "optimizer"] for row in schedule.orders]
+    found = [[task for task in row if task[0] != "recompute"] for row in tasks_of(program)]
+    assert found == expected
+    assert program.schedule == str(schedule)
+
+
+def test_two_versions_of_the_weights_are_alive() -> None:
+    """Proven of the program: a version more, the gradients, and what 1F1B has; however many steps there are."""
+
+    def peaks(loop: Any, arguments: Any) -> tuple[int, ...]:
+        return jaxpp.mpmd_jit_with_loop(loop, make_mesh(2), donate_argnums=0).lower(*arguments).program().peak_bytes
+
+    size, each = WIDTH * WIDTH * 4, 4 * 4 * WIDTH * 4
+    plain = jaxpp.train_loop(partial(sgd_step, schedule="1f1b"), 6)
+    now = peaks(plain, (weights(2), batches(6, 4)))
+    for delay in (1, 2):
+        loop = jaxpp.train_loop(delayed_sgd, 6, delay)
+        found = peaks(loop, (loop.start((weights(2), jnp.int32(0))), batches(6, 4)))
+        assert all(0 < more - less <= delay * size + each + 64 for more, less in zip(found, now, strict=True)), found
+        longer = jaxpp.train_loop(delayed_sgd, 12, delay)
+        twice = peaks(longer, (longer.start((weights(2), jnp.int32(0))), batches(12, 4)))
+        assert max(np.subtract(twice, found)) <= 6 * each + 200  # the batches of six steps more, and their losses
+
+
+def test_the_older_version_is_read_while_the_newer_one_is_written() -> None:
+    """What is given away is not overwritten too early: without donation the results are the same, and inputs stay."""
+    loop = jaxpp.train_loop(delayed_sgd, 4, 1)
+    arguments = loop.start((weights(2), jnp.int32(0))), batches(4, 2)
+    kept = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2))(*arguments)
+    given = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2), donate_argnums=(0, 1))(*jax.tree.map(jnp.copy, arguments))
+    assert_same(given, kept, exact=True)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(arguments[0]))
+
+
+def test_a_schedule_of_ones_own() -> None:
+    """Any order of all microbatches, with the updates put into it."""
+    made = schedules.in_steps(schedules.make("eager-1f1b", meshes=2, microbatches=9), 3, delay=1)
+    loop = jaxpp.train_loop(partial(delayed_sgd, schedule=made), 3, 1)
+    check(loop, (loop.start((weights(2), jnp.int32(0))), batches(3, 3)), make_mesh(2), exact=True)
+
+
+def bad_state(state: Any, batch: Any) -> Any:
+    made, losses = sgd_step(state, batch, schedule="1f1b")
+    return [w.astype(jnp.bfloat16) for w in made], losses
+
+
+def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = None, **options: Any) -> Any:
+    loop = jaxpp.train_loop(step, steps, delay)
+    state = loop.start((weights(2), jnp.int32(0)) if delay else weights(2)) if state is None else state
+    every = options.pop("batches", None) or batches(steps, options.pop("microbatches", 2))
+    return jaxpp.mpmd_jit_with_loop(loop, make_mesh(2), **options).lower(state, every).program()
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: jaxpp.train_loop(sgd_step, 0), ValueError, "steps must be a whole number of at least 1, found 0"),
+        (lambda: jaxpp.train_loop(sgd_step, 2, -1), ValueError, "delay must be a whole number of at least 0, found -1"),
+        (lambda: jaxpp.train_loop(sgd_step, 2, 2), ValueError, "delay=2 is not less than steps=2: no step would see"),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule="1f1b"), 3, 1),
+            jaxpp.PassError,
+            "the gradients are delayed by 1, but the schedule 1f1b is of one step: nothing would overlap",
+        ),
+        (
+            lambda: lowered(partial(sgd_step, schedule=TWO_BW), 3),
+            jaxpp.PassError,
+            "the schedule pipedream-2bw overlaps steps, whose gradients are not delayed",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2, steps=2)), 3, 1),
+            jaxpp.PassError,
+            "the schedule pipedream-2bw is of 2 steps, expected a train_loop of 3 steps",
+        ),
+        (
+            lambda: (
+                jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=jaxpp.PipeDream2BW(2, steps=2)), make_mesh(2))
+                .lower(weights(2), batch(2))
+                .program()
+            ),
+            jaxpp.PassError,
+            "the schedule pipedream-2bw is of 2 steps, expected one training step",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),
+            jaxpp.PassError,
+            "schedule runs later\n  a schedule of all steps needs a delay of as many updates as it overlaps steps",
+        ),
+        (lambda: lowered(bad_state, 2), TypeError, "state[0] is float32[8, 8], the step makes bfloat16[8, 8] of it"),
+        (
+            lambda: lowered(lambda s, b: (s[:1], s[0]), 2),
+            ValueError,
+            "the step takes a state ([*, *]) and returns ([*])",
+        ),
+        (lambda: lowered(lambda s, b: s, 2), TypeError, "the step returns a list; expected (state, metrics)"),
+        (
+            lambda: lowered(partial(sgd_step, schedule="1f1b"), 3, batches=batches(2, 2)),
+            ValueError,
+            "batches['x'] has shape (2, 2, 4, 8); expected 3 steps in front",
+        ),
+        (
+            lambda: lowered(delayed_sgd, 3, 1, state=weights(2)),
+            ValueError,
+            "with delay=1 the state is (state, 1 older weights); loop.start(state) makes it",
+        ),
+        (
+            lambda: jaxpp.train_loop(delayed_sgd, 3, 1).start(weights(2)),
+            ValueError,
+            "with a delay the state is a tuple, the weights first; found list",
+        ),
+        (
+            lambda: lowered(partial(sgd_step, schedule="1f1b"), 2, in_shardings=(P(), P("data"))),
+            ValueError,
+            "shards the steps of a train_loop, which run one after the other",
+        ),
+        (
+            lambda: lowered(partial(sgd_step, schedule="1f1b"), 2, static_argnums=1),
+            TypeError,
+            "it takes arrays alone, found static_argnums; close over Python values",
+        ),
+        (
+            lambda: jaxpp.tune(
+                jaxpp.mpmd_jit_with_loop(jaxpp.train_loop(sgd_step, 2), make_mesh(2)), weights(2), batches(2, 2)
+            ),
+            ValueError,
+            "a train_loop can't be measured: give the step that it runs",
+        ),
+        (
+            lambda: lowered(delayed_sgd, 3, 1, memory_limit=1000),
+            ProgramError,
+            "bytes on each device, its memory limit is 1,000",
+        ),
+        (
+            lambda: lowered(partial(sgd_step, schedule="auto"), 2),
+            ValueError,
+            'schedule="auto": a step is tuned alone',
+        ),
+        (
+            lambda: (
+                jaxpp.mpmd_jit_with_loop(lambda s, b: jaxpp.train_loop(sgd_step, 2)(s, b), make_mesh(2))
+                .lower(weights(2), batches(2, 2))
+                .program()
+            ),
+            jaxpp.PassError,
+            "the microbatch loop stands inside another loop or conditional",
+        ),
+    ],
+)
+def test_bad_loops_are_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        make()

@@ -1,0 +1,94 @@
+"""Schedules of several optimizer steps."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from jaxpp import schedules as S
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "k", "delay"), [(4, 4, 8, 1), (4, 3, 5, 1), (2, 1, 3, 1), (8, 16, 3, 1), (5, 2, 7, 2), (1, 2, 2, 1)]
+)
+def test_pipedream_2bw_has_no_bubble_between_steps(p: int, m: int, k: int, delay: int) -> None:
+    """k steps of m microbatches take (km + p - 1)T, and the activations of 1F1B (arXiv 2006.09503, figure 2)."""
+    schedule = S.make("pipedream-2bw", meshes=p, microbatches=m, steps=k, delay=delay)
+    report = S.simulate(schedule, S.Costs(forward=1.0, input_grad=1.5, weight_grad=0.5))
+    assert report.makespan == pytest.approx(3 * (k * m + p - 1), abs=0.002 * k)
+    assert report.peak_activations() == [min(k * m, p - i) for i in range(p)]
+    assert S.steps_of(schedule) == k
+    assert S.parse(str(schedule)) == schedule
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+def test_delay_plus_one_versions_of_the_weights_are_read(delay: int) -> None:
+    """From the first task that reads a version to the last one, so many are alive at once, and no fewer."""
+    m, k = 4 // delay, 6
+    schedule = S.make("pipedream-2bw", meshes=4, microbatches=m, steps=k, delay=delay)
+    for order in schedule.orders:
+        versions = [max(0, task.microbatch // m - delay) for task in order if task.kind != S.UPDATE]
+        first, last = ({v: n for n, v in each} for each in (list(enumerate(versions))[::-1], enumerate(versions)))
+        alive = [sum(first[v] <= n <= last[v] for v in first) for n in range(len(versions))]
+        assert max(alive) <= delay + 1
+        made = [task.microbatch // m for task in order if task.kind == S.UPDATE]
+        assert made == list(range(k))
+
+
+def test_a_repeated_step_waits_for_the_update_of_its_own_mesh_alone() -> None:
+    """Zero bubble without a synchronization of the optimizer: a step takes its longest stage (arXiv 2401.10241)."""
+    for name, mine in (("zb-h2", 24.0), ("zb-2p", 24.0), ("1f1b", 33.0)):
+        one = S.make(name, meshes=4, microbatches=8)
+        report = S.simulate(one)
+        assert report.longest_stage == mine
+        every = S.repeat(one, 4)
+        assert S.simulate(every).makespan == pytest.approx(report.makespan + 3 * mine, abs=0.01)
+        assert S.first_step(every) == one
+
+
+def test_microbatches_in_another_order() -> None:
+    """The update waits for the last gradient that its mesh runs, and a forward for what the first one waits for."""
+    grid = "schedule: mine\nplacement: 0\nmesh 0: 0F1 0F0 0B0 0B1 0F3 0F2 0B2 0B3"
+    made = S.in_steps(S.parse(grid), 2)
+    assert str(made).splitlines()[2:] == [
+        "kind optimizer: backward|weight_grad; time 0.001",
+        "kind forward: forward@-1 forward~-1 ?optimizer#-2",
+        "mesh 0: 0F1 0F0 0B0 0B1 0optimizer1 0F3 0F2 0B2 0B3 0optimizer3",
+    ]
+    late = replace(made, orders=((*made.orders[0][:4], *made.orders[0][5:6], made.orders[0][4], *made.orders[0][6:]),))
+    with pytest.raises(
+        S.ScheduleError, match=r"F\(stage 0, mb 3\) needs optimizer\(stage 0, mb 1\), which comes later"
+    ):
+        S.check(late)
+
+
+ONE = S.make("1f1b", meshes=2, microbatches=4)
+SWAPPED = S.parse("schedule: mine\nplacement: 0\nmesh 0: 0F0 0F1 0B0 0B1 0F2 0F3 0B3 0B2")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: S.repeat(ONE, 0), "steps must be a whole number of at least 1, found 0"),
+        (lambda: S.in_steps(ONE, 3), "1f1b: 4 microbatches are not 3 equal steps"),
+        (lambda: S.in_steps(ONE, 2, -1), "delay must be a whole number of at least 0, found -1"),
+        (lambda: S.in_steps(ONE, 2), "needs optimizer(stage 0, mb 1), which comes later on mesh 0"),
+        (lambda: S.repeat(S.repeat(ONE, 2), 2), "1f1b has updates already: expected a schedule without optimizer"),
+        (
+            lambda: S.repeat(S.make("chimera", meshes=2, microbatches=2), 2),
+            "chimera: stage 0 is on 2 meshes, a loop over steps needs it on one",
+        ),
+        (
+            lambda: S.first_step(S.in_steps(SWAPPED, 2)),
+            "mine: mesh 0 runs step 1 in another order than step 0; a loop over steps needs one order for all",
+        ),
+        (
+            lambda: S.make("pipedream-2bw", meshes=8, microbatches=3, steps=4, delay=2),
+            "pipedream-2bw: microbatches must be at least 4 on 8 meshes with a delay of 2, found 3",
+        ),
+    ],
+)
+def test_what_is_wrong_with_steps(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(S.ScheduleError, match=re.escape(message)):
+        make()

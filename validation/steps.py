@@ -1,0 +1,43 @@
+"""A module that is one step of a loop over optimizer steps (`jaxpp.train_loop`) computes what all of them do."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.validation.cpu import Array, Runner
+
+Results = dict[int, list[tuple[str, Array]]]
+"""The results of a step by number, as (mesh, value) on each mesh that has one."""
+Step = Callable[[Mapping[int, Array]], Results]
+"""A function from a step's arguments by number to its results."""
+
+
+def of_all(loop: TrainLoop | None, types: Mapping[int, ir.Type]) -> dict[int, ir.Type]:
+    """The types of the arguments, or results, of all steps, from those of one."""
+
+    def stacked(type_: ir.Type) -> ir.Type:
+        one = ir.RankedTensorType(type_)
+        return ir.RankedTensorType.get([loop.steps if loop else 0, *one.shape], one.element_type)
+
+    return {number: stacked(type_) if loop and number >= loop.state else type_ for number, type_ in types.items()}
+
+
+def run_all(loop: TrainLoop | None, one: Step, runner: Runner) -> Step:
+    """The function that runs a step as often as the loop says: the state goes on, all else is sliced and stacked."""
+    if loop is None:
+        return one
+
+    def run(arguments: Mapping[int, Array]) -> Results:
+        state = {number: value for number, value in arguments.items() if number < loop.state}
+        every: list[Results] = []
+        for step in range(loop.steps):
+            batch = {n: runner.put(np.asarray(value)[step]) for n, value in arguments.items() if n >= loop.state}
+            every.append(one(state | batch))
+            state = {number: every[-1][number][0][1] for number in state}
+        rest = [number for number in every[-1] if number >= loop.state]
+        stacks = {n: [("", runner.put(np.stack([np.asarray(each[n][0][1]) for each in every])))] for n in rest}
+        return {**every[-1], **stacks}
+
+    return run
