@@ -61,7 +61,7 @@ _PUBLISHED: Final = 100
 _RUN: Final = 15
 """What it costs to run a task."""
 
-_SIMPLE: Final = 0.1
+_SIMPLE: Final = 0.5
 """The share of everything that may be spent on simple rules to begin with."""
 
 _CHEAP: Final = 0.1
