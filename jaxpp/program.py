@@ -185,12 +185,14 @@ def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
 def text_of(schedule: Schedule, lowered: Lowered) -> str:
     """The text of a schedule for the loop of a lowered step, whatever schedule the loop itself names.
 
+    A name of the library stays a name, which the passes resolve.
+
     Raises:
         PassError: there is no such loop, or the schedule does not fit it.
     """
     module = own_copy(lowered.module)
     run_passes(module, (InlineCalls(),))
-    return _text_for(module, schedule, lowered.mpmd_mesh.mpmd_dim, number_of_microbatches(module))
+    return _text_for(module, schedule, None, number_of_microbatches(module))
 
 
 def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:
@@ -202,7 +204,7 @@ def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) ->
     return "" if length is None else _text_for(module, schedule, meshes, length)
 
 
-def _text_for(module: ir.Module, schedule: Schedule, meshes: int, length: int) -> str:
+def _text_for(module: ir.Module, schedule: Schedule, meshes: int | None, length: int) -> str:
     try:
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:
