@@ -274,10 +274,14 @@ class Running:
         starts = [orders for _, orders in sorted(each.found.values(), key=itemgetter(0))]
         rounds = max(1, min(int(effort.left / (each.tasks * _ROUND)), _ROUNDS))
         for number in range(rounds):
-            other = number // 2 + 1
-            start, heat = each.orders, _HEATS[other % len(_HEATS) - 1]
-            if number % 2 and other < min(len(starts), rounds // 2 + 1):
-                start, heat = starts[other], 1.0
+            start, heat = each.orders, 1.0
+            if rounds > len(starts):  # each start has its own round, then the best has several
+                start = starts[number] if number < len(starts) else start
+                heat = _HEATS[max(0, number - len(starts)) % len(_HEATS)]
+            elif number % 2:
+                start = starts[number // 2 + 1]
+            else:
+                heat = _HEATS[number // 2 % len(_HEATS)]
             if each.beats(each.value):
                 for orders in anneal_orders(each.problem, start, effort, effort.left / (rounds - number), rng, heat):
                     each.take(orders, "anneal")
@@ -298,7 +302,7 @@ class Running:
         Something is found in any case: what runs one microbatch after the other.
         """
         problem = each.problem
-        each.take(problem.one_by_one, "one by one")
+        each.take(problem.one_by_one, "climb")
         self.effort.spend(each.tasks * _RUN)
         each.climb = Climb(problem, self.effort, self.rng, self.effort.seconds * _SIMPLE / len(self.tries))
         each.take(each.climb.orders, "climb")
