@@ -13,6 +13,7 @@ from jaxpp.ir.functions import nested
 from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
 from jaxpp.runtime.execution.frozen import current_frozen
+from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.given import AUTO
 from jaxpp.step import CompiledStep, LoweredStep
 from jaxpp.tuning import Choice, Trial, Tuning
@@ -97,12 +98,13 @@ def tune(
 
     Raises:
         PassError: the marks don't fit, as when it is compiled.
-        ScheduleError: there are fewer layers than meshes.
+        ScheduleError: there are fewer layers than meshes, or `seconds` is no positive number.
         ProgramError: 1F1B with equal cuts needs more memory than the limit, also with recompute and offload.
         TypeError, ValueError: the limit is none, or the step; or it takes no gradients; or it is called inside of
             `jaxpp.frozen` or `collect_task_times_ms`, where steps are not measured.
     """
     check_step("tune", step)
+    positive(seconds, "seconds")
     if current_times() is not None or current_frozen():
         raise ValueError("tune: steps inside of jaxpp.frozen or collect_task_times_ms don't count: call it outside")
     lowered, leaves = step.to_tune(args, seconds, memory_limit)

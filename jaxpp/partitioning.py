@@ -22,6 +22,8 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
 from jaxpp.runtime import Event
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
+from jaxpp.schedules.cost_values import positive
+from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.layers import layers_of_stages
 from jaxpp.schedules.search.cuts import Cuts, even_cuts
 from jaxpp.step import LoweredStep
@@ -90,10 +92,13 @@ def partition(
 
     Raises:
         PassError: the marks don't fit, as when it is compiled.
-        ScheduleError: there are fewer layers than meshes, or nothing fits the memory.
-        TypeError, ValueError: the limit is none, or the step.
+        ScheduleError: there are fewer layers than meshes, nothing fits the memory, or an argument is wrong.
+        TypeError, ValueError: the limit is none, or the step; or it takes no gradients.
     """
     check_step("partition", step)
+    positive(seconds, "seconds")
+    whole_number(seed, "seed", least=0)
+    true_or_false(split_backward, "split_backward")
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.devices))
     return layers.partition(
@@ -158,7 +163,13 @@ class LayeredStep:
     def __init__(
         self, lowered: Lowered, compiler_options: Mapping[str, Any] | None, passes: Mapping[str, str], who: str
     ) -> None:
-        self.schedule = schedule_of_layers(loop_of_layers(lowered.module), lowered.mpmd_mesh.mpmd_dim, who)
+        loop = loop_of_layers(lowered.module)
+        if not loop.has_backward:
+            raise ValueError(
+                f"{who}: layers are cut by their forwards and backwards, and this step takes no gradients: give the "
+                f"step of the training; its cuts hold here as well"
+            )
+        self.schedule = schedule_of_layers(loop, lowered.mpmd_mesh.mpmd_dim, who)
         kept = {name: value for name, value in passes.items() if name in ("gather_weights", "scatter_gradients")}
         self.lowered = LoweredStep(lowered, None, compiler_options, kept | {"schedule": str(self.schedule)})
         self.compiled = self.lowered.compile()

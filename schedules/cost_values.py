@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TypeAlias, cast
 
 from jaxpp.schedules.errors import ScheduleError
@@ -115,4 +115,5 @@ def shares(value: object) -> tuple[float, ...]:
 
 def is_list(value: object) -> bool:
     """Lists, tuples, and what else has a length and positions: NumPy arrays."""
-    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Mapping))
+    has_length = hasattr(value, "__len__") and getattr(value, "shape", True) != ()
+    return has_length and not isinstance(value, (str, bytes, Mapping, Set))

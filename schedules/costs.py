@@ -23,7 +23,7 @@ from jaxpp.schedules.cost_values import (
     per_stage,
     shares,
 )
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, true_or_false, whole_number
 from jaxpp.schedules.kinds import COMPUTE, KIND_NAME
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
@@ -112,10 +112,8 @@ class Costs:
         put(self, "kinds", {name: per_stage(time, name, positive=True) for name, time in self.kinds.items()})
         put(self, "slices", shares(self.slices))
         put(self, "microbatches", factors(self.microbatches))
-        if not isinstance(cast("object", self.unit), str) or self.unit not in UNITS:
-            raise ScheduleError(f"unit must be one of {', '.join(UNITS)}, found {self.unit!r}")
-        if not isinstance(cast("object", self.contention), bool):
-            raise ScheduleError(f"contention must be true or false, found {self.contention!r}")
+        one_of(list(UNITS), self.unit, "unit")
+        true_or_false(self.contention, "contention")
 
     def in_unit(self, unit: str) -> Costs:
         """The same costs in another unit of time.
@@ -427,3 +425,14 @@ def _infinite(value: object) -> object:
 
 
 _DEFAULT: Final = Costs()
+
+
+def given_costs(costs: Costs | None) -> Costs:
+    """The costs that a caller gives; None: all tasks of a whole mesh take 1.
+
+    Raises:
+        ScheduleError: they are something else.
+    """
+    found = Costs() if costs is None else costs
+    instance_of(Costs, found, "costs", ", such as Costs(forward=1, hop=0.1)")
+    return found

@@ -1,8 +1,9 @@
-"""The one exception of this package, and the guards for counts."""
+"""The one exception of this package, and the guards of arguments."""
 
 from __future__ import annotations
 
 import operator
+import reprlib
 from collections.abc import Sequence
 from typing import SupportsIndex, cast
 
@@ -33,6 +34,24 @@ def whole_number(value: object, what: str, *, least: int) -> int:
     except TypeError:
         pass
     raise ScheduleError(f"{what} must be a whole number of at least {least}, found {value!r}")
+
+
+def instance_of(kind: type, value: object, what: str, how: str = "") -> None:
+    """Guard: `value` is an instance of `kind`; `how` says how to get one."""
+    if not isinstance(value, kind):
+        raise ScheduleError(f"{what} must be a {kind.__name__}{how}, found {reprlib.repr(value)}")
+
+
+def one_of(words: Sequence[str], value: object, what: str) -> None:
+    """Guard: `value` is one of these words."""
+    if not isinstance(value, str) or value not in words:
+        raise ScheduleError(f"{what} must be one of {', '.join(words)}, found {value!r}")
+
+
+def true_or_false(value: object, what: str) -> None:
+    """Guard: `value` is true or false."""
+    if not isinstance(value, bool):
+        raise ScheduleError(f"{what} must be true or false, found {value!r}")
 
 
 def multiple_of(divisor: int, value: int, what: str, reason: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxpp.schedules.costs import UNITS, Costs
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
 from jaxpp.schedules.pools import Sizes, byte_sizes, changes
 from jaxpp.schedules.schedule import Schedule
@@ -166,8 +166,7 @@ class Report:
         Raises:
             ScheduleError: `released_at` is unknown, or there is no such mesh.
         """
-        if released_at not in KEPT:
-            raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
+        one_of(list(KEPT), released_at, "released_at")
         share, stages = self.schedule.meshes / self.schedule.stages, self.schedule.stages
         size = self.costs.size(self.schedule)
         return self._memory(mesh, Sizes([share] * stages, [share * KEPT[released_at]] * stages, [0.0] * stages, size))

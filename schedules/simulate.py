@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.costs import Costs, one
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.costs import Costs, given_costs, one
+from jaxpp.schedules.errors import ScheduleError, instance_of
 from jaxpp.schedules.pools import byte_sizes, moved
 from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule
@@ -32,8 +32,8 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     Raises:
         ScheduleError: the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
     """
-    costs = costs or Costs()
-    graph = schedule.graph
+    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")
+    costs, graph = given_costs(costs), schedule.graph
     kinds_known = graph.rules.keys() >= graph.numbers.keys()
     if not graph.tasks or graph.lacking or not kinds_known or max(t.stage for t in graph.tasks) >= schedule.stages:
         check(schedule)

@@ -167,7 +167,7 @@ def _improve(call: _Invocation) -> RenderableType:
     options, costs = call.options, load_costs(call.options)
     schedule = call.schedule(options.name)
     wanted = {name: each for name, each in _wanted(options).items() if name not in ("meshes", "microbatches")}
-    return _looked_for(call, partial(S.improve, schedule, costs, **wanted), costs)
+    return _looked_for(call, partial(S.improve, schedule, costs, change=options.change, **wanted), costs)
 
 
 def _looked_for(call: _Invocation, look: Callable[..., S.Found], costs: S.Costs) -> RenderableType:

@@ -132,6 +132,16 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--seed", type=int, default=0, metavar="N", help="of what is random")
 
 
+def _add_change(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--change",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="WHAT",
+        help="what of the tasks may change: some of recompute,offload,fuse",
+    )
+
+
 def _add_placement(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--placement",
@@ -191,7 +201,7 @@ _ARGUMENTS: Final[Mapping[str, tuple[str, Sequence[Callable[[argparse.ArgumentPa
         "--meshes N --microbatches N [options]",
         (_add_required_sizes, _add_costs, _add_limits, _add_placement, _add_output, _add_history),
     ),
-    "improve": ("NAME|FILE [options]", (_add_name, _add_costs, _add_limits, _add_output, _add_history)),
+    "improve": ("NAME|FILE [options]", (_add_name, _add_costs, _add_limits, _add_change, _add_output, _add_history)),
     "tune": ("--meshes N --microbatches N [options]", (_add_required_sizes, _add_costs, _add_limits)),
     "convert": ("NAME|FILE --to FORMAT [options]", (_add_name, _add_costs, _add_formats, _add_output)),
     "plot": ("NAME|FILE -o FILE [options]", (_add_name, _add_costs, _add_picture)),

@@ -105,7 +105,8 @@ def predict(
         seconds: of each compiled function, alone on its mesh.
         network: what messages take.
         processors: the number of the processor that runs each mesh; tasks that run on one at the same time have equal
-            shares of it. None: each mesh has its own.
+            shares of it, as where CPUs run more processes than they have cores (`benchmarks/truth.py`). None: each mesh
+            has its own, as on all targets.
     """
     step = _Step(program, seconds, network, processors or range(program.meshes))
     for mesh, each in merged_order(program):

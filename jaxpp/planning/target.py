@@ -22,6 +22,9 @@ from jaxpp.planning.chips import CHIPS, Chip
 _NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "none"}
 """The environment of libtpu on a machine without TPUs: else it asks Google's metadata server about them."""
 
+_AXES = {"sizes": (4, 2), "names": ("mpmd", "data")}
+"""Examples of those of a mesh."""
+
 _TOPOLOGY = re.compile(r"\d+(x\d+){1,2}")
 
 
@@ -54,6 +57,9 @@ class Target:
         Raises:
             PlanError: the target has fewer devices, or the sizes are none.
         """
+        for what, given in (("sizes", axis_shapes), ("names", axis_names)):
+            if not isinstance(given, list | tuple):
+                raise PlanError(f"mesh: {what} of axes must be a tuple, such as {_AXES[what]}, found {given!r}")
         for size in axis_shapes:
             if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
                 raise PlanError(

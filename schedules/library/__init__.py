@@ -11,7 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Final
+from typing import Final, cast
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, whole_number
@@ -89,8 +89,8 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     Raises:
         ScheduleError: the name or an option is unknown, or the schedule does not exist for these numbers.
     """
-    if name not in LIBRARY:
-        nearest = difflib.get_close_matches(name.lower(), LIBRARY, n=1)
+    if not isinstance(cast("object", name), str) or name not in LIBRARY:
+        nearest = difflib.get_close_matches(str(name).lower(), LIBRARY, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise ScheduleError(f"no schedule is named {name!r}: there are {', '.join(LIBRARY)}{hint}")
     known = options_of(name)

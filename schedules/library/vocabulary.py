@@ -8,10 +8,9 @@ together, where the last layers are. With `embedding` the shards of the input's 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
 
 from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import true_or_false, whole_number
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
@@ -102,8 +101,7 @@ def _spread(
     Stages are kept below `limit` of their number among the layers, those of the input's embedding below one more than
     the first of these.
     """
-    if not isinstance(cast("object", embedding), bool):
-        raise ScheduleError(f"{name}: embedding must be true or false, found {embedding!r}")
+    true_or_false(embedding, f"{name}: embedding")
     placement = vocabulary_stages(layers, embedding)
     first = layers.meshes if embedding else 0
     if costs is None:

@@ -25,6 +25,9 @@ _HOT: Final = 2e-3
 _COOLING: Final = 0.02
 """What of that is left in the end."""
 
+_REACH: Final = 12
+"""How many cells behind a move may make room for it."""
+
 _ANYWHERE: Final = 0.1
 """The share of moves that do not begin on the critical path."""
 
@@ -106,7 +109,9 @@ class _Orders:
         first, window = change(now.rows[mesh], position)
         # As if something worse were kept with a probability of exp(-worse / heat).
         most, value = now.cost - heat * math.log(1 - random()), now.value
-        if not window or not now.has_room(mesh, first, window) or not now.change(mesh, first, window, most):
+        if window and not now.has_room(mesh, first, window):
+            window = self._with_room(mesh, first, window)
+        if not window or not now.change(mesh, first, window, most):
             return False
         self.changes += 1
         if now.value != value or self.changes % _PATHS == 0:
@@ -130,6 +135,31 @@ class _Orders:
                 needed |= before[cell]
             (moved if cell in needed else others).append(cell)
         return first, [*reversed(moved), *reversed(others)] if others else []
+
+    def _with_room(self, mesh: int, first: int, window: list[int]) -> list[int]:
+        """These cells, and some behind them, in an order that fits: what has no room waits for what gives some back.
+
+        Moves of one cell alone seldom fit where memory is tight: a forward goes with the end of another microbatch.
+        """
+        takes, gives, before = self.cells.takes, self.cells.gives, self.cells.before
+        row, room, kept = self.now.rows[mesh], self.cells.rooms[mesh], self.now.levels[mesh][first]
+        end = first + len(window)
+        rest, left, found = [*window, *row[end : end + _REACH]], len(window), list[int]()
+        while left:
+            at = 0
+            if kept + takes[rest[0]] > room:
+                gaining = (at for at, cell in enumerate(rest) if takes[cell] + gives[cell] < 0)
+                at = next((at for at in gaining if before[rest[at]].isdisjoint(rest[:at])), 0)
+                if not at or kept + takes[rest[at]] > room:
+                    return []
+            left -= at < left
+            cell = rest.pop(at)
+            kept += takes[cell] + gives[cell]
+            found.append(cell)
+        found += rest
+        while found and found[-1] == row[first + len(found) - 1]:
+            found.pop()
+        return found
 
     def _exchanged(self, row: list[int], position: int) -> tuple[int, list[int]]:
         """Two neighbours, and such nearby, have changed places: from where on, and what is there now."""

@@ -12,8 +12,9 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.found import Found
-from jaxpp.schedules.search.improve import excess, improve
+from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
@@ -43,7 +44,8 @@ def search_branches(
         ScheduleError: no order that was tried fits the memory.
     """
     starts = list(_starts(placement, microbatches, costs, split_backward))
-    too_much = [excess(each, costs, memory, [math.inf] * placement.meshes) for each in starts]
+    kept = Kept(memory, [math.inf] * placement.meshes)
+    too_much = [kept.excess(simulate(each, costs)) for each in starts]
     fitting = [each for each, reason in zip(starts, too_much, strict=True) if not reason]
     if not fitting:
         raise ScheduleError(f"no schedule fits the memory: the least that was tried keeps {too_much[-1]}")

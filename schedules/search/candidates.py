@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from itertools import combinations
-from typing import Final
+from typing import Final, cast
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, whole_number
@@ -41,7 +43,7 @@ def placements(meshes: int, placement: str | Placement, chunks: int | None, cost
             beside = "" if chunks is None else f" and chunks={chunks}"
             raise ScheduleError(f"placement is on {placement.meshes} meshes, found meshes={meshes}{beside}")
         return [placement]
-    if placement not in _USUAL:
+    if not isinstance(cast("object", placement), str) or placement not in _USUAL:
         known = ", ".join(_USUAL)
         raise ScheduleError(f"placement must be one of {known}, or a Placement, found {placement!r}")
     usual = _USUAL[placement]
@@ -101,6 +103,8 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
     meshes, chunks = placement.meshes, placement.stages // placement.meshes
     offered: dict[str, object] = {"chunks": chunks, "costs": costs}
     for name in LIBRARY:
+        if _home(name, meshes, chunks) not in (placement, None):
+            continue
         options = {each: offered[each] for each in options_of(name) if each in offered}
         try:
             made = make(name, meshes=meshes, microbatches=microbatches, **options)
@@ -108,3 +112,13 @@ def published(placement: Placement, microbatches: int, costs: Costs) -> Iterator
             continue
         if made.placement == placement and all(task.kind in LETTERS for task in made):
             yield made
+
+
+@cache
+def _home(name: str, meshes: int, chunks: int) -> Placement | None:
+    """The placement of a schedule of the library, by one of few microbatches, as that costs little; None: not known."""
+    options = {"chunks": chunks} if "chunks" in options_of(name) else {}
+    for microbatches in (1, 2, meshes, 2 * meshes):
+        with suppress(ScheduleError):
+            return make(name, meshes=meshes, microbatches=microbatches, **options).placement
+    return None

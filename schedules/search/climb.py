@@ -27,26 +27,34 @@ class _Rules:
 
 
 class Climb:
-    """The best rules so far, and the orders that they lead to."""
+    """The best rules so far, and the orders that they lead to.
 
-    def __init__(self, problem: Problem, effort: Effort, rng: np.random.Generator) -> None:
+    Args:
+        problem: to solve.
+        effort: what it may cost.
+        rng: makes the choices.
+        seconds: of the effort, what may be spent on the rules that it begins with.
+    """
+
+    def __init__(self, problem: Problem, effort: Effort, rng: np.random.Generator, seconds: float = math.inf) -> None:
         self.problem, self.effort, self.rng = problem, effort, rng
         self.value, self.orders = math.inf, problem.one_by_one
         self.rules = _Rules((0.0,) * problem.types, (problem.microbatches,) * problem.stages)
-        self.begin()
+        self.begin(effort.spent + seconds)
 
-    def begin(self) -> None:
+    def begin(self, until: float) -> None:
         """Simple rules: kinds in any order, later stages first, with memory as the only limit or like 1F1B."""
         stages, microbatches = self.problem.stages, self.problem.microbatches
         for kinds in permutations(range(len(self.problem.kinds))):
             later = [kind - (stage + 1) / (stages + 1) for kind in kinds for stage in range(stages)]
             for caps in ([microbatches] * stages, [stages - stage for stage in range(stages)]):
-                self.attempt(_Rules(tuple(later), tuple(caps)))
+                if self.effort.spent >= until or not self.attempt(_Rules(tuple(later), tuple(caps))):
+                    return
 
     def attempt(self, rules: _Rules) -> bool:
         """Take these rules if they are no worse; whether there was effort left to find out."""
         problem = self.problem
-        if not self.effort.spend(problem.types * problem.microbatches * _UNITS):
+        if not self.effort.left or not self.effort.spend(problem.types * problem.microbatches * _UNITS):
             return False
         orders = dispatch(problem, rules.ranks, rules.caps)
         value = problem.value(orders)

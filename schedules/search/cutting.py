@@ -21,7 +21,7 @@ from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.bounds import lower_bound
 from jaxpp.schedules.search.candidates import published
-from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_cuts, spans
+from jaxpp.schedules.search.cuts import Cuts, all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.search.keep_less import fits_bytes, keep_less
@@ -50,6 +50,9 @@ _KEPT_LESS: Final = 0.8
 
 _FEW: Final = 500
 """Of so many cuts each is asked for its bound."""
+
+_KINDS: Final = 1000
+"""Of more kinds of layers, times meshes, the shares of meshes are not an integer programme."""
 
 _NEIGHBOURS: Final = 6
 """As many neighbours for each stage are looked at: those with the most even loads."""
@@ -190,6 +193,10 @@ class Cutting:
         if self.shape == Placement.linear(self.shape.meshes):
             found = best_cuts(self._loads() + self._ways(fastest, both=not row.split_backward))
             bounds.append(found[0] if found else math.inf)
+        elif len(set(row.times)) * self.shape.meshes <= _KINDS:
+            self.effort.spend(_UNITS * len(row.times) * self.shape.meshes * row.microbatches)
+            times = [time * row.microbatches for time in row.times]
+            bounds.append(least_time(times, self._speeds, self._ways_of_meshes(fastest)))
         if math.comb(len(row.times) - 1, self.shape.stages - 1) <= _FEW:
             bounds.append(min(self._bound_of(cuts) for cuts in all_cuts(len(row.times), self.shape.stages)))
         return max(bounds)
@@ -222,6 +229,14 @@ class Cutting:
         before = np.concatenate([[0.0], np.cumsum(times)]) / speed
         hops = np.arange(self.shape.stages) * self._least_hop * (2 if both else 1)
         return hops[:, None, None] + before[None, :, None]
+
+    def _ways_of_meshes(self, speed: float) -> list[float]:
+        """The least time before the first task of each mesh, and, where backwards are whole, behind its last."""
+        firsts = [min(self.shape.stages_of(mesh)) for mesh in range(self.shape.meshes)]
+        times = self.row.of("forward") if self.row.split_backward else self.row.chain
+        hops = self._least_hop * (1 if self.row.split_backward else 2)
+        changes = [sum(self.shape[s] != self.shape[s + 1] for s in range(first)) for first in firsts]
+        return [math.fsum(times[:first]) / speed + hops * count for first, count in zip(firsts, changes, strict=True)]
 
     def _balanced(self, cuts: Cuts) -> Cuts:
         """The cuts after moves of single layers that even out the loads of the meshes."""
@@ -290,11 +305,9 @@ class Cutting:
             if problem is None or (found is not None and lower_bound(problem) >= found.value * (1 - TOLERANCE)):
                 continue
             least = seconds_of(_STEPS, problem.types * problem.microbatches * _UNITS)
-            with self.effort.part(max(seconds, least)) as part:
-                tried = Try(problem, costs)
-                tried.take(self.best and self.best.orders, "beside")
-                made = Running([tried], part, self.rng, None).run()
-            self.effort.spend(0)
+            tried = Try(problem, costs)
+            tried.take(self.best and self.best.orders, "beside")
+            made = Running([tried], self.effort.part(max(seconds, least)), self.rng, None).run()
             stages = Stages(cuts, costs, again, problem, made.orders, made.value)
             if again:
                 if not fits_bytes(stages.schedule, costs, self.row.left(self.shape, cuts)):
@@ -393,8 +406,7 @@ class Cutting:
             free = MemoryLimits((math.inf,) * self.shape.meshes, "W")
             problem = make_problem(self.shape, self.row.microbatches, costs, free, "makespan", self.row.split_backward)
             tried = Try(problem, costs)
-            with self.effort.part(SHARES[0] * self.effort.seconds) as part:
-                Running([tried], part, self.rng, None).run()
+            Running([tried], self.effort.part(SHARES[0] * self.effort.seconds), self.rng, None).run()
             made = Schedule("search", self.shape, tuple(map(tuple, problem.tasks(tried.orders))))
             plans = [made, *(p for p in published(self.shape, problem.microbatches, costs) if problem.orders(p))]
             left = _FINISHED

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 _PER_SECOND: Final = 1.6e7
@@ -25,27 +24,25 @@ class Effort:
         seconds: of an average core, that may be spent.
         spent: so far.
         watch: called whenever something is spent.
+        whole: the budget that this one is a part of: what is spent here is spent there too.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.spent = seconds, 0.0
+    def __init__(self, seconds: float, whole: Effort | None = None) -> None:
+        self.seconds, self.spent, self.whole = seconds, 0.0, whole
         self.watch: Callable[[], None] | None = None
 
     def spend(self, units: float) -> bool:
         """Spend a step of so many units; whether there was enough left."""
         self.spent += seconds_of(1, units)
+        if self.whole:
+            self.whole.spend(units)
         if self.watch:
             self.watch()
         return self.spent <= self.seconds
 
-    @contextmanager
-    def part(self, seconds: float) -> Generator[Effort]:
-        """A budget of its own for a part of the work; what is spent of it is spent here too."""
-        part = Effort(seconds)
-        try:
-            yield part
-        finally:
-            self.spent += part.spent
+    def part(self, seconds: float) -> Effort:
+        """A budget of its own for a part of the work."""
+        return Effort(seconds, self)
 
     @property
     def left(self) -> float:

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import cast
 
-import numpy as np
-
-from jaxpp.schedules.cost_values import positive
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.cost_values import is_list, positive
+from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
@@ -53,13 +51,12 @@ def memory_limits(
     Raises:
         ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
     """
-    if not isinstance(cast("object", released_at), str) or released_at not in KEPT:
-        raise ScheduleError(f"released_at must be one of {', '.join(KEPT)}, found {released_at!r}")
-    by_number, by_bytes = (np.ndim(cast("float", each)) > 0 or each != math.inf for each in (limit, in_bytes))
+    one_of(list(KEPT), released_at, "released_at")
+    by_number, by_bytes = (is_list(each) or each != math.inf for each in (limit, in_bytes))
     if by_number and by_bytes:
         raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
     what, given = (bytes_name, in_bytes) if by_bytes else ("memory_limit", limit)
-    each = list(cast("Sequence[object]", given)) if np.ndim(cast("float", given)) else [given] * meshes
+    each = list(cast("Sequence[object]", given)) if is_list(given) else [given] * meshes
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
     limits = tuple(positive(number, what, infinite=True) for number in each)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.search.effort import Effort
 
 Progress: TypeAlias = Callable[[float, float, float], None]
@@ -34,9 +35,15 @@ class History:
         effort: of which each step is watched.
         now: gives the best value and the lower bound.
         progress: is told of each step.
+
+    Raises:
+        ScheduleError: `progress` can't be called.
     """
 
     def __init__(self, effort: Effort, now: Callable[[], tuple[float, float]], progress: Progress | None) -> None:
+        if progress is not None and not callable(progress):
+            found = f"found {progress!r}"
+            raise ScheduleError(f"progress must be a function of the share spent, the value and the bound, {found}")
         self.effort, self.now, self.progress = effort, now, progress
         self.moments: list[Moment] = []
         effort.watch = self.look

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import fields, replace
 from graphlib import TopologicalSorter
 from random import Random
+from typing import Final
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
 from jaxpp.schedules.pools import Sizes, byte_sizes
 from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.cells import Cells, Rows, cells_of
+from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, memory_limits
-from jaxpp.schedules.search.history import History, Moment, Progress
+from jaxpp.schedules.search.history import History, Progress
 from jaxpp.schedules.simulate import simulate
+
+_CHANGING: Final = 0.1
+"""The share of everything that a change of the tasks may cost, at the beginning and in the middle."""
 
 
 def improve(
@@ -34,6 +39,7 @@ def improve(
     released_at: Release = "W",
     memory_bytes: Limits = math.inf,
     host_bytes: Limits = math.inf,
+    change: Collection[str] = (),
     objective: Objective = "makespan",
     seconds: float = 10.0,
     seed: int = 0,
@@ -44,61 +50,82 @@ def improve(
     The tasks may be of any kind that the simulator knows the costs of: recomputes, copies to the host and back, to
     other meshes, a user's own; fused, of slices of the sequence, of stages that several meshes hold or share. They stay
     what they are, and each on its mesh; what is fused moves as one. `search` makes the tasks, and looks for the best
-    order of forwards and backwards alone.
+    order of forwards and backwards alone. Which stages recompute or offload, and what is fused, may be looked for too:
+    `change`, by turns with the order (`search.changes`).
 
     Where the costs give all microbatches the same size, those of one kind and stage stay in ascending order if they are
     in it; the bound is for all orders.
 
     Args:
-        schedule: a valid one, within the limit.
+        schedule: a valid one, within the limit, unless the change of its tasks brings it there.
         costs: of its tasks, and of its hops; contention of links is left out.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         host_bytes: a limit for the memory of hosts, in the bytes of the costs; a number, or one per mesh.
+        change: what of the tasks may change: "recompute" and "offload", for each stage, whether it does so; "fuse",
+            for each mesh, whether its forwards run as one with the backwards beside them.
         objective: "makespan" or "longest_stage", see `Report`.
         seconds: what to spend, counted as in `search`: equal arguments give equal results.
         seed: of the random choices.
         progress: called now and then with the share of the time that is spent, the best value and the lower bound.
 
     Returns:
-        The best order, with a lower bound for all orders of these tasks.
+        The best order, with a lower bound for all orders of these tasks, and of those that they may change into.
 
     Raises:
         ScheduleError: an argument is wrong, or the schedule is not within the limit.
     """
+    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")
     check(schedule)
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
-    costs = replace((costs or Costs()).merged(schedule.stages), contention=False)
+    one_of(OBJECTIVES, objective, "objective")
+    costs = replace(given_costs(costs).merged(schedule.stages), contention=False)
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
     memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at)
     hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, "host_bytes").limits
-    if too_much := excess(schedule, costs, memory, hosts):
-        raise ScheduleError(f"improve: {schedule.name} keeps {too_much}: give a schedule that fits")
-    limits = memory.limits + (hosts if min(hosts) < math.inf else ())
-    rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
+    check_changes(change, costs)
+    kept = Kept(memory, hosts)
     with collector_paused():
-        cells = cells_of(schedule, costs, _sizes(schedule, costs, memory), rooms, objective)
-        bound = _bound(cells)
-        value: float = getattr(simulate(schedule, costs), objective)
+        bound = _bound(_cells(stripped(schedule, change), costs, kept, objective)) * least_factor(costs, change)
+        if change:
+            part = effort.part(effort.seconds * _CHANGING)
+            schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
+        report = simulate(schedule, costs)
+        if too_much := kept.excess(report):
+            raise ScheduleError(f"improve: {schedule.name} keeps {too_much}: give a schedule that fits")
+        value: float = getattr(report, objective)
         history = History(effort, lambda: (value, min(bound, value)), progress)
-        rows = cells.rows
-        if bound < value * (1 - TOLERANCE):
-            for rows, value in anneal(cells, effort, effort.seconds, rng):  # noqa: B007  # the last ones are the best
-                pass
-    found = _found(schedule, rows, history.end())
+        turns = 2 if change else 1
+        for turn in range(turns):
+            if turn:
+                part = effort.part(effort.seconds * _CHANGING)
+                schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
+                value = getattr(simulate(schedule, costs), objective)
+            cells = _cells(schedule, costs, kept, objective)
+            rows = cells.rows
+            if bound < value * (1 - TOLERANCE) and effort.left:
+                for rows, value in anneal(cells, effort, effort.left / (turns - turn), rng):  # noqa: B007  # the last ones are the best
+                    pass
+            schedule = _ordered(schedule, rows)
+    own = {each.name: getattr(schedule, each.name) for each in fields(Schedule)}
+    moments = history.end()
+    found = Found(**own, value=moments[-1].value, lower_bound=moments[-1].bound, history=moments)
     check(found)
     return found
 
 
-def _found(schedule: Schedule, rows: Rows, history: tuple[Moment, ...]) -> Found:
+def _cells(schedule: Schedule, costs: Costs, kept: Kept, objective: Objective) -> Cells:
+    """The cells of a schedule, within limits."""
+    limits = (*kept.memory.limits, *(kept.hosts if min(kept.hosts) < math.inf else ()))
+    rooms = [limit * (1 + TOLERANCE) + TOLERANCE for limit in limits]
+    return cells_of(schedule, costs, _sizes(schedule, costs, kept.memory), rooms, objective)
+
+
+def _ordered(schedule: Schedule, rows: Rows) -> Schedule:
     """The schedule with its cells in this order."""
     numbered = [cell for row in schedule.cells for cell in row]
     orders = [[numbered[cell] for cell in row] for row in rows]
-    made = Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
-    own = {each.name: getattr(made, each.name) for each in fields(Schedule)}
-    return Found(**own, value=history[-1].value, lower_bound=history[-1].bound, history=history)
+    return Schedule.of("improved", schedule.placement, orders, schedule.kinds, schedule.skipped)
 
 
 def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
@@ -108,21 +135,6 @@ def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
     share = schedule.meshes / schedule.stages
     kept = [share * KEPT[memory.released_at]] * schedule.stages
     return Sizes([share] * schedule.stages, kept, [0.0] * schedule.stages, costs.size(schedule))
-
-
-def excess(schedule: Schedule, costs: Costs, memory: MemoryLimits, hosts: Sequence[float]) -> str:
-    """Which mesh keeps too much, how much, and its limit; nothing where all is within the limits."""
-    report, at = simulate(schedule, costs), memory.released_at
-    here = report.peak_activations(at) if at else report.peak_bytes()
-    everything = (
-        ("on", "microbatches" if at else "bytes", here, memory.limits),
-        ("in the host of", "bytes", report.peak_host_bytes(), hosts),
-    )
-    for where, unit, peaks, limits in everything:
-        for mesh, (peak, limit) in enumerate(zip(peaks, limits, strict=True)):
-            if peak > limit * (1 + TOLERANCE):
-                return f"{peak:g} {unit} {where} mesh {mesh}, its limit is {limit:g}"
-    return ""
 
 
 def _bound(cells: Cells) -> float:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final, cast
 
 from jaxpp.schedules import library
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.improve import improve
@@ -39,8 +39,7 @@ def make(name: str, *, meshes: int, microbatches: int, **options: object) -> Sch
     if costs is None or name not in library.LIBRARY or "costs" in library.options_of(name):
         given = {each: value for each, value in options.items() if each != "costs" or value is not None}
         return library.make(name, meshes=meshes, microbatches=microbatches, **given)
-    if not isinstance(costs, Costs):
-        raise ScheduleError(f"{name}: costs must be a Costs, found {costs!r}")
+    costs = given_costs(cast("Costs", costs))
     seconds = cast("float", options.pop("seconds", 1.0))
     del options["costs"]
     made = library.make(name, meshes=meshes, microbatches=microbatches, **options)

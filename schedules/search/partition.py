@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxpp.schedules.cost_values import per_stage, positive
-from jaxpp.schedules.costs import Costs
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.costs import Costs, given_costs
+from jaxpp.schedules.errors import ScheduleError, true_or_false, whole_number
 from jaxpp.schedules.problem import Limits
 from jaxpp.schedules.report import Release
 from jaxpp.schedules.schedule import Schedule
@@ -19,7 +19,7 @@ from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.search.cutting import SHARES, Cutting, LayerRow
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
-from jaxpp.schedules.search.history import Progress
+from jaxpp.schedules.search.history import History, Progress
 from jaxpp.schedules.task import Placement
 
 
@@ -100,7 +100,8 @@ def partition(
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
     seed = whole_number(seed, "seed", least=0)
-    layers = costs.stages
+    true_or_false(split_backward, "split_backward")
+    layers = given_costs(costs).stages
     if layers is None:
         raise ScheduleError("partition: the costs are scalars: give a list with a number for each layer")
     shapes = [each for each in placements(meshes, placement, chunks, Costs()) if each.stages <= layers]
@@ -115,10 +116,7 @@ def partition(
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]
     bound = min(each.bound for each in searches)
-    if progress:
-        effort.watch = lambda: progress(
-            min(1.0, effort.spent / effort.seconds), min(each.value for each in searches), bound
-        )
+    History(effort, lambda: (min(each.value for each in searches), bound), progress)
     for share in SHARES:
         for each in searches:
             each.improve(share * effort.seconds)

@@ -14,9 +14,9 @@ import numpy as np
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, whole_number
+from jaxpp.schedules.errors import ScheduleError, one_of, true_or_false, whole_number
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
 from jaxpp.schedules.problem import (
     OBJECTIVES,
@@ -58,6 +58,12 @@ _NARROW: Final = 8
 _PUBLISHED: Final = 100
 """What it costs to make a task of a published schedule, in units of effort."""
 
+_RUN: Final = 15
+"""What it costs to run a task."""
+
+_SIMPLE: Final = 0.5
+"""The share of everything that may be spent on simple rules to begin with."""
+
 _CHEAP: Final = 0.1
 """Seconds that the automatic scheduler may take, however little is left."""
 
@@ -66,6 +72,9 @@ _IN_WAVES: Final = 0.05
 
 _PROOF: Final = 0.2
 """The share of everything that may be spent on better bounds."""
+
+_IN_RULES: Final = 0.01
+"""The share of everything that is spent after each beam on rules for what a mesh prefers."""
 
 _ANNEALED: Final = 0.5
 """The share of everything that is left for annealing."""
@@ -76,8 +85,8 @@ _ROUND: Final = 3e-3
 _ROUNDS: Final = 16
 """The most rounds of annealing."""
 
-_HEATS: Final = (1.0, 4.0, 0.5, 8.0, 2.0)
-"""How hot rounds begin, once each start has had its own."""
+_HEATS: Final = (1.0, 4.0, 2.0, 0.5, 8.0)
+"""How hot rounds from the best begin, one after the other."""
 
 _RUNS: Final = 500
 """Where all tasks can be run less often than that, it is not worth to anneal."""
@@ -131,9 +140,9 @@ def search(
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
     rng = np.random.default_rng(whole_number(seed, "seed", least=0))
-    if objective not in OBJECTIVES:
-        raise ScheduleError(f"objective must be one of {', '.join(OBJECTIVES)}, found {objective!r}")
-    costs, seconds = costs or Costs(), positive(seconds, "seconds")
+    one_of(OBJECTIVES, objective, "objective")
+    true_or_false(split_backward, "split_backward")
+    costs, seconds = given_costs(costs), positive(seconds, "seconds")
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
     if isinstance(placement, Placement) and placement.after:
         (placement,) = placements(meshes, placement, chunks, costs)
@@ -193,8 +202,8 @@ class Try:
         self.problem, self.costs = problem, costs
         self.bound = lower_bound(problem)
         self.climb: Climb | None = None
-        self.orders: Orders = problem.one_by_one
-        self.value = problem.value(self.orders)
+        self.orders: Orders = []
+        self.value = math.inf
         self.found: dict[str, tuple[float, Orders]] = {}
 
     @property
@@ -243,8 +252,9 @@ class Running:
     def run(self) -> Try:
         """Search until nothing can be better, or all is spent."""
         with collector_paused():
-            for each in self.tries:
-                self.begin(each)
+            for number, each in enumerate(self.tries):
+                if self.effort.left or not number:
+                    self.begin(each, until=self.effort.seconds / 2 * (number + 1) / len(self.tries))
             for each in self.tries:
                 self.prove(each)
             for number, taste in enumerate(self.tastes()):
@@ -264,8 +274,14 @@ class Running:
         starts = [orders for _, orders in sorted(each.found.values(), key=itemgetter(0))]
         rounds = max(1, min(int(effort.left / (each.tasks * _ROUND)), _ROUNDS))
         for number in range(rounds):
-            start = starts[number] if number < min(len(starts), rounds - 1) else each.orders
-            heat = _HEATS[max(0, number - len(starts)) % len(_HEATS)]
+            start, heat = each.orders, 1.0
+            if rounds > len(starts):  # each start has its own round, then the best has several
+                start = starts[number] if number < len(starts) else start
+                heat = _HEATS[max(0, number - len(starts)) % len(_HEATS)]
+            elif number % 2:
+                start = starts[number // 2 + 1]
+            else:
+                heat = _HEATS[number // 2 % len(_HEATS)]
             if each.beats(each.value):
                 for orders in anneal_orders(each.problem, start, effort, effort.left / (rounds - number), rng, heat):
                     each.take(orders, "anneal")
@@ -280,22 +296,26 @@ class Running:
             width = math.exp(rng.uniform(math.log(_TASTES[0].width), math.log(widest)))
             yield Taste(int(width), float(memory), float(depth), int(rng.choice([0, 1, 3])))
 
-    def begin(self, each: Try) -> None:
-        """Take what is simple, what the automatic scheduler of Zero Bubble finds, and the library."""
+    def begin(self, each: Try, until: float) -> None:
+        """Take what is simple, the automatic schedules of Zero Bubble, and the library, until so much is spent.
+
+        Something is found in any case: what runs one microbatch after the other.
+        """
         problem = each.problem
-        each.climb = Climb(problem, self.effort, self.rng)
+        each.take(problem.one_by_one, "climb")
+        self.effort.spend(each.tasks * _RUN)
+        each.climb = Climb(problem, self.effort, self.rng, self.effort.seconds * _SIMPLE / len(self.tries))
         each.take(each.climb.orders, "climb")
-        with self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries)) as part:
-            each.take(waves(problem, part), "waves")
+        part = self.effort.part(self.effort.seconds * _IN_WAVES / len(self.tries))
+        each.take(waves(problem, part), "waves")
         linear, units = problem.placement == Placement.linear(problem.meshes), each.tasks * _PUBLISHED * 8
         if linear and len(problem.kinds) > 2 and seconds_of(1, units) < max(self.effort.left, _CHEAP):
             self.effort.spend(units)
             each.take(best_orders(problem), "published")
         for made in published(problem.placement, problem.microbatches, each.costs):
             each.take(problem.orders(made), "published")
-            # Large schedules cost; half of everything at most is for them.
             self.effort.spend(each.tasks * _PUBLISHED)
-            if not each.beats(self.best.value) or self.effort.left < self.effort.seconds / 2:
+            if not each.beats(self.best.value) or self.effort.spent > until:
                 return
 
     def prove(self, each: Try) -> None:
@@ -305,9 +325,10 @@ class Running:
         for mesh in reversed(range(problem.meshes)):
             share = left / (mesh + 1)
             # It takes a step for each of its tasks at least.
-            if each.beats(self.best.value) and share > seconds_of(each.tasks // problem.meshes, 0):
-                with self.effort.part(share) as part:
-                    each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
+            is_worth_it = each.beats(self.best.value) and share > seconds_of(each.tasks // problem.meshes, 0)
+            if is_worth_it and self.effort.left:
+                part = self.effort.part(share)
+                each.bound = max(each.bound, alone(problem, mesh, part, self.best.value))
                 left -= part.spent
 
     def grow(self, each: Try, taste: Taste, number: int) -> bool:
@@ -315,7 +336,7 @@ class Running:
 
         Where there are many microbatches, every other time only a few are scheduled, and their steady state repeated.
         """
-        problem, microbatches, before = each.problem, each.problem.microbatches, self.effort.spent
+        problem, microbatches = each.problem, each.problem.microbatches
         few = problem.meshes + 2 + int(self.rng.integers(problem.meshes + 3))
         width = affordable(problem, self.effort.left / 2, taste.width)
         short = few < microbatches and (number % 2 == 0 or width < _NARROW)
@@ -326,5 +347,5 @@ class Running:
             found = Beam(problem, replace(taste, width=width), self.effort, math.inf if short else each.value).run()
             each.take(repeat(problem, found, microbatches, self.effort) if found and short else found, "beam")
         if each.climb:
-            each.take(each.climb.climb(max(self.effort.spent - before, self.effort.seconds / 50)), "climb")
+            each.take(each.climb.climb(self.effort.seconds * _IN_RULES), "climb")
         return self.effort.left > self.for_annealing

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.problem import Limits, Objective
@@ -103,6 +103,7 @@ def tune(
     Raises:
         ScheduleError: an argument is wrong, or no schedule fits the memory.
     """
+    costs = given_costs(costs)
     found = search(
         meshes,
         microbatches,

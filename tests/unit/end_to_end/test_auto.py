@@ -528,6 +528,8 @@ def test_calls_of_tune_that_are_refused() -> None:
         tune(step, *args)
     with jaxpp.frozen({0: 1.0}), pytest.raises(ValueError, match=message):
         tune(step, *args)
+    with pytest.raises(S.ScheduleError, match=r"^seconds must be a positive number, found '5'$"):
+        tune(step, *args, seconds="5")  # pyright: ignore[reportArgumentType]  # wrong on purpose
     with pytest.raises(TypeError, match=r"^tune: the stages of mpmd_jit_by_yield are its marks, expected one of mpmd"):
         tune(jaxpp.mpmd_jit_by_yield(STEP, make_mesh(2)), *args)
     test = jaxpp.mpmd_jit_with_loop(evaluate, make_mesh(2), schedule=step)

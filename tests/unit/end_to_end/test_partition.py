@@ -117,6 +117,18 @@ def test_what_is_refused() -> None:
         S.ScheduleError, match=r"^partition: 2 marked layers are fewer than 4 meshes: mark every layer$"
     ):
         partition(step, weights(2), batch(4))
+
+    def losses(params: Any, data: Any) -> jax.Array:
+        schedule = jaxpp.Std1F1B(2)
+        return jaxpp.treduce(partial(loss, params), data, schedule=schedule, operation=jaxpp.Concat())
+
+    message = r"^partition: .* this step takes no gradients: give the step of the training; its cuts hold here as well$"
+    with pytest.raises(ValueError, match=message):
+        partition(jaxpp.mpmd_jit_with_loop(losses, make_mesh(2)), heavy_last(1), batch(4))
+    for wrong in ({"seconds": "1"}, {"seed": 0.5}, {"split_backward": 1}):
+        (name,) = wrong
+        with pytest.raises(S.ScheduleError, match=f"^{name} must be .*, found"):
+            partition(step, weights(2), batch(4), **wrong)  # pyright: ignore[reportArgumentType]  # wrong on purpose
     with pytest.raises(ValueError, match="memory_limit has 2 numbers for 4 meshes"):
         partition(step, weights(4), batch(4), memory_limit=[1, 2])
     by_yield = jaxpp.mpmd_jit_by_yield(loss, make_mesh(2))

@@ -67,6 +67,8 @@ def test_too_few_devices() -> None:
         ((-2,), ("mpmd",), r"^mesh: an axis of \(-2,\) has size -2, expected positive whole numbers$"),
         ((0,), ("mpmd",), "has size 0, expected"),
         (("a",), ("mpmd",), "has size 'a', expected"),
+        (2, ("mpmd",), r"^mesh: sizes of axes must be a tuple, such as \(4, 2\), found 2$"),
+        ((4,), "mpmd", r"^mesh: names of axes must be a tuple, such as \('mpmd', 'data'\), found 'mpmd'$"),
         ((2,), ("mpmd", "data"), "^mesh: 1 sizes for 2 axes, expected one for each$"),
     ],
 )

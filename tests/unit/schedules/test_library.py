@@ -50,6 +50,7 @@ def test_with_one_stage_per_mesh_the_greedy_order_is_1f1b(meshes: int, microbatc
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: S.make(["1f1b"], meshes=1, microbatches=1), "no schedule is named ['1f1b']: there are gpipe, 1f1b, "),  # pyright: ignore[reportArgumentType]  # wrong on purpose
         (lambda: S.make("zb", meshes=1, microbatches=1), "no schedule is named 'zb': there are gpipe, 1f1b, "),
         (lambda: S.make("GPipes", meshes=1, microbatches=1), "gis, po-h, po-f, bpipe; did you mean 'gpipe'?"),
         (

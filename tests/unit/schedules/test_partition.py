@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules import Costs, ScheduleError
-from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, spans
+from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, least_time, spans
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.keep_less import keep_less
 
@@ -65,6 +66,33 @@ def test_no_cuts_of_a_small_row_are_better(seed: int):
     assert found.value <= min(each.value for each in every.values()) * 1.002
     assert found.lower_bound <= min(each.value for each in every.values()) * (1 + 1e-9)
     assert found.value == pytest.approx(S.simulate(found.schedule, costs.cut(found.cuts)).makespan)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_least_time_of_any_shares(seed: int) -> None:
+    """Compared with all ways to share things out; half solved it is not above."""
+    random = Random(seed)
+    times = [random.choice([1.0, 1.5, 4.0, 4.25]) for _ in range(7)]
+    speeds, ways = [random.choice([1.0, 2.0]) for _ in range(3)], [random.choice([0.0, 0.7]) for _ in range(3)]
+    every = [
+        max(
+            math.fsum(time for time, home in zip(times, homes, strict=True) if home == mesh) / speed + way
+            for mesh, (speed, way) in enumerate(zip(speeds, ways, strict=True))
+        )
+        for homes in product(range(3), repeat=7)
+    ]
+    assert least_time(times, speeds, ways) == pytest.approx(min(every))
+    assert all(least_time(times, speeds, ways, nodes) <= min(every) * (1 + 1e-9) for nodes in (0, 1))
+
+
+@pytest.mark.parametrize(("placement", "split"), [("looped", True), ("v", False)])
+def test_the_bound_of_several_stages_per_mesh(placement: str, split: bool) -> None:
+    costs = Costs(forward=[1.0] * 5 + [3.5], input_grad=[1.0] * 5 + [3.5], weight_grad=[1.0] * 5 + [3.5], hop=0.1)
+    found = S.partition(costs, 2, 6, chunks=2, placement=placement, split_backward=split, seconds=0.5)
+    options: dict[str, Any] = {"placement": placement, "chunks": 2, "split_backward": split, "seconds": 0.05}
+    every = [S.search(2, 6, costs.cut(cuts), **options).value for cuts in all_cuts(6, 4)]
+    assert found.lower_bound <= min(every) * (1 + 1e-9)
+    assert found.gap < 0.03
 
 
 def test_equal_arguments_give_equal_results():
@@ -193,9 +221,20 @@ def test_neighbours_and_even_cuts():
             "partition: no cuts fit the memory: a mesh keeps at least 1 microbatch",
         ),
         (alike([1.0] * 8), {"seconds": 0}, "seconds must be a positive number, found 0"),
+        (alike([1.0] * 8), {"split_backward": 1}, "split_backward must be true or false, found 1"),
+        (
+            alike([1.0] * 8),
+            {"progress": []},
+            "progress must be a function of the share spent, the value and the bound, found []",
+        ),
+        (
+            [1.0] * 4,
+            {},
+            "costs must be a Costs, such as Costs(forward=1, hop=0.1), found [1.0, 1.0, 1.0, 1.0]",
+        ),
     ],
 )
-def test_what_is_refused(costs: Costs, options: dict[str, object], message: str):
+def test_what_is_refused(costs: Any, options: dict[str, object], message: str):
     with pytest.raises(ScheduleError) as caught:
         S.partition(costs, 4, 8, **options)  # pyright: ignore[reportArgumentType]  # wrong on purpose
     assert str(caught.value) == message

@@ -169,6 +169,10 @@ def test_improve_prints_a_grid_and_how_good_it_is(tmp_path: Path) -> None:
     before, after = (S.simulate(S.parse(text), S.Costs(hop=0.1)) for text in (path.read_text(), out))
     assert after.makespan < before.makespan
     assert error.startswith(f"makespan {after.makespan:.6g} units; at least ")
+    code, out, _ = run("improve", path, "--memory-limit", 1, "--change", "recompute", "--seconds", 0.3)
+    assert code == 0
+    assert "recompute" in out
+    assert "change must be one of recompute, offload, fuse, found 'x'" in failure("improve", path, "--change", "x")
     message = failure("improve", path, "--memory-limit", 1)
     assert message.startswith("jaxpp-schedule: error: improve: 1f1b keeps 2 microbatches on mesh 2, its limit is 1")
 

@@ -1,0 +1,193 @@
+"""Other tasks for a finished schedule: stages that recompute or wait in the host's memory, tasks that run fused.
+
+Each change is of one stage, or of the fused tasks of one mesh or of all, and is made or taken back. What gains stays:
+first what brings the schedule into its limits, then what makes it faster within them. So a stage that recomputes for
+nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from itertools import product
+from typing import Final, NamedTuple, cast
+
+from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
+from jaxpp.schedules.errors import ScheduleError, one_of
+from jaxpp.schedules.host import offload
+from jaxpp.schedules.problem import MemoryLimits, Objective
+from jaxpp.schedules.report import Report
+from jaxpp.schedules.rewrites import recompute
+from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.effort import Effort
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Cell
+
+CHANGES: Final = ("recompute", "offload", "fuse")
+
+_COPIES: Final = ("offload", "reload")
+_BACKWARD: Final = ("backward", "input_grad")
+
+_UNITS: Final = 300
+"""What it costs to change and run a task."""
+
+
+class Kept(NamedTuple):
+    """What the meshes of a schedule, and their hosts, may keep."""
+
+    memory: MemoryLimits
+    hosts: Sequence[float]
+
+    def peaks(self, report: Report) -> Iterator[tuple[str, str, int, float, float]]:
+        """Where it is kept, its unit, the mesh, the most that it keeps, and the limit."""
+        at = self.memory.released_at
+        here = report.peak_activations(at) if at else report.peak_bytes()
+        unit = "microbatches" if at else "bytes"
+        for mesh, (peak, limit) in enumerate(zip(here, self.memory.limits, strict=True)):
+            yield "on", unit, mesh, peak, limit
+        for mesh, (peak, limit) in enumerate(zip(report.peak_host_bytes(), self.hosts, strict=True)):
+            yield "in the host of", "bytes", mesh, peak, limit
+
+    def excess(self, report: Report) -> str:
+        """Which mesh keeps too much, how much, and its limit; nothing where all is within the limits."""
+        for where, unit, mesh, peak, limit in self.peaks(report):
+            if peak > limit * (1 + TOLERANCE):
+                return f"{peak:g} {unit} {where} mesh {mesh}, its limit is {limit:g}"
+        return ""
+
+    def surplus(self, report: Report) -> float:
+        """By which shares of their limits the meshes keep too much, in all."""
+        over = (peak / limit - 1 for *_, peak, limit in self.peaks(report) if limit < math.inf)
+        return math.fsum(share for share in over if share > TOLERANCE)
+
+
+def check_changes(change: Collection[str], costs: Costs) -> None:
+    """Guard of the changes that a caller allows.
+
+    Raises:
+        ScheduleError: one is none of `CHANGES`, or the costs do not say how long it takes.
+    """
+    if isinstance(cast("object", change), str) or not isinstance(cast("object", change), Collection):
+        example = change if change in CHANGES else CHANGES[-1]
+        raise ScheduleError(f"change must be a list of what may change, found {change!r}: give [{example!r}]")
+    for name in change:
+        one_of(CHANGES, name, "change")
+    if "offload" in change and costs.copy_bandwidth == math.inf and not costs.kinds.keys() >= {*_COPIES}:
+        raise ScheduleError(
+            "change: the costs do not say how long an offload takes: give copy_bandwidth, or kinds with both ways"
+        )
+
+
+def with_other_tasks(
+    schedule: Schedule, costs: Costs, limits: Kept, change: Collection[str], objective: Objective, effort: Effort
+) -> Schedule:
+    """The schedule with the changes of its tasks that gain, one after the other, until none does or all is spent.
+
+    Args:
+        schedule: a valid one, within the limits or not.
+        costs: of its tasks.
+        limits: which it should keep.
+        change: of `CHANGES`, those that are allowed.
+        objective: what is to be short.
+        effort: what it may cost.
+    """
+
+    def rank(made: Schedule) -> tuple[float, float]:
+        report = simulate(made, costs)
+        return limits.surplus(report), getattr(report, objective)
+
+    best, has_gained = rank(schedule), True
+    while has_gained:
+        has_gained = False
+        for made in _changed(schedule, costs, change):
+            if not effort.spend(sum(map(len, schedule.orders)) * _UNITS):
+                return schedule
+            found = rank(made)
+            if found[0] < best[0] - TOLERANCE or (found[0] <= best[0] and found[1] < best[1] * (1 - TOLERANCE)):
+                schedule, best, has_gained = made, found, True
+                break
+    return schedule
+
+
+def stripped(schedule: Schedule, change: Collection[str]) -> Schedule:
+    """The schedule without the tasks that may be left out, and nothing fused: only what is fused has less to do."""
+    kinds = {*(["recompute"] if "recompute" in change else []), *(_COPIES if "offload" in change else ())}
+    less = _without(schedule, kinds, range(schedule.stages))
+    rows = [_apart(row) for row in less.cells] if "fuse" in change else less.cells
+    return Schedule.of(less.name, less.placement, rows, less.kinds, less.skipped)
+
+
+def least_factor(costs: Costs, change: Collection[str]) -> float:
+    """The least share of its time that a task may take for being fused."""
+    if "fuse" not in change:
+        return 1.0
+    return min(1.0, *(costs.factor(("forward", kind)) for kind in _BACKWARD))
+
+
+def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Iterator[Schedule]:
+    """The schedule with one change; of one kind of change also with two, where one stage stands in for another."""
+    stages = range(schedule.stages)
+    made: list[tuple[frozenset[str], Callable[..., Schedule]]] = []
+    if "recompute" in change:
+        made.append((frozenset({"recompute"}), recompute))
+    if "offload" in change:
+        # In time if forwards and backwards take equally long, or as late as leaves one cell for the way back.
+        made += [(frozenset(_COPIES), make) for make in (offload, partial(offload, ahead=1))]
+    for kinds, make in made:
+        having = {task.stage for task in schedule if task.kind in kinds}
+        lacking = [stage for stage in stages if stage not in having]
+        one = [(stage,) for stage in having], [(stage,) for stage in lacking]
+        for out, into in (*product(one[0], [()]), *product([()], one[1]), *product(*one)):
+            try:
+                less = _without(schedule, kinds, out) if out else schedule
+                yield make(less, *into) if into else less
+            except ScheduleError:  # tasks beside it do not allow that
+                continue
+    if "fuse" in change:
+        everywhere = range(schedule.meshes)
+        together = partial(_together, costs=costs)
+        for meshes, fuse in product((everywhere, *([mesh] for mesh in everywhere)), (together, _apart)):
+            rows = [fuse(row) if mesh in meshes else row for mesh, row in enumerate(schedule.cells)]
+            if tuple(rows) != schedule.cells and (fused := _if_it_runs(schedule, rows)):
+                yield fused
+
+
+def _without(schedule: Schedule, kinds: Collection[str], stages: Collection[int]) -> Schedule:
+    """The schedule without these kinds of tasks of some stages."""
+    rows = [
+        [tuple(task for task in cell if task.kind not in kinds or task.stage not in stages) for cell in row]
+        for row in schedule.cells
+    ]
+    cells = [[cell for cell in row if cell] for row in rows]
+    return Schedule.of(schedule.name, schedule.placement, cells, schedule.kinds, schedule.skipped)
+
+
+def _if_it_runs(schedule: Schedule, rows: Sequence[Sequence[Cell]]) -> Schedule | None:
+    """The schedule with these cells; None where they wait for one another."""
+    made = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
+    try:
+        simulate(made)
+    except ScheduleError:
+        return None
+    return made
+
+
+def _apart(row: Sequence[Cell]) -> tuple[Cell, ...]:
+    """Each task in a cell of its own."""
+    return tuple((task,) for cell in row for task in cell)
+
+
+def _together(row: Sequence[Cell], costs: Costs) -> tuple[Cell, ...]:
+    """Each forward fused with the backward of another microbatch before or behind it, where that makes both faster."""
+    found: list[Cell] = []
+    for cell in row:
+        pair = (*found[-1], *cell) if found else cell
+        kinds = [task.kind for task in pair]
+        is_pair = len(pair) == 2 and "forward" in kinds and any(kind in _BACKWARD for kind in kinds)
+        if is_pair and pair[0].microbatch != pair[1].microbatch and costs.factor(kinds) < 1:
+            found[-1] = pair
+        else:
+            found.append(cell)
+    return tuple(found)
