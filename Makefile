@@ -12,6 +12,8 @@ QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_
   runtime/execution/test_execute.py end_to_end/test_calls.py))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Python compiles what is imported, a small part of what is installed: half of the time of an install.
+export PIP_NO_COMPILE := 1
 # Python keeps what it compiled: tests start more than a hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 

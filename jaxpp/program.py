@@ -14,7 +14,11 @@ from jaxpp.dump import dump_of
 from jaxpp.hlo_passes import Pass, PassError, run_passes
 from jaxpp.hlo_passes.base import Observer
 from jaxpp.hlo_passes.loop.delay_reductions import once_per_step_bytes
-from jaxpp.hlo_passes.loop.find_microbatch_loop import location_of_the_loop, microbatches_without_schedule
+from jaxpp.hlo_passes.loop.find_microbatch_loop import (
+    location_of_the_loop,
+    microbatches_without_schedule,
+    number_of_microbatches,
+)
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
@@ -178,14 +182,29 @@ def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
         )
 
 
+def text_of(schedule: Schedule, lowered: Lowered) -> str:
+    """The text of a schedule for the loop of a lowered step, whatever schedule the loop itself names.
+
+    A name of the library stays a name, which the passes resolve.
+
+    Raises:
+        PassError: there is no such loop, or the schedule does not fit it.
+    """
+    module = own_copy(lowered.module)
+    run_passes(module, (InlineCalls(),))
+    return _text_for(module, schedule, None, number_of_microbatches(module))
+
+
 def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:
     """The text of `schedule` for a loop that names none, which is known when all calls are inlined; else nothing."""
     if schedule is None:
         return ""
     run_passes(module, (InlineCalls(),))
     length = microbatches_without_schedule(module)
-    if length is None:
-        return ""
+    return "" if length is None else _text_for(module, schedule, meshes, length)
+
+
+def _text_for(module: ir.Module, schedule: Schedule, meshes: int | None, length: int) -> str:
     try:
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:

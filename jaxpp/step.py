@@ -17,7 +17,7 @@ from jaxpp.memory_limit import compile_within
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
-from jaxpp.program import ProgramModule, Schedule, rewrite
+from jaxpp.program import ProgramModule, Schedule, rewrite, text_of
 from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
@@ -57,6 +57,18 @@ class LoweredStep:
         if self._program is None:
             self._program = rewrite(self._lowered, self._schedule, self._passes, self._costs)
         return self._program
+
+    def with_schedule(self, schedule: Schedule) -> "LoweredStep":
+        """The same step in another order, without tracing it again.
+
+        Args:
+            schedule: as for `treduce`; it takes the place of the one that the step was lowered with.
+
+        Raises:
+            PassError: the schedule can't be made for this loop and mesh.
+        """
+        passes = {**self._passes, "schedule": text_of(schedule, self._lowered)}
+        return LoweredStep(self._lowered, None, self._compiler_options, passes, self._costs)
 
     def compile(self) -> "CompiledStep":
         """Compile every distinct stage program for its submesh.

@@ -196,9 +196,17 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
 
     Raises PassError as the pass does. `inline-calls` must have run.
     """
+    return None if loop_schedule(find_loop(main_of(module))) else number_of_microbatches(module)
+
+
+def number_of_microbatches(module: ir.Module) -> int:
+    """How many microbatches the loop of `module` runs. Raises PassError as the pass does.
+
+    `inline-calls` must have run.
+    """
     loop = find_loop(main_of(module))
     drop_scalar_constraints(nested(loop))
-    return None if loop_schedule(loop) else _length(loop)
+    return _length(loop)
 
 
 def _is_backward(loop: ir.Operation) -> bool:

@@ -16,6 +16,7 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
+from jaxpp._compat import trace_context
 
 WIDTH = 8
 ROWS = 4
@@ -133,7 +134,7 @@ def check(
 
     `feed(result, arguments)` makes the arguments of the next of `steps`.
     """
-    pipelined = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
+    pipelined = _pipelined(function, mesh, args, kwargs or {}, options)
     static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
     plain = reference or _plain(_without_schedule(function), static)
     return check_compiled(
@@ -163,6 +164,24 @@ def check_compiled(
     return found  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
+def _pipelined(
+    function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """The function on these meshes."""
+    if not isinstance(function, partial) or function.keywords.get("schedule") is None or options or kwargs:
+        return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
+    return lowered(function, args, mesh).compile()
+
+
+def lowered(function: "partial[Any]", args: Any, mesh: jaxpp.MpmdMesh) -> Any:
+    """The step `partial(..., schedule=...)`; what runs under several schedules is traced and lowered once."""
+    same = _without_schedule(function)
+    step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh)
+    types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
+    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
+    return _made_once(meaning, partial(step.lower, *args)).with_schedule(function.keywords["schedule"])
+
+
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference is one program for all schedules: what a schedule says stands in the module, and XLA ignores it."""
     if isinstance(function, partial) and "schedule" in function.keywords:
@@ -172,22 +191,28 @@ def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _plain(function: Callable[..., Any], static: Mapping[str, Any]) -> Callable[..., Any]:
     """`jax.jit` of it, or of one that does the same: what many schedules are compared with is traced once."""
-    made = _Function((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
+    return _made_once((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
+
+
+def _made_once(meaning: Any, make: Callable[[], Any]) -> Any:
+    """What `make` makes; of those with equal meanings the first one is made."""
+    what = _What(meaning, make)
     try:
-        return _jitted(made)
-    except TypeError:  # it captured what can't be compared
-        return made.jit()
+        hash(what)
+    except TypeError:  # a function captured what can't be compared
+        return make()
+    return _make(what)
 
 
 @dataclass(frozen=True)
-class _Function:
+class _What:
     meaning: Any
-    jit: Callable[[], Callable[..., Any]] = field(compare=False)
+    make: Callable[[], Any] = field(compare=False)
 
 
-@lru_cache(maxsize=16)
-def _jitted(function: _Function) -> Callable[..., Any]:
-    return function.jit()
+@lru_cache(maxsize=32)
+def _make(what: _What) -> Any:
+    return what.make()
 
 
 def _meaning(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 # pyright: reportUnknownLambdaType=false
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,11 @@ MORE_PLANS = (*PLANS, "gpipe", "1f1b", "chimera")
 
 plans = pytest.mark.parametrize("plan", PLANS)
 more_plans = pytest.mark.parametrize("plan", MORE_PLANS)
+
+
+def in_turn(values: Iterable[Any], others: Sequence[Any] = PLANS) -> list[tuple[Any, Any]]:
+    """Each of the values with one of the others, which take turns: half of the time that all pairs take."""
+    return list(zip(values, itertools.cycle(others), strict=False))
 
 
 def schedule_and_mesh(

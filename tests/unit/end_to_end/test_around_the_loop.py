@@ -15,7 +15,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, feed_state, loss, make_mesh, weights
-from unit.end_to_end.everywhere import check_step, more_plans, plans
+from unit.end_to_end.everywhere import check_step, in_turn, more_plans, plans
 
 import jaxpp.api as jaxpp
 
@@ -97,8 +97,7 @@ OPTIMIZERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("plan", ["interleaved-1f1b", "sharded"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("name", "plan"), in_turn(OPTIMIZERS))
 def test_optimizers(name: str, plan: str) -> None:
     optimizer = OPTIMIZERS[name]
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end import transformer
+from unit.end_to_end import compare, transformer
 from unit.end_to_end.compare import assert_same, batch, check, check_compiled, feed_state, make_mesh, sgd_step, weights
 from unit.end_to_end.decoder import SLICES
 
@@ -41,7 +41,7 @@ def schedule_of(name: str, microbatches: int = 8) -> schedules.Schedule:
 
 
 def lower(step: Any, arguments: Any, meshes: int) -> Any:
-    return jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes)).lower(*arguments)
+    return compare.lowered(step, arguments, make_mesh(meshes))
 
 
 def peaks(lowered: Any) -> list[int]:
@@ -87,7 +87,7 @@ def test_measured_activations_are_as_large_where_all_are_moved_or_made_again(nam
 
     def measured(schedule: schedules.Schedule) -> Any:
         step = partial(transformer.train_step, schedule=schedule)
-        lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4)).lower(*arguments)
+        lowered = lower(step, arguments, 4)
         events = [Event(stage, "forward", stage, 0, 0.0, 1.0, 1.0) for stage in range(4)]
         return measured_costs(load(lowered.program().module), events).activation_bytes
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, layers, loss, make_mesh, weights
-from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, more_plans, plans
+from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, in_turn, more_plans, plans
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -187,8 +187,7 @@ def dropped(x: jax.Array, key: jax.Array) -> jax.Array:
     return jnp.where(jax.random.bernoulli(key, 0.8, x.shape), x, 0)
 
 
-@plans
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(("kind", "plan"), in_turn(KEYS))
 def test_dropout_with_a_key_from_outside(kind: str, plan: str) -> None:
     key = KEYS[kind]()
 
@@ -204,8 +203,7 @@ def test_dropout_with_a_key_from_outside(kind: str, plan: str) -> None:
     check_loss(of_one, plan, microbatches=batch(4) | {"i": np.arange(4, dtype=np.int32)}, has_aux=True, data=data)
 
 
-@plans
-@pytest.mark.parametrize("kind", KEYS)
+@pytest.mark.parametrize(("kind", "plan"), in_turn(reversed(KEYS)))
 def test_dropout_with_a_key_of_each_microbatch(kind: str, plan: str) -> None:
     def step(params: Any, batch: Any, key: jax.Array, *, schedule: Any) -> Any:
         keys = jax.random.split(key, 4)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
 from unit.end_to_end.decoder import SLICES
 
 import jaxpp.api as jaxpp
@@ -69,6 +69,41 @@ def test_a_schedule_is_given_in_the_same_ways_everywhere(tmp_path: Path) -> None
             lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), schedule=outside).lower(weights(2), batch(3))
             programs.add(lowered.program().as_text())
     assert len(programs) == 1
+
+
+@pytest.mark.parametrize("own", [None, "gpipe"])
+def test_another_schedule_without_another_trace(own: str | None) -> None:
+    """It takes the place of the step's own; what was lowered stays as it is."""
+    traced: list[int] = []
+
+    def step(params: Any, data: Any, schedule: Any = own) -> Any:
+        traced.append(len(traced))
+        return sgd_step(params, data, schedule=schedule)
+
+    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(2), schedule="gpipe").lower(weights(2), batch(3))
+    before = lowered.program().as_text()
+    for schedule in ("zb-h1", jaxpp.Std1F1B(2), schedules.make("1f1b", meshes=2, microbatches=3, chunks=1)):
+        count = len(traced)
+        other = lowered.with_schedule(schedule)
+        found = other.compile()(weights(2), batch(3))
+        assert len(traced) == count
+        assert_same(found, jax.jit(step)(weights(2), batch(3)))
+        plain = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), make_mesh(2))
+        assert other.program().as_text() == plain.lower(weights(2), batch(3)).program().as_text().replace(
+            "@jit_sgd_step", "@jit_step"
+        )
+    assert lowered.program().as_text() == before
+
+
+def test_another_schedule_that_does_not_fit() -> None:
+    lowered = jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(2), schedule="gpipe").lower(weights(2), batch(3))
+    for schedule, text in (
+        ("dualpipe", "dualpipe: microbatches must be a multiple of 2, found 3"),
+        (jaxpp.Std1F1B(4), "found 2 stage marks, the schedule 1f1b has 4 stages"),
+        ("auto", "auto"),
+    ):
+        with pytest.raises(jaxpp.PassError, match=rf"compare\.py:\d+:.* {re.escape(text)}"):
+            lowered.with_schedule(schedule).program()
 
 
 def test_a_schedule_that_is_none() -> None:

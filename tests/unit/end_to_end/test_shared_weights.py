@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.everywhere import in_turn
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -87,9 +88,9 @@ def parameters(*shared: str) -> dict[str, Any]:
     return {"layers": weights(4), **{name: value for each in shared for name, value in SHARED[each].items()}}
 
 
-@pytest.mark.parametrize(("name", "meshes"), SCHEDULES)
-@pytest.mark.parametrize("loss", CASES)
-def test_weights_of_several_stages(loss: Any, name: str, meshes: int) -> None:
+@pytest.mark.parametrize(("loss", "schedule"), in_turn([*CASES, *reversed(CASES)], SCHEDULES))
+def test_weights_of_several_stages(loss: Any, schedule: tuple[str, int]) -> None:
+    name, meshes = schedule
     step = partial(sgd_step, schedule=schedule_of(name, meshes), loss=loss)
     check(step, (parameters(*CASES[loss]), batch(4)), make_mesh(meshes), steps=3, feed=feed_state)
 

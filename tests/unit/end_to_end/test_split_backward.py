@@ -15,6 +15,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
 from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.everywhere import in_turn
 from unit.end_to_end.test_shared_weights import CASES, parameters
 from unit.end_to_end.test_shared_weights import tied as tied_loss
 
@@ -48,9 +49,9 @@ def test_stages_of_several_devices(name: str, meshes: int) -> None:
     check(step, arguments, mesh, steps=2, feed=feed_state, reference=plain, in_shardings=shardings, donate_argnums=0)
 
 
-@pytest.mark.parametrize(("name", "meshes"), SPLIT)
-@pytest.mark.parametrize("loss", CASES)
-def test_weights_of_several_stages(loss: Any, name: str, meshes: int) -> None:
+@pytest.mark.parametrize(("loss", "schedule"), in_turn([*CASES, *reversed(CASES)], SPLIT))
+def test_weights_of_several_stages(loss: Any, schedule: tuple[str, int]) -> None:
+    name, meshes = schedule
     step = partial(sgd_step, schedule=schedule_of(name, meshes), loss=loss)
     check(step, (parameters(*CASES[loss]), batch(8)), make_mesh(meshes), steps=2, feed=feed_state)
 

@@ -15,7 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare
 from unit.end_to_end.compare import batch, check, layers, make_mesh, weights
-from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, plans
+from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, in_turn, plans
 
 import jaxpp.api as jaxpp
 
@@ -73,8 +73,11 @@ def switched(w: jax.Array, x: jax.Array) -> jax.Array:
 LAYERS = [custom_jvp, scanned, repeated, halved, switched, jax.jit(scanned), jax.checkpoint(scanned)]
 
 
-@plans
-@pytest.mark.parametrize("layer", LAYERS, ids=["custom_jvp", "scan", "fori", "while", "switch", "jit", "checkpoint"])
+@pytest.mark.parametrize(
+    ("layer", "plan"),
+    in_turn(LAYERS),
+    ids=["custom_jvp", "scan", "fori", "while", "switch", "jit", "checkpoint"],
+)
 def test_layer(layer: Callable[..., Any], plan: str) -> None:
     check_loss(of_layers(layer), plan)
 
@@ -88,8 +91,7 @@ POLICIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("plan", ["interleaved-1f1b", "sharded"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("policy", "plan"), in_turn(POLICIES))
 def test_checkpoint_around_a_stage(policy: str, plan: str) -> None:
     def layer(w: jax.Array, x: jax.Array) -> jax.Array:
         return jnp.sin(checkpoint_name(jnp.tanh(x @ w), "hidden") @ w)
@@ -117,11 +119,12 @@ def middle(w: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.sin(mark(jnp.tanh(x @ w)) @ w)
 
 
-@plans
-@pytest.mark.parametrize("layer", [end, middle])
-@pytest.mark.parametrize("wrap", [jax.jit, jax.checkpoint, lambda f: jax.checkpoint(jax.jit(f))])
-def test_mark_inside(wrap: Any, layer: Callable[..., Any], plan: str) -> None:
-    check_loss(of_layers(wrap(layer), marked=True), plan)
+WRAPS: list[Any] = [jax.jit, jax.checkpoint, lambda f: jax.checkpoint(jax.jit(f))]
+
+
+@pytest.mark.parametrize(("layer", "plan"), in_turn(wrap(layer) for layer in (end, middle) for wrap in WRAPS))
+def test_mark_inside(layer: Callable[..., Any], plan: str) -> None:
+    check_loss(of_layers(layer, marked=True), plan)
 
 
 @plans
