@@ -103,9 +103,11 @@ class _Order:
             if kind == "after":
                 self._updates.append(op)
             elif kind not in AROUND:
-                if at.STAGES in op.attributes or not (kind in planned or kind == "recompute"):
+                is_fused = at.STAGES in op.attributes
+                if is_fused or not (kind in planned or kind == "recompute"):
+                    found = "fused tasks" if is_fused else f"a task of kind {kind}"
                     raise PassError(
-                        f"the schedule {schedule.name} of several steps has no {kind} of stage {stage}, the step has",
+                        f"the schedule {schedule.name} of several steps: a step has {found}, which it can't run",
                         location=op.location,
                         hint="leave out what moves residuals or fuses tasks",
                     )
