@@ -5,7 +5,8 @@
 The schedule is filled by the costs of traced steps. Traces take the time of each task alone, and put them together as
 if every mesh had processors of its own. A row per length of the side work's tasks: how many there are, the share of the
 bubbles that they filled, and the time of a step with them over that of one without: by turns, and by the costs of all
-traced steps together, which a busy machine disturbs less.
+traced steps together, which a busy machine disturbs less. Last the processor time that a task which does nothing takes
+of the thread that starts all tasks: what side work costs besides itself.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,18 @@ def seconds(events: Any) -> float:
     return max(event.end for event in events) - min(event.start for event in events)
 
 
+def starting(steps: Sequence[Any], arguments: Any, repeat: int) -> list[float]:
+    """The least processor time, in seconds, that starting all tasks of each of these steps took, by turns."""
+    least = [float("inf")] * len(steps)
+    for _ in range(10 * repeat):
+        for number, step in enumerate(steps):
+            start = time.thread_time()
+            made = step(*arguments)
+            least[number] = min(least[number], time.thread_time() - start)
+            jax.block_until_ready(made)
+    return least
+
+
 def main() -> None:
     """Print a line for each length of the side work's tasks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -86,6 +100,12 @@ def main() -> None:
         count = sum(task.kind == "side" for task in filled)
         row = f"| {1e3 * length:.2f} | {count} | {filled_share:.0%} | {middle:.3f} ({low:.3f}, {high:.3f})"
         print(f"{row} | {longer:.4f} |", flush=True)
+    filled = schedules.fill(plan, schedules.Operation.parse("side:; time 1"), most=0.8)
+    count = sum(task.kind == "side" for task in filled)
+    idle = compiled(model, filled, arguments, {"side": lambda: None})
+    without, with_them = starting((plain, idle), arguments, options.repeat)
+    each = (with_them - without) / count
+    print(f"\n{1e6 * each:.1f} us to start each of {count} tasks, {1e3 * without:.2f} ms to start all others")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
+from jaxpp.ir.moves import Move
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
 from jaxpp.ir.shardings import MeshAxes
@@ -199,6 +200,7 @@ class Line:
         specs: the spec of each register.
         arguments: (argument of the step, register) of each argument.
         results: likewise.
+        moves: the calls that take values away or bring them back.
     """
 
     def __init__(self, tables: Tables, mesh: int, op: ir.Operation, axes: MeshAxes) -> None:
@@ -207,6 +209,7 @@ class Line:
         self.specs: list[TensorSpec] = []
         self.arguments: list[tuple[Border, int]] = []
         self.results: list[tuple[Border, int]] = []
+        self.moves: list[Move] = []
         self._tables, self._op = tables, op
         self._attribute = at.i64(mesh)
         self._values: list[ir.Value] = []
@@ -335,6 +338,8 @@ class Line:
         dying = tuple(sorted({*frees})) if len(frees) > 1 else tuple(frees)
         call = Call(function.name, operands, results, function.kind, stage, microbatch, dying, fused, part)
         self.sequence.append(call)
+        if function.is_copy:
+            self.moves.append(Move(self.mesh, step.op, call, own))
 
     def _check_donated(self, step: Step[int], function: Function) -> None:
         """Raise ProgramError unless the arguments whose buffers the function takes over die here, each given once."""

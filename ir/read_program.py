@@ -14,6 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import callee, calls_in, functions, recursive
 from jaxpp.ir.mesh_functions import mesh_functions, mesh_lines
+from jaxpp.ir.moves import check_moves
 from jaxpp.ir.program import Argument, Program, Receive, Result, Send
 from jaxpp.ir.program_form import Border, check_form, read_borders
 from jaxpp.ir.read_line import Line, Source, Tables
@@ -27,7 +28,7 @@ def read_program(module: ir.Module) -> Program:
     Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
 
     Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
-    send, nothing is used after its last use, and no mesh waits forever.
+    send, nothing is used after its last use, no mesh waits forever, and what leaves a mesh comes back as what it was.
     """
     return ProgramReader(module).program
 
@@ -64,6 +65,7 @@ class ProgramReader:
             results=_results(self.lines),
         )
         _check_order(self.program, tables)
+        check_moves(self.program, [move for line in self.lines for move in line.moves])
 
 
 def _tasks(module: ir.Module) -> dict[str, ir.Operation]:

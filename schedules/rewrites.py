@@ -28,13 +28,17 @@ _DIVISIBLE = ("forward", *_BACKWARD, "weight_grad")
 def recompute(schedule: Schedule, *stages: int) -> Schedule:
     """Keep no activations: run the forward again right before the backward, and behind what brings back what it reads.
 
+    A forward and its backward that are fused keep none, and stay as they are.
+
     Raises:
         ScheduleError: a stage does not exist.
     """
     held = held_stages(schedule, stages)
+    kept = {task.unit for row in schedule.cells for cell in row for task in cell if _follows_in(cell, task)}
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:
-        return [_like(task, "recompute")] * (task.kind in _BACKWARD and task.stage in held), []
+        again = task.kind in _BACKWARD and task.stage in held and task.unit not in kept
+        return [_like(task, "recompute")] * again, []
 
     return _checked(schedule, [_around(row, around) for row in schedule.cells])
 
@@ -132,10 +136,11 @@ def freeze(schedule: Schedule, *stages: int) -> Schedule:
 def subdivide(schedule: Schedule, parts: int) -> Schedule:
     """Each stage as several, one after the other on its mesh: a finer grain for what waits and what is done again.
 
-    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is. What the tasks
-    take together stays, and so does the order of the schedule. The model has `parts` times as many marks. Done to the
-    result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part at a time,
-    and the temporaries are those of a part.
+    A task becomes its parts, those of a backward in reverse; of tasks that are fused, a part of each is; of those of
+    one microbatch, such as a forward and its own backward, the last part of one with the first part of the next. What
+    the tasks take together stays, and so does the order of the schedule. The model has `parts` times as many marks.
+    Done to the result, `offload` with `ahead=0` brings back a part at a time, `recompute` makes the residuals of a part
+    at a time, and the temporaries are those of a part.
 
     Args:
         schedule: of forwards and backwards, whole or split.
@@ -166,13 +171,28 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
             for number in numbers
         ),
     )
-    rows = [
-        [tuple(part(task, number) for task in cell) for cell in row for number in numbers] for row in schedule.cells
-    ]
+
+    def divided(cell: Cell) -> list[Cell]:
+        cells: dict[int, list[Task]] = {}
+        last: dict[tuple[int, int], int] = {}  # where the last task of a microbatch, which others may need, ends
+        for task in cell:
+            end = last.get((task.microbatch, task.slice), 0)
+            start = max(0, end - (parts - 1)) if task.kind == "weight_grad" else end
+            last[task.microbatch, task.slice] = start + parts - 1
+            for number in numbers:
+                cells.setdefault(start + number, []).append(part(task, number))
+        return [tuple(cells[number]) for number in sorted(cells)]
+
+    rows = [[new for cell in row for new in divided(cell)] for row in schedule.cells]
     skipped = frozenset(part(task, number) for task in schedule.skipped for number in numbers)
     made = Schedule.of(schedule.name, placement, rows, schedule.kinds, skipped)
     check(made)
     return made
+
+
+def _follows_in(cell: Cell, task: Task) -> bool:
+    """Whether the forward of a backward is the same task: it keeps nothing that could be made again."""
+    return task.kind in _BACKWARD and any(other.kind == "forward" and other.unit == task.unit for other in cell)
 
 
 def _goes(task: Task, frozen: set[Task]) -> bool:

@@ -21,6 +21,8 @@ class VerifyProgram(Pass):
     - Every recv has its one send, and the other way round: same channel, meshes, type and sharding.
     - The sequences together have no cycle: whatever the timing, no mesh waits forever.
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
+    - What an offload or an evict takes away comes back as what it was: with the reload or load of the same microbatch,
+      each value in its place.
     - Every call fits its callee, and every attribute says what `docs/ir.md` (section 6) promises.
 
     It writes on each mesh function `jaxpp.peak_bytes`, the largest sum of live bytes on each device (of shards, with
@@ -94,7 +96,7 @@ def check_limits(peaks: Sequence[int], each: Sequence[int], *, least: bool = Fal
         how = "needs at least" if least else "needs"
         raise ProgramError(
             f"mesh {mesh} {how} {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
-            hint=_HINT if least else f"compute more again (recompute='inputs'), offload residuals, or: {_HINT}",
+            hint=_HINT if least else f"keep less (recompute='inputs', schedules.offload), or {_HINT}",
         )
 
 

@@ -28,7 +28,8 @@ class PlaceResiduals(Pass):
     Nothing moves between stages, nor into a forward that is one task with its backward.
 
     A loop of the forward that runs a known number of times, as that of a `lax.scan` over layers, stacks for the loop of
-    its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips.
+    its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips. So do
+    loops inside of it, of which each trip of the outer one stacks the stacks.
 
     Preconditions: `assign-stages` ran.
 

@@ -124,7 +124,8 @@ def _with_recomputes(loop: MicrobatchLoop, keeps: Mapping[int | None, Keep]) -> 
     named = {stage for stage in keeps if stage is not None}
     count = loop.stages_per_slice
     if named and max(named) >= count:
-        raise PassError(f"keep names stage {max(named)}; the stages are 0 to {count - 1}", location=loop.op.location)
+        message = f"there is no stage {max(named)} to recompute: the stages are 0 to {count - 1}"
+        raise PassError(message, location=loop.op.location)
     present = {stage % count for stage in loop.stages_with("recompute")}
     if None in keeps and not present:
         named |= _waiting_stages(loop.plan)

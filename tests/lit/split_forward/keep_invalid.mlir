@@ -1,7 +1,7 @@
 // RUN: not jaxpp-opt %s -p "split-forward{keep=2:inputs}" 2>&1 | filecheck %s
 // RUN: not jaxpp-opt %s -p "split-forward{keep=half}" 2>&1 | filecheck %s --check-prefix=CHOICE
 
-// CHECK: keep_invalid.mlir:[[# @LINE + 6]]:10: error: keep names stage 2; the stages are 0 to 1
+// CHECK: keep_invalid.mlir:[[# @LINE + 6]]:10: error: there is no stage 2 to recompute: the stages are 0 to 1
 
 // CHOICE: pass 'split-forward': keep is 'half', expected 'inputs', 'selective', a share of a forward's FLOPs from 0 to 1, or bytes such as '4096B', for all stages or as STAGE:KEEP
 func.func public @main(%w: tensor<4x2xf32>, %v: tensor<4x2xf32>, %w1: tensor<8x8xf32>, %x: tensor<2x8x4xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32>) {

@@ -8,7 +8,7 @@
 // of what arrived. The third of three limits is one of a mesh that the schedule leaves idle.
 
 // CHECK: error: mesh 0 needs 8 bytes on each device, its memory limit is 7
-// CHECK-NEXT: compute more again (recompute='inputs'), offload residuals, or: give the step smaller microbatches
+// CHECK-NEXT: keep less (recompute='inputs', schedules.offload), or give the step smaller microbatches
 
 // NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number, or one for each mesh
 

@@ -30,6 +30,32 @@ def key(number: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.key(1), number.astype(jnp.int32))
 
 
+@jax.custom_vjp
+def scaled(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """A product, with a gradient of its own that reads what nothing else does."""
+    return x * scale
+
+
+def scaled_backward(kept: Any, gradient: jax.Array) -> Any:
+    x, scale, sine = kept
+    return gradient * scale * (1 + 0 * sine), (gradient * x).sum(axis=0)
+
+
+scaled.defvjp(lambda x, scale: (x * scale, (x, scale, jnp.sin(x))), scaled_backward)
+
+
+def in_chunks(x: jax.Array, w: Any, i: jax.Array) -> jax.Array:
+    """A loop over the rows of each layer, which also reads what they have in common."""
+    mean = jnp.tanh(x.mean(axis=0) * (1 + i))
+
+    def chunk(total: jax.Array, row: jax.Array) -> Any:
+        row = jax.nn.gelu(row @ w["up"]) * jnp.cos(mean)
+        return 0.5 * (total + row), (1 - jnp.tanh(row) ** 2) * total
+
+    total, rows = jax.lax.scan(chunk, mean, x, reverse=True)
+    return x + 0.1 * (rows + total)
+
+
 OPERATIONS: dict[str, Callable[[jax.Array, Any, jax.Array], jax.Array]] = {
     "product": lambda x, w, i: x @ w["up"],
     "residual": lambda x, w, i: x + jnp.tanh(x @ w["down"]),
@@ -40,6 +66,13 @@ OPERATIONS: dict[str, Callable[[jax.Array, Any, jax.Array], jax.Array]] = {
     "attention": lambda x, w, i: jax.nn.softmax(x @ x.T) @ x,
     "square": lambda x, w, i: x - 0.1 * x * x,
     "checkpoint": lambda x, w, i: jax.checkpoint(lambda x: jnp.sin(x @ w["out"]))(x),
+    "branch": lambda x, w, i: jax.lax.cond(i > 0, lambda x: jnp.tanh(x @ w["out"]), jnp.cos, x),
+    "until": lambda x, w, i: (
+        x + jax.lax.while_loop(lambda y: y[0, 0] < i, lambda y: y + 0.5, 0 * jax.lax.stop_gradient(x))
+    ),
+    "narrow": lambda x, w, i: (x.astype(jnp.bfloat16) * 2).astype(jnp.float32) - x,
+    "chunks": lambda x, w, i: in_chunks(x, w, i),
+    "rule": lambda x, w, i: scaled(x, w["scale"]),
 }
 
 

@@ -152,7 +152,7 @@ def test_a_stage_that_is_not_there() -> None:
     lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), recompute={2: "inputs"}).lower(
         weights(2), batch(4)
     )
-    with pytest.raises(PassError, match="keep names stage 2; the stages are 0 to 1"):
+    with pytest.raises(PassError, match="there is no stage 2 to recompute: the stages are 0 to 1"):
         lowered.program()
 
 

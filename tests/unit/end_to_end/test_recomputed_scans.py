@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import ROWS, WIDTH, assert_same, batch, check, check_compiled, make_mesh
+from unit.end_to_end.compare import ROWS, TOLERANCE, WIDTH, assert_same, batch, check, check_compiled, make_mesh
 from unit.end_to_end.test_scanned_layers import (
     block,
     blocks,
@@ -104,6 +104,26 @@ def three_deep(x: jax.Array, w: Any) -> jax.Array:
     return x + jnp.sin(sums.sum())
 
 
+def one_after_the_other(x: jax.Array, w: Any) -> jax.Array:
+    """Two loops in each layer; the second one reads what the first one made, in all trips."""
+
+    def layer(x: jax.Array, w: Any) -> Any:
+        def first(x: jax.Array, bias: jax.Array) -> Any:
+            x = jnp.tanh(x) * bias
+            return x, (1 - x * x) * bias
+
+        y, rows = jax.lax.scan(first, x, w["up"][:2])
+
+        def second(x: jax.Array, bias: jax.Array) -> Any:
+            factor = (1 - jnp.tanh(x) ** 2) * y
+            return x * factor * bias + factor, factor * factor * rows[0]
+
+        z, more = jax.lax.scan(second, x, w["down"][:2])
+        return y + z + (rows + more).sum(axis=0), None
+
+    return jax.lax.scan(layer, x, w)[0]
+
+
 @pytest.mark.parametrize("keeps", [(0.5, 0.5), ("selective", "600B")])
 def test_what_stands_behind_a_divided_loop(keeps: Any) -> None:
     step = step_of(schedules.make("gpipe", meshes=2, microbatches=2), [chained, turned])
@@ -124,7 +144,9 @@ def test_scans_of_every_kind(stages: Any, keeps: Any) -> None:
     step, arguments = step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4))
     recompute = dict(enumerate(keeps))
     lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(4), recompute=recompute).lower(*arguments)
-    check_compiled(lowered.compile(), jax.jit(step), arguments)
+    # Of `three_deep` one rounding makes 1e-4: so far is `jax.jit` itself from its results in float64.
+    tolerance = 1e-4 if three_deep in stages else TOLERANCE
+    check_compiled(lowered.compile(), jax.jit(step), arguments, tolerance=tolerance)
     made = lowered.program().peak_bytes
     kept = jaxpp.mpmd_jit_with_loop(step, make_mesh(4)).lower(*arguments).program().peak_bytes
     assert all(less <= more for less, more in zip(made, kept, strict=True))
@@ -215,6 +237,17 @@ def test_a_scan_keeps_hardly_more_than_its_layers_one_by_one() -> None:
     assert residuals(None, blocks, "backward") <= 1.1 * residuals(None, one_by_one, "backward")
 
 
+def test_loops_inside_of_a_loop_stack_less() -> None:
+    """Of each chunk of each layer too: JAX stacks 1.9 times as much as the layers one by one keep."""
+
+    def one_by_one(x: jax.Array, w: Any) -> jax.Array:
+        for layer in range(2):
+            x = in_chunks(x, {name: leaf[layer] for name, leaf in w.items()})
+        return x
+
+    assert residuals(None, chunked, "backward") <= 1.15 * residuals(None, one_by_one, "backward")
+
+
 def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
     """Two rows of each trip are fewer bytes than one and the three values from before the loop that make the other."""
 
@@ -234,5 +267,5 @@ def test_what_new_backwards_read_from_outside_of_a_loop_counts() -> None:
 
 def test_rows_that_are_read_in_other_ways_too() -> None:
     """Whole stacks that the backward reads, scans that read what others stacked, rows of weights, keys."""
-    step = step_of(GPIPE, [sums, chained, turned, dropped])
-    check(step, ([stack(k) for k in range(4)], batch(4)), make_mesh(4))
+    for stages in ([sums, chained, turned, dropped], [chunked, three_deep, nested, one_after_the_other]):
+        check(step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4)), make_mesh(4))

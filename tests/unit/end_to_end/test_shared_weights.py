@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
 from unit.end_to_end.everywhere import in_turn
 
 import jaxpp.api as jaxpp
@@ -93,6 +93,28 @@ def test_weights_of_several_stages(loss: Any, schedule: tuple[str, int]) -> None
     name, meshes = schedule
     step = partial(sgd_step, schedule=schedule_of(name, meshes), loss=loss)
     check(step, (parameters(*CASES[loss]), batch(4)), make_mesh(meshes), steps=3, feed=feed_state)
+
+
+def offload_again(plan: schedules.Schedule) -> schedules.Schedule:
+    return schedules.offload(schedules.recompute(plan, 0, 3), ahead=0)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "chimera"])
+@pytest.mark.parametrize("loss", [tied, in_three_stages])
+def test_less_is_kept_of_stages_that_share_a_weight(loss: Any, name: str) -> None:
+    """What moves changes no bit; shared weights are no residuals, and stay where they are."""
+    plan = schedule_of(name, 4, 6 if name == "1f1b" else 8)
+    arguments = (parameters("shared"), batch(plan.microbatches))
+    whole = check(partial(sgd_step, schedule=plan, loss=loss), arguments, make_mesh(4))
+    moves = [partial(schedules.offload, ahead=0), schedules.recompute, offload_again]
+    for move in [*moves, *[schedules.evict] * (name == "1f1b")]:
+        step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=move(plan), loss=loss), make_mesh(4))
+        less = step(*arguments)
+        assert_same(less, whole, exact=move in (moves[0], schedules.evict))
+        text = step.lower(*arguments).program().as_text()
+        moved = re.findall(r"call @(?:offload|evict)_\d+.* : \((.*?)\) ->", text)
+        assert moved or move is schedules.recompute
+        assert not any("2x4x8" in types or "8x8x" in types for types in moved)
 
 
 def test_a_cast_weight_of_two_stages() -> None:

@@ -211,6 +211,10 @@ def test_rewrites() -> None:
         "2F0 3F0 2F1+3B0 3F1+2B0 3B1 2B1",
     ]
     assert subdivide(schedule, 1) == schedule
+    fused = S.parse("schedule: x\nplacement: 0 0 1\nmesh 0: 0F0+1F0 1I0+1W0 0B0\nmesh 1: 2F0+2B0")
+    assert rows(subdivide(fused, 2)) == ["0F0 1F0+2F0 3F0 3I0+3W0 2I0+2W0 1B0 0B0", "4F0 5F0+5B0 4B0"]
+    assert rows(recompute(fused))[0] == "0F0+1F0 1recompute0 1I0+1W0 0recompute0 0B0"
+    assert rows(recompute(fused))[1] == "2F0+2B0"
     towers = S.Placement.of(0, 1, 0, after=[[], [], [0, 1]])
     joined = by_priority("x", towers, 2, lambda task: task.microbatch)
     assert subdivide(joined, 2).placement == S.Placement.of(0, 0, 1, 1, 0, 0, after=[[], [0], [], [2], [1, 3], [4]])

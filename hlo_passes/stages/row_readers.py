@@ -1,0 +1,149 @@
+"""Loops of a backward that read rows of what loops of its forward have stacked, and how they read less of them."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.stages.open_loops import OpenLoop
+from jaxpp.hlo_passes.stages.two_loops import Row, counted, read_row, trip_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import clone, erase_dead, sharded
+from jaxpp.ir.functions import loop_body, operands_with_captures
+from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.values import is_used
+
+
+@dataclass
+class Reader:
+    """A loop of the backward that reads a row of each trip of a loop of the forward.
+
+    Attributes:
+        loop: the loop of the backward.
+        trips: (first, step) of the forward's trips, in the order in which it reads them.
+        rows: the operations that read, and the value of the forward's body that each reads.
+    """
+
+    loop: OpenLoop
+    trips: tuple[int, int]
+    rows: list[tuple[ir.Operation, ir.Value]] = field(default_factory=list[tuple[ir.Operation, ir.Value]])
+
+    def rewrite(self, less: "Less", there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
+        """Let the body read rows of other stacks, and make of them what it read so far."""
+        body, again = loop_body(self.loop.op), less.again
+        wanted = less.wanted(self)
+        ops = again.behind(wanted)
+        read = dict.fromkeys([*(value for op in ops for value in again.operands(op)), *wanted])
+        values = dict(there)
+        with ir.InsertionPoint.at_block_begin(body) as ip, self.loop.op.location:
+            trip = counted(trip_of(self.loop.op), *self.trips)
+            for value in read:
+                if value in less.stacks:
+                    stack, row = less.stacks[value]
+                    values[value] = read_row(there.get(stack, stack), value, row.at(trip), mesh)
+                elif value in again.counts:
+                    values[value] = _as(value.type, counted(trip, *again.counts[value]))
+            for op in ops:
+                clone(again.inside.ops[op], values, ip, {})
+        for inner in less.inner:
+            inner.let_read(body, values, mesh)
+        for op, value in self.rows:
+            if value not in less.gone:
+                _stand_for(op, values[value])
+        erase_dead(body)
+
+
+@dataclass(frozen=True)
+class Less:
+    """What stands for the stacks of a loop of the forward, once the loop was written again.
+
+    Attributes:
+        loop: the loop as it was, which has readers until they read something else.
+        readers: the loops of the backward that read rows.
+        again: what they do again.
+        stacks: for values of the body the stack of which they will read a row, and which row.
+        inner: likewise for loops inside of it.
+        gone: values of the body whose rows the readers read for loops inside of them, and need no more.
+    """
+
+    loop: OpenLoop
+    readers: Sequence[Reader]
+    again: "Again"
+    stacks: Mapping[ir.Value, tuple[ir.Value, Row]]
+    inner: "Sequence[Less]"
+    gone: Collection[ir.Value]
+
+    def wanted(self, reader: Reader) -> dict[ir.Value, None]:
+        """The values of the body that a reader wants: for itself, and for those inside of it."""
+        inner = [less for less in self.inner if less.is_read_in(loop_body(reader.loop.op))]
+        own = (value for _, value in reader.rows if value not in self.gone)
+        return dict.fromkeys([*own, *(value for less in inner for value in less.needed())])
+
+    def needed(self) -> list[ir.Value]:
+        """What the readers need of what the new loop is in, where loops in front of it may have been written again."""
+        read = self.again.read(value for reader in self.readers for value in self.wanted(reader))
+        return [*(stack for stack, _ in self.stacks.values()), *(v for v in read if v not in self.loop.inside)]
+
+    def is_read_in(self, block: ir.Block) -> bool:
+        """Whether a reader is in this block."""
+        return any(reader.loop.op.block == block for reader in self.readers)
+
+    def let_read(self, block: ir.Block, there: Mapping[ir.Value, ir.Value], mesh: MeshAxes | None) -> None:
+        """Let the readers in a block read so, where others stand for some values of the forward."""
+        for reader in self.readers:
+            if reader.loop.op.block == block:
+                reader.rewrite(self, there, mesh)
+
+
+@dataclass(frozen=True)
+class Again:
+    """Operations of a loop of the forward that the loops of the backward do again.
+
+    Attributes:
+        inside: the operations of the loop's body.
+        ops: the numbers of those.
+        counts: (start, step) of the arguments of the body that count.
+    """
+
+    inside: Numbered
+    ops: Sequence[int]
+    counts: Mapping[ir.Value, tuple[int, int]]
+
+    def operands(self, op: int) -> Sequence[ir.Value]:
+        """What an operation uses by now: loops in front of this one may have been written again."""
+        return operands_with_captures(self.inside.ops[op])
+
+    def read(self, wanted: Iterable[ir.Value]) -> list[ir.Value]:
+        """What they read of others, and those of `wanted` that they don't make."""
+        made = {result for op in self.ops for result in self.inside.results[op]}
+        read = dict.fromkeys([*wanted, *(value for op in self.ops for value in self.operands(op))])
+        return [value for value in read if value not in made]
+
+    def behind(self, wanted: Iterable[ir.Value]) -> list[int]:
+        """Those on which `wanted` depends, in program order."""
+        needed, found = set(wanted), list[int]()
+        for op in reversed(self.ops):
+            if not needed.isdisjoint(self.inside.results[op]):
+                found.append(op)
+                needed.update(self.operands(op))
+        return found[::-1]
+
+
+def _as(type_: ir.Type, value: ir.Value) -> ir.Value:
+    return value if value.type == type_ else stablehlo.convert(type_, value)
+
+
+def _stand_for(read: ir.Operation, value: ir.Value) -> None:
+    """Let `value` stand for the row that `read` has read, whose first dimension has the size 1."""
+    row = read.results[0]
+    for use in list(row.uses):
+        user = use.owner.operation
+        if user.name == "stablehlo.reshape" and user.results[0].type == value.type:
+            user.results[0].replace_all_uses_with(value)
+            user.erase()
+    if is_used(row):
+        with ir.InsertionPoint(read), read.location:
+            row.replace_all_uses_with(sharded(stablehlo.reshape(row.type, value), at.value_sharding(row)))
+    read.erase()
