@@ -13,6 +13,7 @@ from jaxpp.lowering import (
     MpmdMesh,
     MpmdSharding,
     Op,
+    expect,
     mark_stage_end,
     pipeline_enter_stage,
     scan_slices,
@@ -24,6 +25,7 @@ from jaxpp.lowering import (
 )
 from jaxpp.partitioning import partition
 from jaxpp.planning import Plan, PlanError, target
+from jaxpp.rollback import optimistic
 from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
 from jaxpp.schedules import (
@@ -107,12 +109,14 @@ __all__ = [
     "collect_task_times_ms",
     "cross_mpmd_all_reduce",
     "cross_mpmd_stack",
+    "expect",
     "fetch",
     "frozen",
     "mark_stage_end",
     "mpmd_jit_by_yield",
     "mpmd_jit_with_loop",
     "mpmd_to_spmd_reshard",
+    "optimistic",
     "partition",
     "pipeline_enter_stage",
     "place_with",

@@ -11,6 +11,7 @@ from jaxpp._versions import warn_of_newer_jax
 warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
+from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
 from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
@@ -30,6 +31,7 @@ __all__ = [
     "MpmdSharding",
     "Op",
     "TrainLoop",
+    "expect",
     "in_one_microbatch",
     "lower",
     "lower_step",

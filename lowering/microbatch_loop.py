@@ -14,6 +14,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import closed_over_as_arguments
 from jaxpp.ir import attributes as at
+from jaxpp.lowering.expectation import no_expectations
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
 from jaxpp.lowering.prefixes import entries_per_result
@@ -145,7 +146,7 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
     if length < 1:
         raise ValueError(f"{here()}{caller}: {length} microbatches; at least 1 is needed")
     index = jax.ShapeDtypeStruct((), jnp.int32)
-    with stage_numbering():
+    with stage_numbering(), no_expectations():
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
     results = _results(traced, shapes, operation, caller)
 

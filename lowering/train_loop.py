@@ -11,6 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp.ir.train_loop import TrainLoop as LoopForm
 from jaxpp.lowering.arguments import is_sharding, leaf_names, per_leaf
+from jaxpp.lowering.expectation import assumptions
 from jaxpp.lowering.lower import Lowered, lower
 from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdSharding
@@ -117,6 +118,20 @@ class TrainLoop:
                 raise ValueError(
                     f"train_loop: {name} has shape {jax.typeof(leaf).shape}; expected {self.steps} steps in front"
                 )
+
+
+def assuming(loop: TrainLoop) -> TrainLoop:
+    """The loop whose steps assume what they `expect`; their metrics are (those of the user, whether all of it held)."""
+
+    def step(*arguments: Any) -> Any:
+        with assumptions() as conditions:
+            after, metrics = _pair(loop.step(*arguments))
+        if not conditions:
+            raise ValueError(f"optimistic: {loop.__name__} expects nothing: call jaxpp.expect in it, or wait")
+        return after, (metrics, jnp.all(jnp.stack(conditions)))
+
+    step.__name__ = loop.__name__
+    return replace(loop, step=step)
 
 
 def _weights(state: Any) -> Any:

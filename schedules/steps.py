@@ -10,8 +10,8 @@ step begins before the last one ends (PipeDream-2BW, arXiv 2006.09503).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxpp.schedules.check import check
@@ -25,12 +25,13 @@ _GRADIENTS = ("backward", "weight_grad")
 _CHANGED = (UPDATE, "forward")
 
 
-def repeat(schedule: Schedule, steps: int) -> Schedule:
+def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
     """The schedule of one step, so often: each mesh goes on to the next step as soon as its weights are updated.
 
     Args:
         schedule: of one step.
         steps: how many, at least 1.
+        waits: whether an update waits for the gradients of all stages, as one that clips by their norm does.
 
     Raises:
         ScheduleError: the count is below 1, or the schedule has updates already.
@@ -43,10 +44,10 @@ def repeat(schedule: Schedule, steps: int) -> Schedule:
 
     rows = [[later(cell, step) for step in range(steps) for cell in row] for row in schedule.cells]
     skipped = (task for step in range(steps) for task in later(tuple(schedule.skipped), step))
-    return in_steps(Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, skipped), steps)
+    return in_steps(Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, skipped), steps, waits=waits)
 
 
-def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001) -> Schedule:
+def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001, waits: bool = False) -> Schedule:
     """Put the updates of several steps into a schedule of all their microbatches.
 
     Args:
@@ -54,6 +55,7 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
         steps: how many, at least 1; they have equal numbers of microbatches.
         delay: how many updates are missing in the weights of a step, at least 0.
         time: how long an update takes where the costs don't say; a microbatch takes 3 in all.
+        waits: whether an update waits for the gradients of all stages, as one that clips by their norm does.
 
     Raises:
         ScheduleError: the steps don't divide the microbatches, a stage is on several meshes, the schedule has updates
@@ -76,26 +78,34 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
             first.setdefault(unit, task)
         elif task.kind in _GRADIENTS:
             last[unit] = task
-    rows = [list(_with_updates(row, last, count)) for row in schedule.cells]
+    rows = [list(_with_updates(row, last, count, waits)) for row in schedule.cells]
     kinds = [kind for kind in schedule.kinds if kind.name not in _CHANGED]
     known = {kind.name: kind for kind in (*BUILTIN_KINDS, *schedule.kinds)}
     ends = {task.microbatch % count - (count - 1) for task in last.values()}
-    waits = {-(count * delay + 1 + task.microbatch % count) for task in first.values()}
-    update = Kind(UPDATE, tuple(Need(_GRADIENTS, microbatch=offset) for offset in sorted(ends)), time=time)
-    needs = (*known["forward"].needs, *(Need((UPDATE,), optional=True, microbatch=offset) for offset in sorted(waits)))
+    starts = {-(count * delay + 1 + task.microbatch % count) for task in first.values()}
+    others = range(1 - schedule.stages, schedule.stages) if waits else range(1)
+    gradients = tuple(Need(_GRADIENTS, stage=stage, microbatch=offset) for stage in others for offset in sorted(ends))
+    update = Kind(UPDATE, gradients, time=time)
+    needs = (*known["forward"].needs, *(Need((UPDATE,), optional=True, microbatch=offset) for offset in sorted(starts)))
     kinds += [update, Kind("forward", needs)] if steps > 1 else [update]
     made = Schedule.of(schedule.name, schedule.placement, rows, kinds, schedule.skipped)
     check(made)
     return made
 
 
-def _with_updates(row: Iterable[Cell], last: dict[tuple[int, int], Task], count: int) -> Iterable[Cell]:
-    for cell in row:
+def _with_updates(row: Sequence[Cell], last: Mapping[tuple[int, int], Task], count: int, waits: bool) -> Iterable[Cell]:
+    """A mesh's tasks, with the update of each stage behind its last gradient; all behind the last one if they wait."""
+    lasts = set(last.values())
+    ends = {task: position for position, cell in enumerate(row) for task in cell if task in lasts}
+    step_ends = {task.microbatch // count: ends[task] for task in sorted(ends, key=ends.__getitem__)}
+    behind = defaultdict[int, list[Task]](list)
+    for (stage, step), task in last.items():
+        if task in ends:
+            update = Task(UPDATE, stage, (step + 1) * count - 1)
+            behind[step_ends[step] if waits else ends[task]].append(update)
+    for position, cell in enumerate(row):
         yield cell
-        for task in cell:
-            step = task.microbatch // count
-            if last.get((task.stage, step)) == task:
-                yield (Task(UPDATE, task.stage, (step + 1) * count - 1),)
+        yield from ((update,) for update in behind[position])
 
 
 def steps_of(schedule: Schedule) -> int:

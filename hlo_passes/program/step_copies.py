@@ -76,9 +76,10 @@ class StepCopies:
         one = ir.RankedTensorType(type_)
         return ir.RankedTensorType.get([self._loop.steps, *one.shape], one.element_type)
 
-    def has(self, one: Call) -> bool:
-        """Whether a call was copied already."""
-        return one in self._copies
+    def meshes(self, op: ir.Operation) -> set[int]:
+        """Where a call runs."""
+        mesh = at.integer(op, at.MESH)
+        return set(at.integers(op, at.MESHES)) if mesh is None else {mesh}
 
     def needs(self, one: Call) -> set[Call]:
         """The calls whose results a call reads, itself or through functions before the tasks."""

@@ -30,8 +30,9 @@ class UnrollSteps(Pass):
     are sliced, and metrics stacked, by calls of their own. Microbatches are numbered through all steps.
 
     Where the schedule is of all steps (`pipedream-2bw`), their tasks stand in its order, and the update of each mesh
-    stands where its gradients are there, by the times of the schedule. Else each mesh runs one step after the other. In
-    both cases only what a task reads holds it back.
+    stands where its gradients are there, by the times of the schedule. Else each mesh runs one step after the other;
+    what needs values of other meshes, and nobody waits for, stands behind the tasks of the next step. In both cases
+    only what a task reads holds it back.
 
     Preconditions: `infer-placement` ran. A module that is the whole step stays as it is.
 
@@ -60,12 +61,33 @@ class UnrollSteps(Pass):
             for call in _Order(copies, parsed(loop.schedule)).calls():
                 copies.emit(call)
         else:
-            for step in range(loop.steps):
-                for each in copies.calls:
-                    copies.emit((step, each))
+            _one_after_the_other(copies, loop.steps)
         line = copies.finish()
         del module.operation.attributes[at.TRAIN_LOOP]
         leave(module, line)
+
+
+def _one_after_the_other(copies: StepCopies, steps: int) -> None:
+    """Copy step after step. What waits for other meshes, and no task for it, stands behind the tasks of the next step.
+
+    So does the norm of all gradients where it is a metric alone; an update that needs it stands before the first task
+    that needs the update.
+    """
+    waiting: list[Call] = []
+    for step in range(steps):
+        behind, waiting = waiting, []
+        for op in copies.calls:
+            kind = kind_and_stage(copies.functions[op])[0]
+            if kind == "after" and any(copies.meshes(op) - copies.meshes(need) for _, need in copies.needs((step, op))):
+                waiting.append((step, op))
+            elif kind == "after" and not copies.needs((step, op)).isdisjoint(waiting):
+                waiting.append((step, op))
+            else:
+                copies.emit((step, op))
+        for each in behind:
+            copies.emit(each)
+    for each in waiting:
+        copies.emit(each)
 
 
 class _Order:
@@ -81,9 +103,11 @@ class _Order:
             if kind == "after":
                 self._updates.append(op)
             elif kind not in AROUND:
-                if at.STAGES in op.attributes or not (kind in planned or kind == "recompute"):
+                is_fused = at.STAGES in op.attributes
+                if is_fused or not (kind in planned or kind == "recompute"):
+                    found = "fused tasks" if is_fused else f"a task of kind {kind}"
                     raise PassError(
-                        f"the schedule {schedule.name} of several steps has no {kind} of stage {stage}, the step has",
+                        f"the schedule {schedule.name} of several steps: a step has {found}, which it can't run",
                         location=op.location,
                         hint="leave out what moves residuals or fuses tasks",
                     )

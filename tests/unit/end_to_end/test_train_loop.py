@@ -23,6 +23,8 @@ from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 
 TWO_BW = "pipedream-2bw"
+FUSED = schedules.in_steps(schedules.make("kimi-k2", meshes=1, microbatches=4, fused=True), 2, delay=1)
+OFFLOADED = schedules.in_steps(schedules.offload(schedules.make("1f1b", meshes=2, microbatches=8)), 2, delay=1)
 FAR_AHEAD = schedules.in_steps(schedules.gpipe(2, 4), 4, delay=3)
 SHARDED = (P(), P(None, None, "data"))
 ADAM = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
@@ -194,7 +196,8 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
     loop = jaxpp.train_loop(step, steps, delay)
     state = loop.start((weights(2), jnp.int32(0)) if delay else weights(2)) if state is None else state
     every = options.pop("batches", None) or batches(steps, options.pop("microbatches", 2))
-    return jaxpp.mpmd_jit_with_loop(loop, make_mesh(2), **options).lower(state, every).program()
+    mesh = make_mesh(options.pop("meshes", 2))
+    return jaxpp.mpmd_jit_with_loop(loop, mesh, **options).lower(state, every).program()
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,16 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             ),
             jaxpp.PassError,
             "the schedule pipedream-2bw is of 2 steps, expected one training step",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=FUSED), 2, 1, meshes=1),
+            jaxpp.PassError,
+            "the schedule kimi-k2 of several steps: a step has fused tasks, which it can't run",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=OFFLOADED), 2, 1, microbatches=4),
+            jaxpp.PassError,
+            "1f1b: mesh 0 runs step 1 in another order than step 0; a loop over steps needs one order for all",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),

@@ -47,6 +47,16 @@ def test_a_repeated_step_waits_for_the_update_of_its_own_mesh_alone() -> None:
         assert S.first_step(every) == one
 
 
+@pytest.mark.parametrize(
+    ("name", "p", "m", "waiting", "optimistic"), [("zb-2p", 4, 12, 39, 36), ("zb-v", 4, 12, 37.5, 36)]
+)
+def test_updates_that_wait_for_all_gradients(name: str, p: int, m: int, waiting: float, optimistic: float) -> None:
+    """Each step then takes the makespan of one, as with a norm of all gradients; else its longest stage."""
+    one = S.make(name, meshes=p, microbatches=m)
+    found = [S.simulate(S.repeat(one, 4, waits=waits)).makespan for waits in (True, False)]
+    assert found == pytest.approx([4 * waiting, waiting + 3 * optimistic], abs=0.1)
+
+
 def test_microbatches_in_another_order() -> None:
     """The update waits for the last gradient that its mesh runs, and a forward for what the first one waits for."""
     grid = "schedule: mine\nplacement: 0\nmesh 0: 0F1 0F0 0B0 0B1 0F3 0F2 0B2 0B3"

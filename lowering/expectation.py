@@ -1,0 +1,77 @@
+"""`expect`: what a step does if all is well, and what it does else, which few steps do."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from jaxpp.lowering.locations import here
+
+T = TypeVar("T")
+
+_INSIDE = "inside of treduce"
+_assumed: ContextVar[list[jax.Array] | str | None] = ContextVar("jaxpp_assumed", default=None)
+
+
+def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
+    """`usual` where `condition` holds, else `otherwise()`: all that `jax.numpy.where` does of each leaf.
+
+    A condition on the gradients of all stages, such as their norm being below a limit or finite, holds back every mesh
+    until all have sent their parts. `jaxpp.optimistic` assumes instead that it holds, and rolls back where it does not.
+
+        norm = optax.tree.norm(gradients)
+        gradients = jaxpp.expect(norm <= 1, gradients, lambda: jax.tree.map(lambda g: g / norm, gradients))
+
+    Args:
+        condition: a boolean scalar, of a step; not of a microbatch, inside of `treduce`.
+        usual: a pytree of arrays.
+        otherwise: makes one of the same structure and types.
+
+    Raises:
+        ValueError: it is called inside of `treduce`, or the two differ in their structure.
+        TypeError: the condition is no boolean scalar, or the two differ in a type.
+    """
+    aval = jax.typeof(condition)
+    if aval.shape or aval.dtype != jnp.bool_:
+        raise TypeError(f"{here()}expect: the condition is {aval.str_short()}, expected a boolean scalar")
+    assumed = _assumed.get()
+    if isinstance(assumed, str):
+        raise ValueError(f"{here()}expect: it stands {assumed}; call it on what that returns")
+    other = otherwise() if assumed is None else jax.eval_shape(otherwise)
+    trees = [jax.tree.structure(each) for each in (usual, other)]
+    if trees[0] != trees[1]:
+        words = [str(tree).removeprefix("PyTreeDef")[:200] for tree in trees]
+        raise ValueError(f"{here()}expect: usually it is {words[0]}, otherwise {words[1]}")
+    for one, two in zip(jax.tree.leaves(usual), jax.tree.leaves(other), strict=True):
+        types = [jax.typeof(each).str_short() for each in (one, two)]
+        if types[0] != types[1]:
+            raise TypeError(f"{here()}expect: usually it is {types[0]}, otherwise {types[1]}")
+    if assumed is None:
+        return jax.tree.map(partial(jnp.where, condition), usual, other)
+    assumed.append(jnp.asarray(condition))
+    return usual
+
+
+@contextmanager
+def assumptions() -> Generator[list[jax.Array]]:
+    """Let what is traced inside assume what it expects; gives the conditions."""
+    conditions: list[jax.Array] = []
+    token = _assumed.set(conditions)
+    try:
+        yield conditions
+    finally:
+        _assumed.reset(token)
+
+
+@contextmanager
+def no_expectations() -> Generator[None]:
+    """Refuse `expect` inside of a microbatch."""
+    token = _assumed.set(_INSIDE)
+    try:
+        yield
+    finally:
+        _assumed.reset(token)

@@ -1,0 +1,145 @@
+"""Steps that assume what they expect, and are rolled back: the results are those of the waiting form in every case."""
+
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from unit.end_to_end.compare import assert_same, loss, make_mesh, weights
+from unit.end_to_end.test_train_loop import batches
+
+import jaxpp.api as jaxpp
+from jaxpp.ir.program import Call, Receive
+from jaxpp.runtime import load
+
+STEPS, LIMIT = 3, 1.0
+
+
+def step(params: Any, batch: Any) -> Any:
+    """Clips the gradients by their norm, and skips a step of which it is not finite."""
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch["data"], "zb-h2")
+    gradients = jax.tree.map(lambda g: batch["scale"] * g, gradients)
+    norm = optax.tree.norm(gradients)
+    gradients = jaxpp.expect(norm <= LIMIT, gradients, lambda: jax.tree.map(lambda g: LIMIT / norm * g, gradients))
+    made = jax.tree.map(lambda w, g: w - g, params, gradients)
+    return jaxpp.expect(jnp.isfinite(norm), made, lambda: params), (losses, norm)
+
+
+def arguments(*scales: float) -> Any:
+    return weights(2), {"data": batches(STEPS, 4), "scale": np.array(scales, np.float32)}
+
+
+STEP = cast("Any", step)  # no checker would take it for a loop
+LOOP = jaxpp.train_loop(step, STEPS)
+GOOD, BAD, BROKEN = 0.01, 100.0, float("nan")
+
+
+@pytest.mark.parametrize(
+    ("scales", "rollbacks"),
+    [
+        ((GOOD, GOOD, GOOD), 0),
+        ((BAD, GOOD, GOOD), 2),
+        ((GOOD, BAD, GOOD), 2),
+        ((GOOD, GOOD, BAD), 2),
+        ((GOOD, BROKEN, GOOD), 2),
+        ((BROKEN, BROKEN, BROKEN), 2),
+        ((BAD, BROKEN, BAD), 2),
+        ((GOOD, float("inf"), GOOD), 2),
+    ],
+)
+def test_results_are_those_of_the_waiting_form(scales: tuple[float, ...], rollbacks: int) -> None:
+    """Bit for bit, over two calls, with the state given away."""
+    hopeful = jaxpp.optimistic(LOOP, make_mesh(2), donate_argnums=0)
+    waiting, plain = jaxpp.mpmd_jit_with_loop(LOOP, make_mesh(2)), jax.jit(LOOP)
+    state, every = arguments(*scales)
+    found, expected, reference = jax.tree.map(jnp.copy, state), state, state
+    for _ in range(2):
+        found, metrics = hopeful(found, every)
+        expected, expected_metrics = waiting(expected, every)
+        assert_same(found, expected, exact=True)
+        assert_same(metrics, expected_metrics, exact=True)
+        reference, _ = plain(reference, every)
+        assert_same(found, reference)
+    assert hopeful.rollbacks == rollbacks
+
+
+def receives_between_steps(program: Any) -> list[int]:
+    """For each mesh how many values it receives between its last task of a step and its first one of the next."""
+    found: list[int] = []
+    for line in load(program.module).sequences:
+        microbatches = [each.microbatch if isinstance(each, Call) else None for each in line]
+        steps = [None if number is None else number // 4 for number in microbatches]
+        last, first = max(n for n, s in enumerate(steps) if s == 0), min(n for n, s in enumerate(steps) if s == 1)
+        found.append(sum(isinstance(each, Receive) for each in line[last:first]))
+    return found
+
+
+def test_no_mesh_waits_for_the_norm() -> None:
+    """Mesh 1 waits for the activation of the first microbatch, mesh 0 for nothing."""
+    hopeful = jaxpp.optimistic(LOOP, make_mesh(2))
+    programs = [each.lower(*arguments(GOOD, GOOD, GOOD)).program() for each in (hopeful.assuming, hopeful.waiting)]
+    assert receives_between_steps(programs[0]) == [0, 1]
+    assert sum(receives_between_steps(programs[1])) > 1
+
+
+def test_delayed_gradients_too() -> None:
+    def delayed(state: Any, batch: Any, older: Any) -> Any:
+        losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), older), batch["data"], "pipedream-2bw")
+        norm = batch["scale"] * optax.tree.norm(gradients)
+        gradients = jaxpp.expect(norm <= LIMIT, gradients, lambda: jax.tree.map(lambda g: g / norm, gradients))
+        return (jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients),), losses
+
+    loop = jaxpp.train_loop(delayed, STEPS, 1)
+    for scales in ((GOOD, GOOD, GOOD), (GOOD, BAD, GOOD)):
+        params, every = arguments(*scales)
+        carry = loop.start((params,))
+        hopeful = jaxpp.optimistic(loop, make_mesh(2), out_shardings=(None, None))
+        assert_same(hopeful(carry, every), jax.jit(loop)(carry, every))
+        assert hopeful.rollbacks == (scales != (GOOD, GOOD, GOOD))
+
+
+def inside(params: Any, batch: Any) -> Any:
+    def one(microbatch: Any) -> Any:
+        value = loss(params, microbatch)
+        return jaxpp.expect(value < 1, value, lambda: value)
+
+    return params, jaxpp.treduce(one, batch["data"], "gpipe")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: jaxpp.optimistic(STEP, make_mesh(2)),
+            TypeError,
+            "optimistic: expected a train_loop, found function",
+        ),
+        (
+            lambda: jaxpp.optimistic(jaxpp.train_loop(lambda s, b: (s, s), 3), make_mesh(2))(*arguments(1, 1, 1)),
+            ValueError,
+            "optimistic: <lambda> expects nothing: call jaxpp.expect in it, or wait",
+        ),
+        (
+            lambda: jaxpp.optimistic(jaxpp.train_loop(inside, 3), make_mesh(2))(*arguments(1, 1, 1)),
+            ValueError,
+            "expect: it stands inside of treduce; call it on what that returns",
+        ),
+        (lambda: jaxpp.expect(1.0, 1, lambda: 2), TypeError, "expect: the condition is float32[], expected a boolean"),
+        (
+            lambda: jaxpp.expect(True, jnp.ones(2), lambda: jnp.ones(3)),
+            TypeError,
+            "expect: usually it is float32[2], otherwise float32[3]",
+        ),
+        (lambda: jaxpp.expect(True, [1], lambda: (1,)), ValueError, "expect: usually it is ([*]), otherwise ((*,))"),
+    ],
+)
+def test_bad_expectations_are_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        make()
