@@ -81,14 +81,16 @@ class LayerRow:
         """Whether bytes are limited."""
         return self.memory.released_at is None and min(self.memory.limits) < math.inf
 
-    def of(self, kind: str) -> tuple[float, ...]:
-        """The times of one kind of task, of each layer."""
-        return cast("tuple[float, ...]", getattr(self.costs, kind))
+    def of(self, kind: str) -> list[float]:
+        """The times of one kind of task, of each layer on a mesh of speed 1."""
+        layers = Placement.of(*[0] * (self.costs.stages or 1))
+        return replace(self.costs, speed=1.0).at_home(kind, Schedule("layers", layers, ((),)))
 
     @cached_property
     def times(self) -> list[float]:
         """Of each layer the time of all that a microbatch does there."""
-        return [sum(each) for each in zip(*map(self.of, ("forward", "input_grad", "weight_grad")), strict=True)]
+        kinds = ("forward", "input_grad", "weight_grad") if self.split_backward else ("forward", "backward")
+        return [sum(each) for each in zip(*map(self.of, kinds), strict=True)]
 
     @cached_property
     def chain(self) -> list[float]:

@@ -7,11 +7,14 @@ from itertools import product
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jaxpp import schedules as S
 from jaxpp.schedules import Costs, ScheduleError
+from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.search.cuts import all_cuts, beside, best_cuts, even_cuts, least_time, spans
+from jaxpp.schedules.search.cutting import Cutting, LayerRow
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.keep_less import keep_less
 
@@ -93,6 +96,20 @@ def test_the_bound_of_several_stages_per_mesh(placement: str, split: bool) -> No
     every = [S.search(2, 6, costs.cut(cuts), **options).value for cuts in all_cuts(6, 4)]
     assert found.lower_bound <= min(every) * (1 + 1e-9)
     assert found.gap < 0.03
+
+
+@pytest.mark.parametrize(("placement", "split"), [((0, 1), False), ((0, 1, 1, 0), False), ((0, 1), True)])
+def test_the_bound_takes_the_times_of_kinds_as_orders_do(placement: tuple[int, ...], split: bool) -> None:
+    forward, whole, half = [1.0, 2.0, 1.0, 1.0, 3.0], [1.0, 2.0, 0.5, 1.0, 2.0], [0.5, 1.0, 0.25, 0.5, 1.0]
+    long = Costs(forward=[5.0] * 5, input_grad=[5.0] * 5, weight_grad=[5.0] * 5)
+    told = {"forward": forward, "backward": whole, **({"input_grad": half, "weight_grad": half} if split else {})}
+    memory, shape = MemoryLimits((math.inf,) * 2, "W"), S.Placement.of(*placement)
+
+    def bound(costs: Costs) -> float:
+        row = LayerRow(costs, 4, memory, (0.0,) * 5, split)
+        return Cutting(row, shape, Effort(1), np.random.default_rng(0)).bound
+
+    assert bound(replace(long, kinds=told)) == pytest.approx(bound(Costs(forward, half, half)))
 
 
 def test_equal_arguments_give_equal_results():
