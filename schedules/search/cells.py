@@ -143,7 +143,7 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
             for cell, head in enumerate(heads)
             if head in graph.tracks
         },
-        asides=frozenset(cell_of[number] for number in graph.asides),
+        asides=frozenset(cell for cell, head in enumerate(heads) if head in graph.asides),
         partners={cell_of[each]: tuple(cell_of[part] for part in all_) for each, all_ in graph.partners.items()},
         by_time=by_time,
     )

@@ -43,6 +43,13 @@ def made(name: str, **options: Any) -> S.Schedule:
     return S.make(name, meshes=4, microbatches=8, **options)
 
 
+COPIED = """
+schedule: copied
+placement: 0 1
+mesh 0: 0F0+0offload0 0F1 0offload1 0reload0 0reload1 0B0 0B1
+mesh 1: 1F0 1F1 1B0 1B1
+"""
+
 SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
     "whole backwards": lambda: made("hanayo"),
     "halves": lambda: made("v-min"),
@@ -52,6 +59,7 @@ SCHEDULES: dict[str, Callable[[], S.Schedule]] = {
     "spread": lambda: S.parse(SPREAD),
     "recomputed": lambda: S.recompute(made("1f1b"), 0, 1),
     "offloaded": lambda: S.offload(made("zb-v"), k=0.5),
+    "offloaded in a cell": lambda: S.parse(COPIED),
     "recomputed and offloaded": lambda: S.offload(S.recompute(made("zb-h1"), 0), 0, 1),
     "at a peer": lambda: S.evict(made("zb-h1")),
     "frozen": lambda: S.freeze(made("zb-h1"), 1),
