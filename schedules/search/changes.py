@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from typing import Final, NamedTuple, cast
 
 from jaxpp.schedules.costs import Costs
@@ -112,18 +112,35 @@ def with_other_tasks(
 
 
 def stripped(schedule: Schedule, change: Collection[str]) -> Schedule:
-    """The schedule without the tasks that may be left out, and nothing fused: only what is fused has less to do."""
-    kinds = {*(["recompute"] if "recompute" in change else []), *(_COPIES if "offload" in change else ())}
-    less = _without(schedule, kinds, range(schedule.stages))
-    rows = [_apart(row) for row in less.cells] if "fuse" in change else less.cells
-    return Schedule.of(less.name, less.placement, rows, less.kinds, less.skipped)
+    """The schedule without the tasks that may be left out or take less, and nothing fused that may change."""
+    rows = [
+        [part for cell in row for part in (_apart([cell]) if _may_change(cell, change) else [cell])]
+        for row in schedule.cells
+    ]
+    apart = Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
+    return _without(apart, _optional(change), range(schedule.stages))
 
 
-def least_factor(costs: Costs, change: Collection[str]) -> float:
-    """The least share of its time that a task may take for being fused."""
-    if "fuse" not in change:
-        return 1.0
-    return min(1.0, *(costs.factor(("forward", kind)) for kind in _BACKWARD))
+def least_factor(schedule: Schedule, costs: Costs, change: Collection[str]) -> float:
+    """The least share of its time that a task of a cell that `stripped` takes apart, or a new one, may take.
+
+    Of several tasks some may be left out; what is left has the mean of its pairs, at least the least of them.
+    """
+    cells = [[task.kind for task in cell] for row in schedule.cells for cell in row if _may_change(cell, change)]
+    pairs = {pair for kinds in cells for pair in combinations(kinds, 2)}
+    if "fuse" in change:
+        pairs |= {("forward", kind) for kind in _BACKWARD}
+    return min([1.0, *map(costs.factor, pairs)])
+
+
+def _optional(change: Collection[str]) -> set[str]:
+    """The kinds of tasks that may be left out, or take less: a stage that recomputes has less to copy."""
+    return {*(["recompute"] if "recompute" in change else []), *(_COPIES if set(change) - {"fuse"} else ())}
+
+
+def _may_change(cell: Cell, change: Collection[str]) -> bool:
+    """Whether a cell may be taken apart, or lose a task."""
+    return "fuse" in change or not _optional(change).isdisjoint(task.kind for task in cell)
 
 
 def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Iterator[Schedule]:

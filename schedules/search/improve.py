@@ -86,7 +86,9 @@ def improve(
     check_changes(change, costs)
     kept = Kept(memory, hosts)
     with collector_paused():
-        bound = _bound(_cells(stripped(schedule, change), costs, kept, objective)) * least_factor(costs, change)
+        bound = _bound(_cells(stripped(schedule, change), costs, kept, objective)) * least_factor(
+            schedule, costs, change
+        )
         if change:
             part = effort.part(effort.seconds * _CHANGING)
             schedule = with_other_tasks(schedule, costs, kept, change, objective, part)

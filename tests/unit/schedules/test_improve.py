@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -211,6 +212,30 @@ def test_tasks_that_run_fused_where_that_is_faster() -> None:
     slower = S.improve(found, S.Costs(fused=1.5), change=["fuse"], seconds=0.5)
     assert not slower.fused
     assert slower.lower_bound <= slower.value <= 33
+
+
+def test_the_bound_knows_what_is_fused_already() -> None:
+    """Of any kinds, also where a task of the cell may be left out; and how long copies then take."""
+    costs = S.Costs(fused={"forward+weight_grad": 0.3})
+    worse = S.parse(
+        "schedule: paired\nplacement: 0 1\n"
+        "mesh 0: 0F0 0F1 0I0 0W0+0F2 0I1 0W1+0F3 0I2 0W2 0I3 0W3\n"
+        "mesh 1: 1F0 1I0 1F1 1W0 1I1 1F2 1W1 1I2 1F3 1W2 1I3 1W3\n"
+    )
+    found = S.improve(worse, costs, change=["fuse"], seconds=0.2)
+    better = S.parse(
+        "schedule: paired\nplacement: 0 1\n"
+        "mesh 0: 0F0 0F1 0I0 0W0+0F2 0I1 0W1+0F3 0I2 0I3 0W2 0W3\n"
+        "mesh 1: 1F0 1F1 1I0 1W0+1F2 1I1 1W1+1F3 1I2 1W2 1I3 1W3\n"
+    )
+    assert found.lower_bound <= S.improve(better, costs, seconds=0.2).value <= 10.6 + 1e-9
+    three = S.parse("schedule: three\nplacement: 0\nmesh 0: 0F0 0F1+0recompute0+0B0 0recompute1 0B1\n")
+    costs = S.Costs(fused={"forward+recompute": 0.1, "backward+recompute": 0.1, "backward+forward": 1.5})
+    found = S.improve(three, costs, change=["recompute"], seconds=0.1)
+    assert found.lower_bound < found.value
+    both = S.offload(S.recompute(S.make("zb-h2", meshes=2, microbatches=2)), 0)
+    found = S.improve(both, replace(COPIES, copy_bandwidth=1), change=["recompute"], seconds=0.1)
+    assert found.lower_bound < found.value <= 8.1
 
 
 def test_a_schedule_that_is_wrong_is_refused() -> None:
