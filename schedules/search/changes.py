@@ -1,8 +1,8 @@
 """Other tasks for a finished schedule: stages that recompute or wait in the host's memory, tasks that run fused.
 
-Each change is of one stage, or of the fused tasks of one mesh or of all, and is made or taken back. What gains stays:
-first what brings the schedule into its limits, then what makes it faster within them. So a stage that recomputes for
-nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
+Each change is of one stage or of all, or of the fused tasks of one mesh or of all, and is made or taken back. What gains
+stays: first what brings the schedule into its limits, then what makes it faster within them. So a stage that recomputes
+for nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from itertools import combinations, product
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
@@ -32,6 +32,11 @@ _BACKWARD: Final = ("backward", "input_grad")
 
 _UNITS: Final = 300
 """What it costs to change and run a task."""
+
+
+_Make: TypeAlias = Callable[..., Schedule]
+_Change: TypeAlias = tuple[frozenset[str], _Make, tuple[int, ...], tuple[int, ...]]
+"""The kinds of tasks that some stages lose, and what others get."""
 
 
 class Kept(NamedTuple):
@@ -144,28 +149,35 @@ def _may_change(cell: Cell, change: Collection[str]) -> bool:
 
 
 def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Iterator[Schedule]:
-    """The schedule with one change; of one kind of change also with two, where one stage stands in for another."""
+    """The schedule with one change, of all stages or of one, or of two, where one stage stands in for another."""
     stages = range(schedule.stages)
-    made: list[tuple[frozenset[str], Callable[..., Schedule]]] = []
+    made: list[tuple[frozenset[str], _Make]] = []
     if "recompute" in change:
         made.append((frozenset({"recompute"}), recompute))
     if "offload" in change:
-        # In time if forwards and backwards take equally long, or as late as leaves one cell for the way back.
-        made += [(frozenset(_COPIES), make) for make in (offload, partial(offload, ahead=1))]
+        # In time if forwards and backwards take equally long, or as late as leaves a cell, or none, for the way back.
+        made += [(frozenset(_COPIES), make) for make in (offload, partial(offload, ahead=1), partial(offload, ahead=0))]
+    everywhere: list[_Change] = []
+    single: list[_Change] = []
     for kinds, make in made:
-        having = {task.stage for task in schedule if task.kind in kinds}
-        lacking = [stage for stage in stages if stage not in having]
+        having = tuple(sorted({task.stage for task in schedule if task.kind in kinds}))
+        lacking = tuple(stage for stage in stages if stage not in having)
         one = [(stage,) for stage in having], [(stage,) for stage in lacking]
-        for out, into in (*product(one[0], [()]), *product([()], one[1]), *product(*one)):
-            try:
-                less = _without(schedule, kinds, out) if out else schedule
-                yield make(less, *into) if into else less
-            except ScheduleError:  # tasks beside it do not allow that
-                continue
+        everywhere += [(kinds, make, having, into) for into in ((), tuple(stages))]
+        single += [(kinds, make, *each) for each in (*product(one[0], [()]), *product([()], one[1]), *product(*one))]
+        if "offload" in kinds:  # the same stage with its copies at other times
+            single += [(kinds, make, each, each) for each in one[0]]
+    for kinds, make, out, into in everywhere + single:
+        try:
+            less = _without(schedule, kinds, out) if out else schedule
+            if (found := make(less, *into) if into else less) != schedule:
+                yield found
+        except ScheduleError:  # tasks beside it do not allow that
+            continue
     if "fuse" in change:
-        everywhere = range(schedule.meshes)
+        every_mesh = range(schedule.meshes)
         together = partial(_together, costs=costs)
-        for meshes, fuse in product((everywhere, *([mesh] for mesh in everywhere)), (together, _apart)):
+        for meshes, fuse in product((every_mesh, *([mesh] for mesh in every_mesh)), (together, _apart)):
             rows = [fuse(row) if mesh in meshes else row for mesh, row in enumerate(schedule.cells)]
             if tuple(rows) != schedule.cells and (fused := _if_it_runs(schedule, rows)):
                 yield fused

@@ -94,7 +94,8 @@ def improve(
             schedule = with_other_tasks(schedule, costs, kept, change, objective, part)
         report = simulate(schedule, costs)
         if too_much := kept.excess(report):
-            raise ScheduleError(f"improve: {schedule.name} keeps {too_much}: give a schedule that fits")
+            even = ", even with these changes" if change else ""
+            raise ScheduleError(f"improve: {schedule.name} keeps {too_much}{even}: give a schedule that fits")
         value: float = getattr(report, objective)
         history = History(effort, lambda: (value, min(bound, value)), progress)
         turns = 2 if change else 1

@@ -154,6 +154,11 @@ def test_progress_is_told() -> None:
             "improve: 1f1b keeps 3 microbatches on mesh 1, its limit is 2: give a schedule that fits",
         ),
         (
+            {"memory_limit": 0.5, "change": ["recompute"], "seconds": 0.01},
+            "improve: 1f1b keeps 4 microbatches on mesh 0, its limit is 0.5, even with these changes: "
+            "give a schedule that fits",
+        ),
+        (
             {"memory_bytes": 15},
             "improve: 1f1b keeps 16 bytes on mesh 0, its limit is 15: give a schedule that fits",
         ),
@@ -199,6 +204,19 @@ def test_stages_that_keep_less_where_that_is_needed(change: list[str], limit: fl
         stages = {task.stage for task in found if task.kind in change}
         assert 0 in stages
         assert 3 not in stages
+
+
+def test_stages_that_recompute_for_nothing_stop_it() -> None:
+    start = S.recompute(S.make("1f1b", meshes=8, microbatches=32))
+    found = S.improve(start, change=["recompute"], seconds=0.5)
+    assert "recompute" not in {task.kind for task in found}
+    assert found.value == 117
+
+
+def test_copies_that_come_back_as_late_as_they_may() -> None:
+    found = S.improve(made("1f1b"), COPIES, 2, change=["offload"], seconds=0.5)
+    assert max(S.simulate(found, COPIES).peak_activations()) == 2
+    assert found.value <= 36
 
 
 def test_tasks_that_run_fused_where_that_is_faster() -> None:
