@@ -1,8 +1,8 @@
 """Other tasks for a finished schedule: stages that recompute or wait in the host's memory, tasks that run fused.
 
-Each change is of one stage or of all, or of the fused tasks of one mesh or of all, and is made or taken back. What gains
-stays: first what brings the schedule into its limits, then what makes it faster within them. So a stage that recomputes
-for nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
+Each change is of one stage or of all, or of the fused tasks of one mesh or of all, and is made or taken back. What
+gains stays: first what brings the schedule into its limits, then what makes it faster within them. So a stage that
+recomputes for nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
 """
 
 from __future__ import annotations
