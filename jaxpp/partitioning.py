@@ -98,7 +98,7 @@ def partition(
     check_step("partition", step)
     positive(seconds, "seconds")
     whole_number(seed, "seed", least=0)
-    true_or_false(split_backward, "split_backward")
+    split_backward = true_or_false(split_backward, "split_backward")
     layers = step.measure_layers(*args)
     limit = limit_text(memory_limit, len(layers.devices))
     return layers.partition(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from typing import TypeAlias, cast
 
+import numpy as np
+
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import KIND_NAME
 
@@ -31,7 +33,7 @@ def positive(value: object, what: str, *, infinite: bool = False) -> float:
 def number(value: object, what: str, *, positive: bool, infinite: bool = False) -> float:
     """`value` as a finite number, above 0 or at least 0; `ScheduleError` otherwise, as of all functions here."""
     try:
-        found = float(cast("float", value)) if not isinstance(value, (str, bytes, bool)) else math.nan
+        found = float(cast("float", value)) if not isinstance(value, (str, bytes, bool, np.bool_)) else math.nan
     except (TypeError, ValueError, OverflowError):
         found = math.nan
     if (0 < found if positive else 0 <= found) and (found < math.inf or infinite):
@@ -107,7 +109,8 @@ def factors(value: object) -> tuple[float, ...]:
 
 def shares(value: object) -> tuple[float, ...]:
     """The share of each slice in a microbatch; none where they are equal."""
-    found = cast("tuple[float, ...]", per_stage(value, "slices", positive=True)) if is_list(value) and value else ()
+    given = is_list(value) and len(cast("Sequence[object]", value)) > 0
+    found = cast("tuple[float, ...]", per_stage(value, "slices", positive=True)) if given else ()
     if not is_list(value) or (found and not math.isclose(sum(found), 1, rel_tol=1e-6)):
         raise ScheduleError(f"slices must be shares of a microbatch that make 1 together, found {value!r}")
     return found

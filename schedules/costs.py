@@ -113,7 +113,7 @@ class Costs:
         put(self, "slices", shares(self.slices))
         put(self, "microbatches", factors(self.microbatches))
         one_of(list(UNITS), self.unit, "unit")
-        true_or_false(self.contention, "contention")
+        put(self, "contention", true_or_false(self.contention, "contention"))
 
     def in_unit(self, unit: str) -> Costs:
         """The same costs in another unit of time.

@@ -7,6 +7,8 @@ import reprlib
 from collections.abc import Sequence
 from typing import SupportsIndex, cast
 
+import numpy as np
+
 
 class ScheduleError(ValueError):
     """A schedule, its text, or a parameter is wrong; the message says so in the schedule's own terms.
@@ -48,10 +50,15 @@ def one_of(words: Sequence[str], value: object, what: str) -> None:
         raise ScheduleError(f"{what} must be one of {', '.join(words)}, found {value!r}")
 
 
-def true_or_false(value: object, what: str) -> None:
-    """Guard: `value` is true or false."""
-    if not isinstance(value, bool):
+def true_or_false(value: object, what: str) -> bool:
+    """`value` as a bool; those of NumPy pass, numbers do not.
+
+    Raises:
+        ScheduleError: what was found.
+    """
+    if not isinstance(value, (bool, np.bool_)):
         raise ScheduleError(f"{what} must be true or false, found {value!r}")
+    return bool(value)
 
 
 def multiple_of(divisor: int, value: int, what: str, reason: str) -> None:

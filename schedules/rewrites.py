@@ -31,9 +31,12 @@ def recompute(schedule: Schedule, *stages: int) -> Schedule:
     A forward and its backward that are fused keep none, and stay as they are.
 
     Raises:
-        ScheduleError: a stage does not exist.
+        ScheduleError: a stage does not exist, or recomputes already.
     """
     held = held_stages(schedule, stages)
+    made = next((task for task in schedule if task.kind == "recompute" and task.stage in held), None)
+    if made is not None:
+        raise ScheduleError(f"recompute: {schedule.name} has {made.words} already")
     kept = {task.unit for row in schedule.cells for cell in row for task in cell if _follows_in(cell, task)}
 
     def around(task: Task) -> tuple[list[Task], list[Task]]:

@@ -101,7 +101,7 @@ def _spread(
     Stages are kept below `limit` of their number among the layers, those of the input's embedding below one more than
     the first of these.
     """
-    true_or_false(embedding, f"{name}: embedding")
+    embedding = true_or_false(embedding, f"{name}: embedding")
     placement = vocabulary_stages(layers, embedding)
     first = layers.meshes if embedding else 0
     if costs is None:

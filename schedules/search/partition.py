@@ -100,7 +100,7 @@ def partition(
     meshes = whole_number(meshes, "meshes", least=1)
     microbatches = whole_number(microbatches, "microbatches", least=1)
     seed = whole_number(seed, "seed", least=0)
-    true_or_false(split_backward, "split_backward")
+    split_backward = true_or_false(split_backward, "split_backward")
     layers = given_costs(costs).stages
     if layers is None:
         raise ScheduleError("partition: the costs are scalars: give a list with a number for each layer")

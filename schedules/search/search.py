@@ -141,7 +141,7 @@ def search(
     microbatches = whole_number(microbatches, "microbatches", least=1)
     rng = np.random.default_rng(whole_number(seed, "seed", least=0))
     one_of(OBJECTIVES, objective, "objective")
-    true_or_false(split_backward, "split_backward")
+    split_backward = true_or_false(split_backward, "split_backward")
     costs, seconds = given_costs(costs), positive(seconds, "seconds")
     memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
     if isinstance(placement, Placement) and placement.after:
