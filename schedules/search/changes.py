@@ -164,7 +164,8 @@ def _changed(schedule: Schedule, costs: Costs, change: Collection[str]) -> Itera
         lacking = tuple(stage for stage in stages if stage not in having)
         one = [(stage,) for stage in having], [(stage,) for stage in lacking]
         everywhere += [(kinds, make, having, into) for into in ((), tuple(stages))]
-        single += [(kinds, make, *each) for each in (*product(one[0], [()]), *product([()], one[1]), *product(*one))]
+        pairs = (*product(one[0], [()]), *product([()], one[1]), *product(*one))
+        single += [(kinds, make, out, into) for out, into in pairs]
         if "offload" in kinds:  # the same stage with its copies at other times
             single += [(kinds, make, each, each) for each in one[0]]
     for kinds, make, out, into in everywhere + single:

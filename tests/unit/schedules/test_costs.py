@@ -27,6 +27,7 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"forward": math.inf}, "forward must be a positive number, found inf"),
         ({"forward": "1"}, "forward must be a positive number, found '1'"),
         ({"forward": True}, "forward must be a positive number, found True"),
+        ({"forward": np.True_}, f"forward must be a positive number, found {np.True_!r}"),
         ({"forward": None}, "forward must be a positive number, found None"),
         ({"forward": [1, 0]}, "forward of stage 1 must be a positive number, found 0"),
         ({"forward": []}, "forward: expected a number, or one per stage, found none"),
@@ -57,6 +58,14 @@ def test_costs_that_are_none(costs: dict[str, object], message: str) -> None:
     with pytest.raises(S.ScheduleError) as error:
         S.Costs(**costs)  # pyright: ignore[reportArgumentType]  # mistakes
     assert str(error.value) == message
+
+
+def test_truth_values_and_shares_of_numpy() -> None:
+    costs = S.Costs(contention=np.True_, slices=np.array([0.5, 0.5]))  # pyright: ignore[reportArgumentType]
+    assert costs.contention is True
+    assert (costs.slices, S.Costs(slices=np.array([])).slices) == ((0.5, 0.5), ())  # pyright: ignore[reportArgumentType]
+    found = S.search(1, 1, split_backward=np.False_, seconds=0.01)  # pyright: ignore[reportArgumentType]
+    assert "backward" in {task.kind for task in found}
 
 
 def test_arrays_are_lists_of_costs() -> None:

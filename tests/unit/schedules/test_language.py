@@ -301,7 +301,7 @@ def test_rewrites_of_any_schedule_are_valid(made: Made) -> None:
             "the kinds of tasks need one another in a circle: nothing can run",
         ),
         (lambda: offload(S.gpipe(2, 2), 2), "gpipe has no stage 2: there are 2"),
-        (lambda: offload(offload(S.gpipe(2, 2))), "offload(stage 0, mb 0) is there twice"),
+        (lambda: offload(offload(S.gpipe(2, 2))), "offload: gpipe has offload(stage 0, mb 0) already"),
         (lambda: recompute(recompute(S.gpipe(2, 2), 0), 0), "recompute: gpipe has recompute(stage 0, mb 0) already"),
         (lambda: insert(S.gpipe(1, 1), "log", after="forward"), "log(stage 0, mb 0) is of an unknown kind"),
         (lambda: insert(S.gpipe(1, 1), "log"), "insert: expected either after or before, found after=None and before="),
