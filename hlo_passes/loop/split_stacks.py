@@ -43,7 +43,8 @@ class SplitStacks(Pass):
       (`jaxpp.rows_of_layers` with `cuts`): `jaxpp.rows_padded` on the module are the bytes of these rows.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
-    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
+    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards. Of a
+    `jaxpp.train_loop` the state alone is cut: batches and metrics have the steps as their first dimension.
 
     Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
 
@@ -248,10 +249,7 @@ class _Split:
         return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
-        """Return in blocks each result that is known in blocks, or that feeds an argument in blocks.
-
-        Of a loop over steps the state alone: its metrics are stacked, step by step.
-        """
+        """Return in blocks each result, of a loop over steps each of the state, that is in blocks or feeds such."""
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
         cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
         kept = stored(self._module, list(end.operands))
