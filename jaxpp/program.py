@@ -45,7 +45,8 @@ class ProgramModule:
     kept_less: what is done to keep less, said or chosen by `memory_limit`: `keep` of `split-forward` under "recompute",
         `stages` of `move-residuals` under "offload", under "evict" the stages of which residuals wait on another mesh,
         and under "order", where that is another one than the schedule's, how many activations each mesh keeps in it.
-    schedule: the schedule of its tasks, as a grid; empty of a module that was read.
+    schedule: the schedule of its tasks, as a grid; of a `train_loop` without a delay that of one of its steps; empty of
+        a module that was read.
     """
 
     module: ir.Module

@@ -22,6 +22,7 @@ from jaxpp.runtime import Event, measured_costs
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
+from jaxpp.schedules.given import AUTO
 
 
 class LoweredStep:
@@ -61,12 +62,17 @@ class LoweredStep:
     def with_schedule(self, schedule: Schedule) -> "LoweredStep":
         """The same step in another order, without tracing it again.
 
+        `as_text()` stays the module as it was lowered; `jaxpp-opt` takes the other order by `--schedule`.
+
         Args:
-            schedule: as for `treduce`; it takes the place of the one that the step was lowered with.
+            schedule: as for `treduce`, but "auto"; it takes the place of the one that the step was lowered with.
 
         Raises:
             PassError: the schedule can't be made for this loop and mesh.
+            ValueError: it is "auto".
         """
+        if schedule == AUTO:
+            raise ValueError('with_schedule: "auto" tries several; lower the step with schedule="auto" for that')
         passes = {**self._passes, "schedule": text_of(schedule, self._lowered)}
         return LoweredStep(self._lowered, None, self._compiler_options, passes, self._costs)
 

@@ -71,6 +71,9 @@ class TrainLoop:
     steps: int
     delay: int = 0
 
+    def __repr__(self) -> str:
+        return f"train_loop({self.__name__}, steps={self.steps}, delay={self.delay})"
+
     @property
     def __name__(self) -> str:
         named: Any = self.step
@@ -86,7 +89,7 @@ class TrainLoop:
         if not self.delay:
             return state
         weights = _weights(state)
-        return state, tuple(jax.tree.map(jnp.copy, weights) for _ in range(self.delay))
+        return state, tuple(jax.tree.map(_copy, weights) for _ in range(self.delay))
 
     def __call__(self, state: Any, batches: Any) -> tuple[Any, Any]:
         """Run all steps, as ordinary JAX."""
@@ -102,6 +105,7 @@ class TrainLoop:
             made, metrics = _pair(self.step(now, batches, older[-1]))
             after = made, (_weights(now), *older[:-1])
         _check_same(state, after)
+        _check_arrays("metrics", metrics)
         return after, metrics
 
     def _check(self, state: Any, batches: Any) -> None:
@@ -111,9 +115,9 @@ class TrainLoop:
                 f"train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
                 "loop.start(state) makes it"
             )
+        _check_arrays("state", state)
+        _check_arrays("batches", batches)
         for name, leaf in zip(leaf_names("batches", batches), jax.tree.leaves(batches), strict=True):
-            if not is_array(leaf):
-                raise TypeError(f"train_loop: {name} is of type {type(leaf).__name__}, not an array")
             if jax.typeof(leaf).shape[:1] != (self.steps,):
                 raise ValueError(
                     f"train_loop: {name} has shape {jax.typeof(leaf).shape}; expected {self.steps} steps in front"
@@ -149,6 +153,17 @@ def _pair(returned: Any) -> tuple[Any, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(f"train_loop: the step returns a {type(returned).__name__}; expected (state, metrics)")
     return returned
+
+
+def _copy(leaf: Any) -> Any:
+    return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.copy(leaf)
+
+
+def _check_arrays(what: str, tree: Any) -> None:
+    for name, leaf in zip(leaf_names(what, tree), jax.tree.leaves(tree), strict=True):
+        if not is_array(leaf):
+            found = type(leaf).__name__
+            raise TypeError(f"train_loop: {name} is of type {found}, not an array; close over Python values")
 
 
 def _check_same(state: Any, after: Any) -> None:

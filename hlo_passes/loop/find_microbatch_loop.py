@@ -28,6 +28,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries, parsed
+from jaxpp.ir.train_loop import TrainLoop
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
@@ -112,7 +113,9 @@ class FindMicrobatchLoop(Pass):
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = find_loop(main_of(module))
         drop_scalar_constraints(nested(loop))
-        return self._schedule(module, loop, _length(loop), self._operations(module))[1]
+        _, text = self._schedule(module, loop, _length(loop), self._operations(module))
+        steps = TrainLoop.of(module)
+        return (steps and steps.schedule) or text
 
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
@@ -141,15 +144,19 @@ class FindMicrobatchLoop(Pass):
                 options = options_of_steps(module, text)
                 text = str(schedules.resolve(text, meshes=self.meshes, microbatches=length, **options))
             schedule = parsed(text)
+            steps = 1
             if takes_steps(module, schedule, loop):
+                steps = schedules.steps_of(schedule)
                 schedule = schedules.first_step(schedule)
                 text = str(schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
         check_runnable(schedule, loop, operations)
         if schedule.microbatches != length:
+            each = f" in each of {steps} steps" if steps > 1 else ""
             raise PassError(
-                f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}", location=loop.location
+                f"the loop runs {length} microbatches, its schedule has {schedule.microbatches}{each}",
+                location=loop.location,
             )
         return schedule, text
 
@@ -228,7 +235,7 @@ def _inside_another(loop: ir.Operation) -> PassError:
     return PassError(
         "the microbatch loop stands inside another loop or conditional",
         location=loop.location,
-        hint="call treduce at the top level of the training step",
+        hint="call treduce at the top level of the training step; a train_loop is given to mpmd_jit_with_loop itself",
     )
 
 

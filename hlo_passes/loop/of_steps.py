@@ -14,9 +14,9 @@ from jaxpp.schedules.library import options_of
 def options_of_steps(module: ir.Module, given: str) -> dict[str, int]:
     """What a schedule by name is to be told of the loop over steps: how many there are, and their delay."""
     loop, name = TrainLoop.of(module), library_name(given)
-    if loop is None or name is None or "steps" not in options_of(name):
+    if loop is None or loop.steps == 1 or name is None or "steps" not in options_of(name):
         return {}
-    if not loop.delay and loop.steps > 1:
+    if not loop.delay:
         raise PassError(
             f"the schedule {name} overlaps steps, whose gradients are not delayed",
             hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
@@ -41,7 +41,8 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
             f"the gradients are delayed by {found.delay}, but the schedule {schedule.name} is of one step: nothing "
             "would overlap",
             location=loop.location,
-            hint='give one of several steps, such as "pipedream-2bw", or leave the delay out',
+            hint='give one of several steps, "pipedream-2bw" or, as an object, '
+            f"jaxpp.PipeDream2BW({schedule.meshes}, steps={found.steps}, delay={found.delay}); or leave the delay out",
         )
     if steps > 1 and found is not None:
         replace(found, schedule=str(schedule)).write(module)

@@ -20,8 +20,8 @@ from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text, ta
 
 _COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
 _NOTE = (
-    "FLOPs: of the matrix products and convolutions of one step, counted once where several devices repeat it.",
-    "What is sent: by one step, all devices of a mesh together.",
+    "FLOPs: of the matrix products and convolutions of one call, counted once where several devices repeat it.",
+    "What is sent: by one call, all devices of a mesh together.",
     "Arguments, temporaries of the largest task and peak memory: of each device; the last row has the largest.",
 )
 

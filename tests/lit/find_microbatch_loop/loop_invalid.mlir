@@ -94,7 +94,7 @@ func.func public @main(%x: tensor<f32>) -> tensor<f32> {
 // The loop is reached in one case only.
 
 // CHECK: loop_invalid.mlir:[[# @LINE + 5]]:12: error: the microbatch loop stands inside another loop or conditional
-// CHECK-NEXT: call treduce at the top level of the training step
+// CHECK-NEXT: call treduce at the top level of the training step; a train_loop is given
 func.func public @main(%p: tensor<i1>, %x: tensor<f32>) -> tensor<f32> {
   %first = stablehlo.constant dense<0> : tensor<i32>
   %0 = "stablehlo.if"(%p) ({

@@ -353,7 +353,7 @@ def test_the_loop_inside_a_conditional() -> None:
     for each in (step, several_steps, nested):
         assert at(message(each), sgd_step, "jaxpp.treduce(") == (
             "the microbatch loop stands inside another loop or conditional\n"
-            "  call treduce at the top level of the training step"
+            "  call treduce at the top level of the training step; a train_loop is given to mpmd_jit_with_loop itself"
         )
 
 

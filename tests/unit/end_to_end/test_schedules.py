@@ -100,10 +100,11 @@ def test_another_schedule_that_does_not_fit() -> None:
     for schedule, text in (
         ("dualpipe", "dualpipe: microbatches must be a multiple of 2, found 3"),
         (jaxpp.Std1F1B(4), "found 2 stage marks, the schedule 1f1b has 4 stages"),
-        ("auto", "auto"),
     ):
         with pytest.raises(jaxpp.PassError, match=rf"compare\.py:\d+:.* {re.escape(text)}"):
             lowered.with_schedule(schedule).program()
+    with pytest.raises(ValueError, match=r'^with_schedule: "auto" tries several; lower the step with schedule="auto"'):
+        lowered.with_schedule("auto")
 
 
 def test_a_schedule_that_is_none() -> None:

@@ -192,6 +192,9 @@ def bad_state(state: Any, batch: Any) -> Any:
     return [w.astype(jnp.bfloat16) for w in made], losses
 
 
+NINE = schedules.make("1f1b", meshes=2, microbatches=9)
+
+
 def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = None, **options: Any) -> Any:
     loop = jaxpp.train_loop(step, steps, delay)
     state = loop.start((weights(2), jnp.int32(0)) if delay else weights(2)) if state is None else state
@@ -244,6 +247,26 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),
             jaxpp.PassError,
             "schedule runs later\n  a schedule of all steps needs a delay of as many updates as it overlaps steps",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2)), 3, 1),
+            jaxpp.PassError,
+            "jaxpp.PipeDream2BW(2, steps=3, delay=1); or leave the delay out",
+        ),
+        (
+            lambda: lowered(partial(delayed_sgd, schedule=schedules.in_steps(NINE, 3, 1)), 3, 1),
+            jaxpp.PassError,
+            "the loop runs 2 microbatches, its schedule has 3 in each of 3 steps",
+        ),
+        (
+            lambda: lowered(sgd_step, 2, state=(weights(2), "adam")),
+            TypeError,
+            "state[1] is of type str, not an array; close over Python values",
+        ),
+        (
+            lambda: lowered(lambda s, b: (s, "fine"), 2),
+            TypeError,
+            "metrics is of type str, not an array; close over Python values",
         ),
         (lambda: lowered(bad_state, 2), TypeError, "state[0] is float32[8, 8], the step makes bfloat16[8, 8] of it"),
         (

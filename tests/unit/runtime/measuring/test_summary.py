@@ -17,8 +17,8 @@ mesh  stages  parameters      FLOPs     sends  arguments  temporaries      peak
 -------------------------------------------------------------------------------
  all              3.07 k  590 kFLOP  16.0 KiB   6.00 KiB     2.93 KiB  16.9 KiB
 
-FLOPs: of the matrix products and convolutions of one step, counted once where several devices repeat it.
-What is sent: by one step, all devices of a mesh together.
+FLOPs: of the matrix products and convolutions of one call, counted once where several devices repeat it.
+What is sent: by one call, all devices of a mesh together.
 Arguments, temporaries of the largest task and peak memory: of each device; the last row has the largest."""
 
 
