@@ -1,11 +1,15 @@
 """The loop over optimizer steps of which a module has one step (`jaxpp.train_loop`, docs/ir.md, section 1)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
+
+_Each = TypeVar("_Each")
 
 
 @dataclass(frozen=True)
@@ -47,3 +51,12 @@ class TrainLoop:
         fields: dict[str, ir.Attribute] = {name: at.i64(getattr(self, name)) for name in ("steps", "state", "delay")}
         fields["schedule"] = ir.StringAttr.get(self.schedule)
         module.operation.attributes[at.TRAIN_LOOP] = ir.DictAttr.get(fields)
+
+
+def stored(module: ir.Module, each: Sequence[_Each]) -> Sequence[_Each]:
+    """Of the arguments, or results, of `@main` those that have a place of their own: of a loop over steps the state.
+
+    The others are entries of what all steps have together.
+    """
+    loop = TrainLoop.of(module)
+    return each if loop is None else each[: loop.state]

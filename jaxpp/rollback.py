@@ -18,7 +18,8 @@ def optimistic(loop: TrainLoop, mpmd_mesh: MpmdMesh, **options: Any) -> "Optimis
     steps of the call again, of the arguments as they were: the results are those of the loop in every case. (Zero
     Bubble, arXiv 2401.10241, section 4, validates each step after the fact and rolls that one back; here it is a call.)
 
-    The arguments are kept until that is known, so a state that is donated takes its memory twice.
+    The arguments are kept until that is known, so a state that is donated takes its memory twice. It is given away by a
+    call that rolls back; another call leaves it to whoever still holds it.
 
     Args:
         loop: what `train_loop` returns; its step calls `expect`.

@@ -1,20 +1,33 @@
 """`expect`: what a step does if all is well, and what it does else, which few steps do."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from jaxpp.lowering.locations import here
+from jaxpp.lowering.marks import is_array
 
 T = TypeVar("T")
 
 _INSIDE = "inside of treduce"
-_assumed: ContextVar[list[jax.Array] | str | None] = ContextVar("jaxpp_assumed", default=None)
+
+
+@dataclass(frozen=True)
+class _Assumed:
+    """The conditions that were assumed to hold, in one trace: what a trace inside of it makes can't leave that."""
+
+    conditions: list[jax.Array]
+    trace: Any
+
+
+_assumed: ContextVar[_Assumed | str | None] = ContextVar("jaxpp_assumed", default=None)
 
 
 def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
@@ -29,19 +42,36 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
     Args:
         condition: a boolean scalar, of a step; not of a microbatch, inside of `treduce`.
         usual: a pytree of arrays.
-        otherwise: makes one of the same structure and types.
+        otherwise: without arguments, makes one of the same structure and types.
 
     Raises:
-        ValueError: it is called inside of `treduce`, or the two differ in their structure.
-        TypeError: the condition is no boolean scalar, or the two differ in a type.
+        ValueError: it is called inside of `treduce`; under `jaxpp.optimistic` inside of `jax.jit`, `scan`, `cond` or
+            `vmap`; or the two differ in their structure.
+        TypeError: the condition is no boolean scalar, `otherwise` no function, a leaf no array, or the two differ in a
+            type.
     """
+    if not callable(otherwise):
+        found = type(otherwise).__name__
+        raise TypeError(f"{here()}expect: otherwise is a function without arguments, found {found}")
+    _check_arrays("the condition", [condition])
+    _check_arrays("the usual", jax.tree.leaves(usual))
     aval = jax.typeof(condition)
     if aval.shape or aval.dtype != jnp.bool_:
         raise TypeError(f"{here()}expect: the condition is {aval.str_short()}, expected a boolean scalar")
     assumed = _assumed.get()
     if isinstance(assumed, str):
         raise ValueError(f"{here()}expect: it stands {assumed}; call it on what that returns")
-    other = otherwise() if assumed is None else jax.eval_shape(otherwise)
+    if assumed is not None and assumed.trace != get_opaque_trace_state():
+        raise ValueError(
+            f"{here()}expect: it stands inside of jax.jit, scan, cond or vmap, which hide the condition from "
+            "jaxpp.optimistic; call it in the step itself"
+        )
+    token = _assumed.set(None)  # what the other one expects matters to it alone
+    try:
+        other = otherwise() if assumed is None else jax.eval_shape(otherwise)
+    finally:
+        _assumed.reset(token)
+    _check_arrays("the other", jax.tree.leaves(other))
     trees = [jax.tree.structure(each) for each in (usual, other)]
     if trees[0] != trees[1]:
         words = [str(tree).removeprefix("PyTreeDef")[:200] for tree in trees]
@@ -52,17 +82,23 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
             raise TypeError(f"{here()}expect: usually it is {types[0]}, otherwise {types[1]}")
     if assumed is None:
         return jax.tree.map(partial(jnp.where, condition), usual, other)
-    assumed.append(jnp.asarray(condition))
+    assumed.conditions.append(jnp.asarray(condition))
     return usual
+
+
+def _check_arrays(what: str, leaves: Iterable[Any]) -> None:
+    for leaf in leaves:
+        if not is_array(leaf):
+            raise TypeError(f"{here()}expect: {what} is of type {type(leaf).__name__}, not an array")
 
 
 @contextmanager
 def assumptions() -> Generator[list[jax.Array]]:
     """Let what is traced inside assume what it expects; gives the conditions."""
-    conditions: list[jax.Array] = []
-    token = _assumed.set(conditions)
+    assumed = _Assumed([], get_opaque_trace_state())
+    token = _assumed.set(assumed)
     try:
-        yield conditions
+        yield assumed.conditions
     finally:
         _assumed.reset(token)
 

@@ -72,12 +72,15 @@ class BaseSchedule(ABC):
         if not isinstance(placement, Placement) or placement.stages != self.num_stages:
             expected = f"a Placement of {self.num_stages} stages"
             raise ScheduleError(f"{self.name}: placement() must return {expected}, found {placement}")
-        placement = Placement.of(*(self.get_mpmd_idx(stage) for stage in range(self.num_stages)), after=placement.after)
+        homes = [(self.get_mpmd_idx(stage),) for stage in range(self.num_stages)]
+        says = "placement()" if type(self).placement is not BaseSchedule.placement else "get_mpmd_idx"
+        if [home[:1] for home in placement.homes] != homes:
+            placement, says = Placement.of(*homes, after=placement.after), "get_mpmd_idx"
         tasks: object = self.tasks(microbatches)
         schedule = tasks if isinstance(tasks, Schedule) else Schedule.of(self.name, placement, _rows(self.name, tasks))
         if schedule.placement.homes != placement.homes:
             found = f"those that tasks() returns are on {schedule.placement}"
-            raise ScheduleError(f"{self.name}: get_mpmd_idx puts the stages on the meshes {placement}, {found}")
+            raise ScheduleError(f"{self.name}: {says} puts the stages on the meshes {placement}, {found}")
         if placement.after and schedule.placement.after != placement.after:
             found = f"those that tasks() returns read {schedule.placement.after or 'the one before'}"
             raise ScheduleError(f"{self.name}: placement() says that stages read {placement.after}, {found}")

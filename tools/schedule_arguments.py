@@ -135,10 +135,10 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 def _add_change(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--change",
-        type=lambda text: text.split(","),
+        type=lambda text: [word.strip() for word in text.split(",") if word.strip()],
         default=[],
         metavar="WHAT",
-        help="what of the tasks may change: some of recompute,offload,fuse",
+        help="what of the tasks may change: some of recompute,offload,fuse, by what --costs say",
     )
 
 

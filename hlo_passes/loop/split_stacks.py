@@ -16,6 +16,7 @@ from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import is_elementwise
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of, shape_of
+from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op, is_zero
 
 _IDEMPOTENT = frozenset("stablehlo." + name for name in ("and", "maximum", "minimum", "or"))
@@ -42,7 +43,8 @@ class SplitStacks(Pass):
       (`jaxpp.rows_of_layers` with `cuts`): `jaxpp.rows_padded` on the module are the bytes of these rows.
 
     An argument whose rows can't be cut evenly, or which the loop also reads otherwise, stays whole on each of its
-    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards.
+    meshes; so does one whose meshes differ in size (`jaxpp.mesh_sizes`). A `jax.Array` has equal shards. Of a
+    `jaxpp.train_loop` the state alone is cut: batches and metrics have the steps as their first dimension.
 
     Preconditions: `find-microbatch-loop` ran, and `forward-rows`, which finds the rows.
 
@@ -71,7 +73,7 @@ class SplitStacks(Pass):
             if sent:
                 module.operation.attributes[at.ROWS_SENT] = at.i64(sent)
             if reads.stacks:
-                split = _Split(main, loop, reads)
+                split = _Split(module, loop, reads)
                 split.run()
                 if padded := split.padded_bytes:
                     module.operation.attributes[at.ROWS_PADDED] = at.i64(padded)
@@ -84,14 +86,14 @@ class _Split:
     `padding` has the share of their rows that no stage reads.
     """
 
-    def __init__(self, main: ir.Operation, loop: MicrobatchLoop, reads: StackReads) -> None:
-        self._main, self._loop, self._reads = main, loop, reads
-        self._block = body_of(main)
+    def __init__(self, module: ir.Module, loop: MicrobatchLoop, reads: StackReads) -> None:
+        self._module, self._main, self._loop, self._reads = module, main_of(module), loop, reads
+        self._block = body_of(self._main)
         self._ops = operations(self._block)
         # An optimizer's state is cut like its parameters, unless the loop reads it in another way.
         self._may_cut = {
             argument
-            for argument in self._block.arguments
+            for argument in stored(module, self._block.arguments)
             if not any(reads.is_in_loop(use.owner.operation) for use in argument.uses)
         }
         self._homes = {argument: stack.homes for argument, stack in reads.stacks.items()}
@@ -232,10 +234,13 @@ class _Split:
         for part in (op, *nested(op)):
             for number, value in enumerate(part.operands):
                 if value in self._homes:
-                    if value not in self._whole:
-                        blocks = self._blocks(value, self._homes[value], op)
-                        self._whole[value] = concatenation(blocks, 0, ir.InsertionPoint(op))
-                    part.operands[number] = self._whole[value]
+                    part.operands[number] = self._all_rows(value, op)
+
+    def _all_rows(self, value: ir.Value, before: ir.Operation) -> ir.Value:
+        if value not in self._whole:
+            blocks = self._blocks(value, self._homes[value], before)
+            self._whole[value] = concatenation(blocks, 0, ir.InsertionPoint(before))
+        return self._whole[value]
 
     @property
     def padded_bytes(self) -> int:
@@ -244,16 +249,20 @@ class _Split:
         return sum(round(self._padding[value] * byte_size(value.type)) for value in cut)
 
     def _return(self) -> None:
-        """Return in blocks each result that is known in blocks, or that feeds an argument in blocks."""
+        """Return in blocks each result, of a loop over steps each of the state, that is in blocks or feeds such."""
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
         cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
-        for number, value in enumerate(list(end.operands)):
+        kept = stored(self._module, list(end.operands))
+        for number, value in enumerate(kept):
             feeds = results[number].get(at.FEEDS)
             fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
             homes = cut[fed] if 0 <= fed < len(cut) else self._homes.get(value)
             if homes is not None:
                 end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))
                 results[number][at.BLOCKS] = at.i64s(homes)
+        for number, value in list(enumerate(end.operands))[len(kept) :]:
+            if value in self._homes:
+                end.operands[number] = self._all_rows(value, end)
         for entry, homes in zip(arguments, cut, strict=True):
             if homes is not None:
                 entry[at.BLOCKS] = at.i64s(homes)

@@ -14,6 +14,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
 from jaxpp.ir.rows import shape_of, slice_bounds
 from jaxpp.ir.tasks import marked_task, read_tasks, task_of_value
+from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op
 
 Homes = tuple[int, ...]
@@ -101,7 +102,7 @@ class StackReads:
         self.stacks: dict[ir.Value, Stack] = {}
         self.result_homes: list[int | None] = []
         found: dict[ir.Value, list[Read]] = {}
-        for argument in self._main.arguments:
+        for argument in stored(module, self._main.arguments):
             if _may_hold_layers(argument.type):
                 reads = self._reads(argument)
                 if reads:

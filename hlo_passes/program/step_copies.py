@@ -49,6 +49,7 @@ class StepCopies:
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
         self._ip = ir.InsertionPoint(body_of(self._made))
         self._copies: dict[Call, ir.Operation] = {}
+        self._asked: list[Call] = []  # each by the one before it
         self._constants: dict[ir.Attribute, ir.Value] = {}
         self._batches: dict[tuple[int, int], ir.Value] = {}
         self._slicers = self._slicing_functions()
@@ -120,7 +121,9 @@ class StepCopies:
         if one in self._copies:
             return self._copies[one]
         step, op = one
+        self._asked.append(one)
         operands = [self._value(one, value) for value in op.operands]
+        self._asked.pop()
         copy = op.clone(self._ip).operation
         for number, value in enumerate(operands):
             copy.operands[number] = value
@@ -148,12 +151,21 @@ class StepCopies:
         made = (step, op)
         kind = kind_and_stage(self.functions[op])[0]
         if user is not None and made not in self._copies and kind not in AROUND and not form_of(kind).optional:
-            raise PassError(
-                f"{self.named(user)} needs a value of {self.named(made)}, which the schedule runs later",
-                location=self._main.location,
-                hint="a schedule of all steps needs a delay of as many updates as it overlaps steps",
-            )
+            raise self._too_late(made)
         return self.emit(made).results[ir.OpResult(value).result_number]
+
+    def _too_late(self, missing: Call) -> PassError:
+        """That a task which the schedule begins now needs, through the updates between them, one that stands later."""
+        task, *between = self._asked
+        message = f"{self.named(task)} needs a value of {self.named(missing)}, which the schedule runs later"
+        hint = "a schedule of all steps needs a delay of as many updates as it overlaps steps"
+        if between:
+            update = between[0]
+            made = f"what {self.named(update)} makes of {self.named(missing)}"
+            message = f"{self.named(task)} reads {made}, which the schedule runs later"
+            if task[0] - update[0] <= self._loop.delay:
+                hint = "with a delay take gradients of the older weights, the step's third argument"
+        return PassError(message, location=task[1].location, hint=hint)
 
     def named(self, one: Call) -> str:
         """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""
@@ -242,6 +254,7 @@ class StepCopies:
         arguments, results = self._tables
         for table, values in ((arguments, self._arguments), (results, self._returned)):
             for entry, value in list(zip(table, values, strict=True))[state:]:
+                entry.pop(at.SHARDING, None)  # of one step; none has a scalar on a mesh of one device
                 entry.update(self._along_steps(value))
                 if at.ALIAS in entry:  # of a result of another type now
                     del entry[at.ALIAS]

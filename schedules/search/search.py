@@ -82,6 +82,9 @@ _ANNEALED: Final = 0.5
 _ROUND: Final = 3e-3
 """Seconds for each task that a round of annealing takes at least, if there is to be another one."""
 
+_FAR: Final = 2.5e-4
+"""Seconds for each task and microbatch that it takes at least: along long rows cells have further to go."""
+
 _ROUNDS: Final = 16
 """The most rounds of annealing."""
 
@@ -272,7 +275,8 @@ class Running:
         """Anneal what is best, and by turns the best of each source: the nearest start leads nowhere now and then."""
         rng, effort = Random(int(self.rng.integers(1 << 32))), self.effort
         starts = [orders for _, orders in sorted(each.found.values(), key=itemgetter(0))]
-        rounds = max(1, min(int(effort.left / (each.tasks * _ROUND)), _ROUNDS))
+        least = each.tasks * max(_ROUND, _FAR * each.problem.microbatches)
+        rounds = max(1, min(int(effort.left / least), _ROUNDS))
         for number in range(rounds):
             start, heat = each.orders, 1.0
             if rounds > len(starts):  # each start has its own round, then the best has several

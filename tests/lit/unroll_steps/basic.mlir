@@ -86,3 +86,26 @@ module attributes {jaxpp.meshes = 1 : i64, jaxpp.train_loop = {steps = 2 : i64, 
     return %v : tensor<4xf32>
   }
 }
+
+// -----
+
+// A learning rate for each step: on a mesh of one device it has no sharding, and that of a scalar, which JAX writes, is
+// none of a vector.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[RATES:[^:]*]]: tensor<2xf32> {jaxpp.meshes = array<i64: 0>})
+// CHECK:         %[[RATE:.*]] = call @batch_0(%[[RATES]], %{{.*}})
+// CHECK-NEXT:    call @after_0(%{{.*}}, %[[RATE]])
+module attributes {jaxpp.meshes = 1 : i64, jaxpp.train_loop = {steps = 2 : i64, state = 1 : i64, delay = 0 : i64, schedule = ""}} {
+  sdy.mesh @mesh = <["data"=1]>
+  func.func public @main(%w: tensor<f32> {jaxpp.meshes = array<i64: 0>},
+      %rate: tensor<f32> {jaxpp.meshes = array<i64: 0>, sdy.sharding = #sdy.sharding<@mesh, []>})
+      -> (tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
+    %v = call @after_0(%w, %rate) {jaxpp.mesh = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    return %v : tensor<f32>
+  }
+  func.func private @after_0(%w: tensor<f32>, %rate: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "after"} {
+    %v = stablehlo.multiply %w, %rate : tensor<f32>
+    return %v : tensor<f32>
+  }
+}

@@ -113,6 +113,58 @@ def inside(params: Any, batch: Any) -> Any:
     return params, jaxpp.treduce(one, batch["data"], "gpipe")
 
 
+def scanned(clip: Any) -> Any:
+    return lambda norm, values: jax.lax.scan(lambda carry, _: (clip(norm, carry), None), values, None, 1)[0]
+
+
+def conditional(clip: Any) -> Any:
+    return lambda norm, values: jax.lax.cond(norm > 0, clip, lambda _, values: values, norm, values)
+
+
+def wrapped(wrap: Any) -> Any:
+    """A step that clips its gradients within another trace."""
+    clip = wrap(lambda norm, values: jaxpp.expect(norm <= 1e-9, values, lambda: [1e-9 / norm * x for x in values]))
+
+    def clipping(params: Any, batch: Any) -> Any:
+        losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch["data"], "zb-h2")
+        gradients = clip(optax.tree.norm(gradients), gradients)
+        return [w - g for w, g in zip(params, gradients, strict=True)], losses
+
+    return clipping
+
+
+def test_what_is_refused_leaves_nothing_in_caches() -> None:
+    """The loop as it is clips afterwards."""
+    loop = jaxpp.train_loop(wrapped(jax.jit), STEPS)
+    given = arguments(1, 1, 1)
+    with pytest.raises(ValueError, match="hide the condition"):
+        jaxpp.optimistic(loop, make_mesh(2))(*given)
+    found, expected = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2))(*given), jax.jit(loop)(*given)
+    assert_same(found, expected)
+    assert_same(expected[0], given[0], tolerance=1e-6)
+
+
+def test_an_expectation_of_what_is_not_expected() -> None:
+    """It counts only where the other one did not hold."""
+
+    def twice(params: Any, batch: Any) -> Any:
+        _, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch["data"], "zb-h2")
+        gradients = jax.tree.map(lambda g: batch["scale"] * g, gradients)
+        norm = optax.tree.norm(gradients)
+
+        def otherwise() -> Any:
+            return jaxpp.expect(norm < 50, [x / norm for x in gradients], lambda: [0 * x for x in gradients])
+
+        gradients = jaxpp.expect(norm <= LIMIT, gradients, otherwise)
+        return [w - g for w, g in zip(params, gradients, strict=True)], norm
+
+    loop = jaxpp.train_loop(twice, STEPS)
+    for scales in ((GOOD, GOOD, GOOD), (GOOD, 20.0, BAD * 100)):
+        hopeful = jaxpp.optimistic(loop, make_mesh(2))
+        assert_same(hopeful(*arguments(*scales)), jax.jit(loop)(*arguments(*scales)))
+        assert hopeful.rollbacks == (scales[1] != GOOD)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -131,6 +183,23 @@ def inside(params: Any, batch: Any) -> Any:
             ValueError,
             "expect: it stands inside of treduce; call it on what that returns",
         ),
+        *(
+            (
+                lambda wrap=wrap: jaxpp.optimistic(jaxpp.train_loop(wrapped(wrap), 3), make_mesh(2))(
+                    *arguments(1, 1, 1)
+                ),
+                ValueError,
+                "expect: it stands inside of jax.jit, scan, cond or vmap, which hide the condition",
+            )
+            for wrap in (jax.jit, scanned, conditional, jax.checkpoint)
+        ),
+        (
+            lambda: jaxpp.expect(True, 1, cast("Any", 2)),
+            TypeError,
+            "expect: otherwise is a function without arguments, found int",
+        ),
+        (lambda: jaxpp.expect("x", 1, lambda: 1), TypeError, "expect: the condition is of type str, not an array"),
+        (lambda: jaxpp.expect(True, "a", lambda: "b"), TypeError, "expect: the usual is of type str, not an array"),
         (lambda: jaxpp.expect(1.0, 1, lambda: 2), TypeError, "expect: the condition is float32[], expected a boolean"),
         (
             lambda: jaxpp.expect(True, jnp.ones(2), lambda: jnp.ones(3)),

@@ -72,15 +72,19 @@ def test_a_transformer_with_shared_weights() -> None:
     check(jaxpp.train_loop(step, 2), (transformer.state(2), every), make_mesh(2), steps=2, feed=feed_state)
 
 
+def stacked(params: Any, microbatch: Any) -> Any:
+    """The loss of a scan over layers, (layers, width, width), or pairs of these and (layers, width)."""
+
+    def layer(x: Any, w: Any) -> tuple[Any, None]:
+        w, scale = w if isinstance(w, tuple) else (w, 1)
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w * scale)), None
+
+    return jnp.mean((jax.lax.scan(layer, microbatch["x"], params)[0] - microbatch["y"]) ** 2)
+
+
 @pytest.mark.parametrize("delay", [0, 1])
 def test_stacked_layers_stay_in_blocks(delay: int) -> None:
     """Each mesh has the rows of its own stages, in every version."""
-
-    def stacked(params: Any, microbatch: Any) -> Any:
-        def layer(x: Any, w: Any) -> tuple[Any, None]:
-            return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
-
-        return jnp.mean((jax.lax.scan(layer, microbatch["x"], params)[0] - microbatch["y"]) ** 2)
 
     def step(state: Any, batch: Any, *older: Any) -> Any:
         gradient = partial(jax.value_and_grad(stacked), *(older or state))
@@ -93,6 +97,22 @@ def test_stacked_layers_stay_in_blocks(delay: int) -> None:
     program = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2)).lower(*arguments).program()
     assert not program.rows_sent_bytes
     assert all(f"tensor<1x{WIDTH}x{WIDTH}xf32>" in line for line in program.as_text().splitlines() if "@mesh_" in line)
+
+
+@pytest.mark.parametrize("data", [1, 2])
+def test_batches_and_metrics_of_stacked_layers(data: int) -> None:
+    """They have the shape of the stack, beside the steps, and are whole: state alone is stored in blocks."""
+
+    def step(params: Any, batch: Any) -> Any:
+        gradient = jax.value_and_grad(lambda w, one: stacked((w, batch["scale"]), one))
+        _, gradients = jaxpp.treduce(partial(gradient, params), batch["data"], schedule="1f1b")
+        metrics = {"norms": jnp.linalg.norm(gradients, axis=(1, 2)), "now": params, "gradients": gradients}
+        return params - 0.1 * gradients + batch["noise"], metrics
+
+    noise = np.random.default_rng(1).normal(size=(3, 2, WIDTH, WIDTH)).astype(np.float32)
+    every = {"data": batches(3, 4), "noise": noise, "scale": 1 + noise[..., 0]}
+    arguments = jnp.stack(weights(2)), every
+    check(jaxpp.train_loop(step, 3), arguments, make_mesh(2, data=data), steps=2, feed=feed_state, donate_argnums=0)
 
 
 @pytest.mark.parametrize(("meshes", "steps", "delay", "microbatches"), [(2, 2, 1, 1), (4, 3, 1, 3), (4, 5, 2, 2)])
@@ -192,6 +212,10 @@ def bad_state(state: Any, batch: Any) -> Any:
     return [w.astype(jnp.bfloat16) for w in made], losses
 
 
+def newer_sgd(state: Any, batch: Any, older: Any) -> Any:
+    return delayed_sgd(state, batch, state[0])
+
+
 NINE = schedules.make("1f1b", meshes=2, microbatches=9)
 
 
@@ -247,6 +271,13 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),
             jaxpp.PassError,
             "schedule runs later\n  a schedule of all steps needs a delay of as many updates as it overlaps steps",
+        ),
+        (
+            lambda: lowered(newer_sgd, 3, 1),
+            jaxpp.PassError,
+            "the forward of stage 0 for microbatch 0 of step 1 reads what the update of step 0 makes of the backward "
+            "of stage 0 for microbatch 1 of step 0, which the schedule runs later\n"
+            "  with a delay take gradients of the older weights, the step's third argument",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=jaxpp.PipeDream2BW(2)), 3, 1),

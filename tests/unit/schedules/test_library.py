@@ -320,6 +320,26 @@ def test_a_users_mistake_is_named(rows: object, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_a_placement_with_copies_is_that_of_the_tasks() -> None:
+    """What `placement` says of a stage on two meshes counts, and is named where `tasks` says otherwise."""
+
+    class Two(S.BaseSchedule):
+        tasks_on: str = "chimera"
+
+        def placement(self) -> S.Placement:
+            return S.make("chimera", meshes=4, microbatches=4).placement
+
+        def tasks(self, n_mubatches: int) -> S.Schedule:
+            return S.make(self.tasks_on, meshes=4, microbatches=n_mubatches)
+
+    assert Two(4).build(4).placement.homes[0] == (0, 3)
+    Two.tasks_on = "1f1b"
+    with pytest.raises(
+        S.ScheduleError, match=r"^Two: placement\(\) puts the stages on the meshes 0\+3 1\+2 2\+1 3\+0, "
+    ):
+        Two(4).build(4)
+
+
 def test_a_users_class_of_stages_that_are_a_graph() -> None:
     after = [[], [], [0, 1]]
 
