@@ -1,8 +1,9 @@
 """Other tasks for a finished schedule: stages that recompute or wait in the host's memory, tasks that run fused.
 
 Each change is of one stage or of all, or of the fused tasks of one mesh or of all, and is made or taken back. What
-gains stays: first what brings the schedule into its limits, then what makes it faster within them. So a stage that
-recomputes for nothing stops doing so, and where one of two stages has to make room, the cheaper one does.
+gains stays: first what brings the schedule into its limits, then what makes it faster within them, or leaves less to
+do. So a stage that recomputes for nothing stops doing so, and where one of two stages has to make room, the cheaper one
+does.
 """
 
 from __future__ import annotations
@@ -99,9 +100,16 @@ def with_other_tasks(
         effort: what it may cost.
     """
 
-    def rank(made: Schedule) -> tuple[float, float]:
+    def rank(made: Schedule) -> tuple[float, float, float]:
         report = simulate(made, costs)
-        return limits.surplus(report), getattr(report, objective)
+        # What is fused has less to do, and yet may leave a worse schedule to go on from.
+        return limits.surplus(report), getattr(report, objective), 0.0 if "fuse" in change else report.busy
+
+    def gains(found: tuple[float, float, float]) -> bool:
+        if found[0] > best[0]:
+            return False
+        faster, idler = (new < old * (1 - TOLERANCE) for new, old in zip(found[1:], best[1:], strict=True))
+        return found[0] < best[0] - TOLERANCE or faster or (found[1] <= best[1] and idler)
 
     best, has_gained = rank(schedule), True
     while has_gained:
@@ -110,7 +118,7 @@ def with_other_tasks(
             if not effort.spend(sum(map(len, schedule.orders)) * _UNITS):
                 return schedule
             found = rank(made)
-            if found[0] < best[0] - TOLERANCE or (found[0] <= best[0] and found[1] < best[1] * (1 - TOLERANCE)):
+            if gains(found):
                 schedule, best, has_gained = made, found, True
                 break
     return schedule

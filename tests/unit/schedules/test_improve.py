@@ -211,6 +211,8 @@ def test_stages_that_recompute_for_nothing_stop_it() -> None:
     found = S.improve(start, change=["recompute"], seconds=0.5)
     assert "recompute" not in {task.kind for task in found}
     assert found.value == 117
+    found = S.improve(start, COPIES, memory_bytes=28, change=["recompute"], seconds=2)
+    assert {task.stage for task in found if task.kind == "recompute"} == {0}
 
 
 def test_copies_that_come_back_as_late_as_they_may() -> None:
