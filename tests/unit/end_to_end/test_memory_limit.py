@@ -210,7 +210,7 @@ def test_below_the_least_possible_where_nothing_is_kept() -> None:
 
 
 def test_what_the_user_says_is_not_changed() -> None:
-    with pytest.raises(ProgramError, match=r"needs [0-9,]+ bytes on .* 1,000\n  compute more again"):
+    with pytest.raises(ProgramError, match=r"needs [0-9,]+ bytes on .* 1,000\n  keep less \(recompute='inputs'"):
         lowered(memory_limit=1000, recompute="selective").program()
 
 
