@@ -11,6 +11,8 @@ PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reord
 QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
   runtime/execution/test_execute.py end_to_end/test_calls.py))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
+WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
+  $(addprefix tests/unit/test_benchmarks_,published.py search.py partition.py)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, a small part of what is installed: half of the time of an install.
 export PIP_NO_COMPILE := 1
@@ -54,8 +56,8 @@ unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
 
-rest: $(STAMP) ## Unit tests but those that `make optimized` runs
-	$(PYTEST) --ignore=tests/hardware $(addprefix --ignore=,$(OPTIMIZED))
+rest: $(STAMP) ## Unit tests but those that `make optimized` runs, and those without JAX, for which one JAX is enough
+	$(PYTEST) --ignore=tests/hardware $(addprefix --ignore=,$(OPTIMIZED) $(WITHOUT_JAX))
 
 hardware: ## Compile for TPUs and GPUs that are not here; installs their compilers, 1.5 GB, into .venv-hardware
 	$(MAKE) install VENV=.venv-hardware
