@@ -23,6 +23,12 @@ def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:
     return ir.RankedTensorType.get(shape, whole.element_type)
 
 
+def stack_type(type_: ir.Type, rows: int) -> ir.RankedTensorType:
+    """The type of a stack of so many values of `type_`, along a first dimension of its own."""
+    one = ir.RankedTensorType(type_)
+    return ir.RankedTensorType.get([rows, *one.shape], one.element_type, loc=ir.Location.unknown(one.context))
+
+
 def concatenation(values: Sequence[ir.Value], dimension: int, ip: ir.InsertionPoint) -> ir.Value:
     """The values, one after the other along `dimension`: itself if it is one."""
     if len(values) == 1:

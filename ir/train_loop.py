@@ -8,6 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
+from jaxpp.ir.rows import stack_type
 
 _Each = TypeVar("_Each")
 
@@ -45,6 +46,10 @@ class TrainLoop:
                 hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
             )
         return TrainLoop(counts[0], counts[1], counts[2], schedule.value)
+
+    def of_all(self, number: int, type_: ir.Type) -> ir.Type:
+        """The type that an argument, or result, of one step has in the loop: all but the state are stacked."""
+        return type_ if number < self.state else stack_type(type_, self.steps)
 
     def write(self, module: ir.Module) -> None:
         """Write it on `module`."""

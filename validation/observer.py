@@ -189,7 +189,7 @@ def _signature(module: ir.Module) -> _Signature:
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
         state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
         loop = TrainLoop.of(module)
-        arguments, results = (of_all(loop, dict(enumerate(types))) for types in (type_.inputs, type_.results))
+        arguments, results = (of_all(loop, types) for types in (type_.inputs, type_.results))
         return _Signature(arguments, results, names, state)
     if not any(at.MESH in function.attributes for function in functions(module).values()):
         raise PassError("it has neither a public function @main nor mesh functions")

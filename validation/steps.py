@@ -1,6 +1,6 @@
 """A module that is one step of a loop over optimizer steps (`jaxpp.train_loop`) computes what all of them do."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -14,14 +14,9 @@ Step = Callable[[Mapping[int, Array]], Results]
 """A function from a step's arguments by number to its results."""
 
 
-def of_all(loop: TrainLoop | None, types: Mapping[int, ir.Type]) -> dict[int, ir.Type]:
+def of_all(loop: TrainLoop | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
     """The types of the arguments, or results, of all steps, from those of one."""
-
-    def stacked(type_: ir.Type) -> ir.Type:
-        one = ir.RankedTensorType(type_)
-        return ir.RankedTensorType.get([loop.steps if loop else 0, *one.shape], one.element_type)
-
-    return {number: stacked(type_) if loop and number >= loop.state else type_ for number, type_ in types.items()}
+    return {number: loop.of_all(number, type_) if loop else type_ for number, type_ in enumerate(types)}
 
 
 def run_all(loop: TrainLoop | None, one: Step, runner: Runner) -> Step:

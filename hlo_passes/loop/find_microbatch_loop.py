@@ -112,8 +112,7 @@ class FindMicrobatchLoop(Pass):
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = find_loop(main_of(module))
-        drop_scalar_constraints(nested(loop))
-        _, text = self._schedule(module, loop, _length(loop), self._operations(module))
+        _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
         steps = TrainLoop.of(module)
         return (steps and steps.schedule) or text
 
@@ -203,7 +202,8 @@ def microbatches_without_schedule(module: ir.Module) -> int | None:
 
     Raises PassError as the pass does. `inline-calls` must have run.
     """
-    return None if loop_schedule(find_loop(main_of(module))) else number_of_microbatches(module)
+    loop = find_loop(main_of(module))
+    return None if loop_schedule(loop) else _microbatches(loop)
 
 
 def number_of_microbatches(module: ir.Module) -> int:
@@ -211,7 +211,11 @@ def number_of_microbatches(module: ir.Module) -> int:
 
     `inline-calls` must have run.
     """
-    loop = find_loop(main_of(module))
+    return _microbatches(find_loop(main_of(module)))
+
+
+def _microbatches(loop: ir.Operation) -> int:
+    """`_length` of a loop as the user's module has it."""
     drop_scalar_constraints(nested(loop))
     return _length(loop)
 

@@ -14,7 +14,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import AROUND, form_of
 from jaxpp.ir.phases import main_line
-from jaxpp.ir.rows import shape_of
+from jaxpp.ir.rows import concatenation, shape_of, stack_type
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoop
@@ -44,8 +44,8 @@ class StepCopies:
         self._shardings = Shardings(module)
         self._check()
         self.microbatches = 1 + max((number for op in self.calls for number in _microbatches(op)), default=-1)
-        types = [self._of_all(n, value.type) for n, value in enumerate(self._arguments)]
-        results = [self._of_all(n, value.type) for n, value in enumerate(self._returned)]
+        types = [loop.of_all(n, value.type) for n, value in enumerate(self._arguments)]
+        results = [loop.of_all(n, value.type) for n, value in enumerate(self._returned)]
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
         self._ip = ir.InsertionPoint(body_of(self._made))
         self._copies: dict[Call, ir.Operation] = {}
@@ -69,13 +69,6 @@ class StepCopies:
                     location=self._main.location,
                     hint="read all of its rows layer by layer, or return them one by one",
                 )
-
-    def _of_all(self, number: int, type_: ir.Type) -> ir.Type:
-        """The type of an argument or result, of which all but the state have an entry for each step."""
-        if number < self._loop.state:
-            return type_
-        one = ir.RankedTensorType(type_)
-        return ir.RankedTensorType.get([self._loop.steps, *one.shape], one.element_type)
 
     def meshes(self, op: ir.Operation) -> set[int]:
         """Where a call runs."""
@@ -192,9 +185,9 @@ class StepCopies:
         for meshes, numbers in groups.items():
             name = "_".join(["batch", *map(str, meshes)])
             ones = [self._arguments[number] for number in numbers]
-            wholes = [self._of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
+            wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
             function = create(
-                self._module, name, [*wholes, index], [one.type for one in ones], {at.KIND: _text("before")}
+                self._module, name, [*wholes, index], [one.type for one in ones], {at.KIND: ir.StringAttr.get("before")}
             )
             at.set_tables(function, [*map(self._along_steps, ones), {}], list(map(self._own, ones)))
             *values, position = body_of(function).arguments
@@ -285,27 +278,20 @@ class StepCopies:
         for meshes, numbers in groups.items():
             ones = [self._returned[number] for number in numbers]
             every = [self._value(None, one, step) for one in ones for step in range(self._loop.steps)]
-            wholes = [self._of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
+            wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
             name = "_".join(["metrics", *map(str, meshes)])
-            function = create(self._module, name, [value.type for value in every], wholes, {at.KIND: _text("after")})
+            function = create(
+                self._module, name, [value.type for value in every], wholes, {at.KIND: ir.StringAttr.get("after")}
+            )
             entries = [self._own(one) for one in ones for _ in range(self._loop.steps)]
             at.set_tables(function, entries, list(map(self._along_steps, ones)))
             ip = ir.InsertionPoint(body_of(function))
-            rows = [stablehlo.reshape(_row(value.type), value, ip=ip) for value in body_of(function).arguments]
+            rows = [stablehlo.reshape(stack_type(value.type, 1), value, ip=ip) for value in body_of(function).arguments]
             size = self._loop.steps
-            stacked = [stablehlo.concatenate(rows[n * size : (n + 1) * size], 0, ip=ip) for n in range(len(ones))]
+            stacked = [concatenation(rows[n * size : (n + 1) * size], 0, ip) for n in range(len(ones))]
             func.return_(stacked, ip=ip)
             found |= zip(numbers, self._call(name, wholes, every, meshes).results, strict=True)
         return [found[number] for number in range(self._loop.state, len(self._returned))]
-
-
-def _row(type_: ir.Type) -> ir.Type:
-    one = ir.RankedTensorType(type_)
-    return ir.RankedTensorType.get([1, *one.shape], one.element_type)
-
-
-def _text(value: str) -> ir.Attribute:
-    return ir.StringAttr.get(value)
 
 
 def _microbatches(op: ir.Operation) -> list[int]:

@@ -6,9 +6,10 @@ from functools import cached_property
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, stack_type, tested
+from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, tested
 from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.rows import stack_type
 from jaxpp.ir.values import defining_op
 
 _ROW_OF_ONE = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
@@ -137,7 +138,7 @@ class OpenLoop:
         value, (first, step) = update.operands[0], numbers
         last = first + (self.trips - 1) * step
         each_once = step in (1, -1) and {first, last} == {0, self.trips - 1}
-        is_stack = argument.type == stack_type(value, self.trips) and value in self.inside
+        is_stack = argument.type == stack_type(value.type, self.trips) and value in self.inside
         return (value, Row(position, first, step)) if each_once and is_stack else None
 
     def affine(self, value: ir.Value) -> tuple[int, int] | None:

@@ -9,13 +9,14 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.row_readers import Again, Less, Reader
-from jaxpp.hlo_passes.stages.two_loops import Row, stack_more, stack_type
+from jaxpp.hlo_passes.stages.two_loops import Row, stack_more
 from jaxpp.ir.build import erase_dead
 from jaxpp.ir.counted import counted_loops, counters
 from jaxpp.ir.functions import loop_body, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import StageTask, task_inside, task_of
 from jaxpp.ir.values import byte_size, defining_op
@@ -30,7 +31,7 @@ def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
     for op in reversed(operations(loop.body)):
         task = task_of(op) if _is_counted(op) else None
         if task is not None and not task.is_backward:
-            less = _Stacks.of(op, _Body(loop, StageTask.backward(task.stage))).reduced(mesh)
+            less = _Stacks.of(op, _Microbatch(loop, StageTask.backward(task.stage))).reduced(mesh)
             if less is not None:
                 less.let_read(loop.body, {}, mesh)
                 op.erase()
@@ -40,7 +41,7 @@ def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
 
 
 @dataclass(frozen=True)
-class _Body:
+class _Microbatch:
     """The body of the loop over microbatches: where the loops of a forward, and of its backward, are.
 
     Attributes:
@@ -94,13 +95,13 @@ class _Stacks:
     """
 
     loop: OpenLoop
-    outer: "_Body | _Stacks"
+    outer: "_Microbatch | _Stacks"
     readers: list[Reader] = field(default_factory=list[Reader])
     used: set[int] = field(default_factory=set[int])
     there: set[ir.Value] = field(default_factory=set[ir.Value])
 
     @staticmethod
-    def of(op: ir.Operation, outer: "_Body | _Stacks") -> "_Stacks":
+    def of(op: ir.Operation, outer: "_Microbatch | _Stacks") -> "_Stacks":
         """Look who uses the results of a loop."""
         stacks = _Stacks(OpenLoop(op), outer)
         for position, result in enumerate(op.results):
@@ -212,7 +213,7 @@ class _Stacks:
         known = next((reader for reader in self.readers if reader.loop.op == loop), None)
         reader = known or Reader(OpenLoop(loop), (0, 0))
         row, numbers = self.loop.rows[value], reader.loop.affine(op.operands[1])
-        if numbers is None or op.results[0].type != stack_type(value, 1) or reader.loop.trips != self.loop.trips:
+        if numbers is None or op.results[0].type != stack_type(value.type, 1) or reader.loop.trips != self.loop.trips:
             return False
         trips = (numbers[0] - row.first) * row.step, numbers[1] * row.step
         last = trips[0] + (self.loop.trips - 1) * trips[1]

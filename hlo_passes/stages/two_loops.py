@@ -12,6 +12,7 @@ from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.counted import counter_of_test, trips
 from jaxpp.ir.functions import loop_body, operations, terminator
 from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
 
 
@@ -126,7 +127,7 @@ def _trip(count: ir.Value, start: int, step: int) -> ir.Value:
 
 def read_row(stack: ir.Value, value: ir.Value, row: ir.Value, mesh: MeshAxes | None) -> ir.Value:
     """What stands for a value of the body in this row of a stack of such values."""
-    found = stablehlo.dynamic_slice(stack, _start(row, value), stack_type(value, 1).shape)
+    found = stablehlo.dynamic_slice(stack, _start(row, value), stack_type(value.type, 1).shape)
     return sharded(stablehlo.reshape(value.type, sharded(found, _stacked(value, mesh))), _sharding(value, mesh))
 
 
@@ -223,7 +224,7 @@ class _Writer:
         stack = loop_body(self.op).arguments[len(self._half.positions) + number]
         sharding = _stacked(value, self._mesh)
         with ir.InsertionPoint(loop_body(self.op)), self._old.location:
-            row = sharded(stablehlo.reshape(stack_type(value, 1), self._values[value]), sharding)
+            row = sharded(stablehlo.reshape(stack_type(value.type, 1), self._values[value]), sharding)
             written = stablehlo.dynamic_update_slice(stack, row, _start(self._trip(), value))
         return sharded(written, sharding)
 
@@ -233,15 +234,9 @@ class _Writer:
         return _trip(self._values[loop_body(self._old).arguments[position]], start, step)
 
     def _zeros(self, value: ir.Value) -> ir.Value:
-        type_ = stack_type(value, trips(self._old) or 0)
+        type_ = stack_type(value.type, trips(self._old) or 0)
         made = constant(type_, 0, ip=ir.InsertionPoint(self._old), loc=self._old.location)
         return sharded(made, _stacked(value, self._mesh))
-
-
-def stack_type(value: ir.Value, rows: int) -> ir.RankedTensorType:
-    """The type of a stack of so many values."""
-    type_ = ir.RankedTensorType(value.type)
-    return ir.RankedTensorType.get([rows, *type_.shape], type_.element_type, loc=ir.Location.unknown(type_.context))
 
 
 def tested(loop: ir.Operation) -> list[ir.Value]:
