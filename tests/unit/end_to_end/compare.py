@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -136,7 +136,7 @@ def check(
     """
     pipelined = _pipelined(function, mesh, args, kwargs or {}, options)
     static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
-    plain = reference or _plain(_without_schedule(function), static)
+    plain = reference or plain_of(_without_schedule(function), **static)
     return check_compiled(
         pipelined, plain, args, exact=exact, steps=steps, feed=feed, kwargs=kwargs, tolerance=tolerance
     )
@@ -168,28 +168,36 @@ def _pipelined(
     function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The function on these meshes."""
-    if not isinstance(function, partial) or function.keywords.get("schedule") is None or options or kwargs:
+    if kwargs or not options.keys().isdisjoint(_CALLED):
         return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
-    return lowered(function, args, mesh).compile()
+    return lowered(function, args, mesh, **options).compile()
 
 
-def lowered(function: "partial[Any]", args: Any, mesh: jaxpp.MpmdMesh) -> Any:
-    """The step `partial(..., schedule=...)`; what runs under several schedules is traced and lowered once."""
+_CALLED = "static_argnums", "static_argnames", "schedule"
+"""With these options `check` compiles a step as its users do, by calling it."""
+
+
+def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
+    """The step `function`; it is lowered once, and so is a `partial(..., schedule=...)` for all its schedules."""
     same = _without_schedule(function)
-    step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh)
     types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
-    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
-    return _made_once(meaning, partial(step.lower, *args)).with_schedule(function.keywords["schedule"])
+    given, names = jax.tree.flatten(options)
+    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), tuple(given), names, trace_context()
+    step = _made_once(meaning, lambda: jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args))
+    if same is function:
+        return step
+    schedule = cast("partial[Any]", function).keywords["schedule"]
+    return _made_once((meaning, schedule), partial(step.with_schedule, schedule))
 
 
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference is one program for all schedules: what a schedule says stands in the module, and XLA ignores it."""
-    if isinstance(function, partial) and "schedule" in function.keywords:
+    if isinstance(function, partial) and function.keywords.get("schedule") is not None:
         return partial(function, schedule=None)
     return function
 
 
-def _plain(function: Callable[..., Any], static: Mapping[str, Any]) -> Callable[..., Any]:
+def plain_of(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
     """`jax.jit` of it, or of one that does the same: what many schedules are compared with is traced once."""
     return _made_once((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
 
@@ -210,7 +218,7 @@ class _What:
     make: Callable[[], Any] = field(compare=False)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _make(what: _What) -> Any:
     return what.make()
 
@@ -225,6 +233,8 @@ def _meaning(value: Any) -> Any:
         return value.__code__, id(value.__globals__), *map(_meaning, captured), *map(_meaning, defaults)
     if isinstance(value, tuple):
         return tuple, *map(_meaning, value)
+    if isinstance(value, np.ndarray):
+        return np.ndarray, value.dtype, value.shape, value.tobytes()
     return type(value), value
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from unit.end_to_end.transformer import cross_entropy, softmax
 
 import jaxpp.api as jaxpp
 
@@ -41,7 +42,7 @@ def block(weights: Any, x: jax.Array, cache: tuple[jax.Array, jax.Array], start:
     )
     scores = jnp.einsum("btw,bsw->bts", x @ weights["query"], keys) / WIDTH**0.5
     seen = jnp.arange(keys.shape[1]) <= start + jnp.arange(x.shape[1])[:, None]
-    mixed = jnp.einsum("bts,bsw->btw", jax.nn.softmax(jnp.where(seen, scores, -1e30)), values)
+    mixed = jnp.einsum("bts,bsw->btw", softmax(jnp.where(seen, scores, -1e30)), values)
     x = x + mixed @ weights["out"]
     return x + jnp.tanh(x @ weights["up"]) @ weights["down"], (keys, values)
 
@@ -55,8 +56,7 @@ def of_slice(params: Any, caches: Any, text: Any, start: jax.Array, *, last: boo
         new.append(cache)
         if stage < len(caches) - 1:
             x = jaxpp.mark_stage_end(x)
-    scores = jax.nn.log_softmax(x @ params["head"])
-    loss = -jnp.take_along_axis(scores, targets[..., None], -1).mean()
+    loss = cross_entropy(x @ params["head"], targets)
     return new, jaxpp.mark_stage_end(loss) if last else loss
 
 
