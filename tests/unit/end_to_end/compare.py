@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
 from jaxpp._compat import trace_context
+from jaxpp.lowering.train_loop import lower_step
 
 WIDTH = 8
 ROWS = 4
@@ -178,16 +180,33 @@ _CALLED = "static_argnums", "static_argnames", "schedule"
 
 
 def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
-    """The step `function`; it is lowered once, and so is a `partial(..., schedule=...)` for all its schedules."""
+    """The step `function`. What runs under several schedules, or is kept in several ways, is traced once."""
     same = _without_schedule(function)
     types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
-    given, names = jax.tree.flatten(options)
-    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), tuple(given), names, trace_context()
-    step = _made_once(meaning, lambda: jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args))
-    if same is function:
-        return step
-    schedule = cast("partial[Any]", function).keywords["schedule"]
-    return _made_once((meaning, schedule), partial(step.with_schedule, schedule))
+    kind = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
+    traced = {name: value for name, value in options.items() if name not in _OF_PASSES}
+
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        return _made_once((kind, _leaves(traced)), partial(lower_step, *args, **kwargs))
+
+    def lower() -> Any:
+        with mock.patch("jaxpp.jit.lower_step", trace):
+            step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args)
+        return step if same is function else step.with_schedule(schedule)
+
+    schedule: Any = function.keywords["schedule"] if isinstance(function, partial) and same is not function else None
+    if "memory_limit" in options:  # such a step compiles another program than it had before
+        return lower()
+    return _made_once((kind, _leaves(options), schedule), lower)
+
+
+_OF_PASSES = "cuts", "recompute", "memory_limit", "host_memory_limit", "costs", "gather_weights", "scatter_gradients"
+"""Options that say nothing about the module as it is lowered."""
+
+
+def _leaves(tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return *leaves, structure
 
 
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:

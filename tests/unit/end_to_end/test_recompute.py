@@ -18,6 +18,7 @@ from unit.end_to_end.compare import (
     check,
     feed_state,
     loss_with_callback,
+    lowered,
     make_mesh,
     sgd_step,
     weights,
@@ -34,7 +35,7 @@ KEEPS = ["selective", 0.05, 0.3, {0: "selective", 2: 0.2}]
 
 def program(step: Any, arguments: Any, meshes: int, **options: Any) -> tuple[Program, tuple[int, ...]]:
     """The program of a step, and the peak bytes of its meshes."""
-    made = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes), **options).lower(*arguments).program()
+    made = lowered(step, arguments, make_mesh(meshes), **options).program()
     return load(made.module), made.peak_bytes
 
 
@@ -62,12 +63,11 @@ def test_the_same_numbers(keep: Any) -> None:
     check(step, arguments, make_mesh(3), steps=2, feed=feed_state, recompute=keep)
 
 
-@pytest.mark.parametrize(("name", "meshes"), [("zb-v", 2), ("dualpipe", 4)])
-def test_other_schedules(name: str, meshes: int) -> None:
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_other_schedules(name: str) -> None:
     """Four stages each."""
-    schedule = schedules.make(name, meshes=meshes, microbatches=8)
-    step = partial(transformer.train_step, schedule=schedule)
-    check(step, (transformer.state(4), transformer.batch(8)), make_mesh(meshes), recompute="selective")
+    step = partial(transformer.train_step, schedule=schedules.make(name, meshes=2, microbatches=4))
+    check(step, (transformer.state(4), transformer.batch(4)), make_mesh(2), recompute="selective")
 
 
 def test_stages_of_several_devices() -> None:
@@ -94,7 +94,7 @@ def test_random_numbers_and_checkpoints_of_the_user() -> None:
 
     step = partial(sgd_step, schedule=schedules.make("1f1b", meshes=3, microbatches=4), loss=loss)
     arguments = (weights(3), batch(4))
-    kept = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(*arguments)
+    kept = lowered(step, arguments, make_mesh(3)).compile()(*arguments)
     for keep in ("inputs", "selective", 0.2):
         assert_same(check(step, arguments, make_mesh(3), recompute=keep), kept)
 
@@ -149,11 +149,8 @@ def test_what_has_effects_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_stage_that_is_not_there() -> None:
     step = partial(sgd_step, schedule=schedules.make("1f1b", meshes=2, microbatches=4))
-    lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), recompute={2: "inputs"}).lower(
-        weights(2), batch(4)
-    )
     with pytest.raises(PassError, match="there is no stage 2 to recompute: the stages are 0 to 1"):
-        lowered.program()
+        program(step, (weights(2), batch(4)), 2, recompute={2: "inputs"})
 
 
 def test_what_it_reads_is_offloaded() -> None:
@@ -163,7 +160,7 @@ def test_what_it_reads_is_offloaded() -> None:
     moving = partial(transformer.train_step, schedule=schedules.offload(plain, 0, 1))
     check(moving, arguments, make_mesh(3), recompute=keep)
     both, again, moved = (
-        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), recompute=each).lower(*arguments).program()
+        lowered(step, arguments, make_mesh(3), recompute=each).program()
         for step, each in (
             (moving, keep),
             (partial(transformer.train_step, schedule=plain), keep),

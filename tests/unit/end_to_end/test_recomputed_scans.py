@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import ROWS, TOLERANCE, WIDTH, assert_same, batch, check, check_compiled, make_mesh
+from unit.end_to_end.compare import (
+    ROWS,
+    TOLERANCE,
+    WIDTH,
+    assert_same,
+    batch,
+    check,
+    check_compiled,
+    lowered,
+    make_mesh,
+)
 from unit.end_to_end.test_scanned_layers import (
     block,
     blocks,
@@ -143,12 +153,12 @@ def test_scans_of_every_kind(stages: Any, keeps: Any) -> None:
     """The numbers are those of `jax.jit`, and no peak is higher than where everything is kept."""
     step, arguments = step_of(GPIPE, stages), ([stack(k) for k in range(4)], batch(4))
     recompute = dict(enumerate(keeps))
-    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(4), recompute=recompute).lower(*arguments)
+    less = lowered(step, arguments, make_mesh(4), recompute=recompute)
     # Of `three_deep` one rounding makes 1e-4: so far is `jax.jit` itself from its results in float64.
     tolerance = 1e-4 if three_deep in stages else TOLERANCE
-    check_compiled(lowered.compile(), jax.jit(step), arguments, tolerance=tolerance)
-    made = lowered.program().peak_bytes
-    kept = jaxpp.mpmd_jit_with_loop(step, make_mesh(4)).lower(*arguments).program().peak_bytes
+    check_compiled(less.compile(), jax.jit(step), arguments, tolerance=tolerance)
+    made = less.program().peak_bytes
+    kept = lowered(step, arguments, make_mesh(4)).program().peak_bytes
     assert all(less <= more for less, more in zip(made, kept, strict=True))
     assert sum(made) < sum(kept)
 
@@ -198,10 +208,10 @@ def test_what_has_effects_runs_once() -> None:
 
 
 def residuals(keep: Any, stage: Any, reader: str) -> int:
-    """The bytes that stage 1 of four such stages keeps of a microbatch for the task that reads them."""
-    step, arguments = step_of(GPIPE, [stage] * 4), ([stack(k) for k in range(4)], batch(4))
-    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(4), recompute=keep).lower(*arguments)
-    program = load(lowered.program().module)
+    """The bytes that stage 1 of three such stages keeps of a microbatch for the task that reads them."""
+    step = step_of(schedules.make("gpipe", meshes=3, microbatches=2), [stage] * 3)
+    arguments = [stack(k) for k in range(3)], batch(2)
+    program = load(lowered(step, arguments, make_mesh(3), recompute=keep).program().module)
     forward, read = (
         next(each for each in program.sequences[1] if isinstance(each, Call) and each.kind == kind)
         for kind in ("forward", reader)

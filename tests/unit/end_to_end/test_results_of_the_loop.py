@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import batch, check, layers, loss, make_mesh, weights
-from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, in_turn, more_plans, plans
+from unit.end_to_end.everywhere import PLANS, check_loss, check_step, gradient_step, in_turn, more_plans, plans
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -142,8 +142,7 @@ def one_after_the_other(function: Callable[..., Any], params: Any) -> Any:
     return values, (pull(jnp.array([1.0, 0.0]))[0], pull(jnp.array([0.0, 1.0]))[0])
 
 
-@plans
-@pytest.mark.parametrize("differentiate", [weighted, one_after_the_other])
+@pytest.mark.parametrize(("differentiate", "plan"), in_turn([weighted, one_after_the_other]))
 def test_several_losses(differentiate: Callable[..., Any], plan: str) -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
         def of_one(microbatch: Any) -> Any:
@@ -154,8 +153,7 @@ def test_several_losses(differentiate: Callable[..., Any], plan: str) -> None:
     check_step(step, (weights(4), batch(4)), plan)
 
 
-@more_plans
-@pytest.mark.parametrize("marks", [3, 4])
+@pytest.mark.parametrize(("plan", "marks"), in_turn([*PLANS, *PLANS[::-1], "1f1b", "chimera"], [3, 4]))
 def test_forward_only(marks: int, plan: str) -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
         def of_one(microbatch: Any) -> Any:

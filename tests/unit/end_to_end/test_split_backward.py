@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, lowered, make_mesh, sgd_step, weights
 from unit.end_to_end.everywhere import in_turn
 from unit.end_to_end.test_shared_weights import CASES, parameters
 from unit.end_to_end.test_shared_weights import tied as tied_loss
@@ -31,7 +31,7 @@ def schedule_of(name: str, meshes: int, microbatches: int = 8) -> schedules.Sche
 
 
 def program_of(step: Any, arguments: Any, meshes: int, **options: Any) -> str:
-    return jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes), **options).lower(*arguments).program().as_text()
+    return lowered(step, arguments, make_mesh(meshes), **options).program().as_text()
 
 
 def tasks(program: str, kind: str, stage: int) -> int:
@@ -166,9 +166,9 @@ def test_a_stage_that_is_frozen_for_some_microbatches() -> None:
 def test_peak_of_activations(name: str) -> None:
     """A microbatch counts until its weight gradient is done."""
     meshes = 4 if name[-1] in "12e" else 2
-    schedule = schedule_of(name, meshes, 16)
+    schedule = schedule_of(name, meshes)
     step = partial(transformer.train_step, schedule=schedule)
-    program = program_of(step, (transformer.state(schedule.stages), transformer.batch(16)), meshes)
+    program = program_of(step, (transformer.state(4), transformer.batch(8)), meshes)
     peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", program)]
     simulated = schedules.simulate(schedule).peak_activations(released_at="W")
     share = 2 if "v" in name else 1  # the simulator counts a stage of two on a mesh as half
@@ -186,8 +186,8 @@ def test_peak_of_activations(name: str) -> None:
 )
 def test_a_program_for_each_distinct_stage(name: str, expected: dict[str, int]) -> None:
     """The first stage, the last, and those between, which are equal; the loss of the last is in its backward."""
-    step = partial(transformer.train_step, schedule=schedule_of(name, 8, 16))
-    program = program_of(step, (transformer.state(8), transformer.batch(16)), 8)
+    step = partial(transformer.train_step, schedule=schedule_of(name, 4))
+    program = program_of(step, (transformer.state(4), transformer.batch(8)), 4)
     kinds = re.findall(r'func\.func private @.* attributes \{jaxpp\.kind = "(.*?)"', program)
     assert {kind: kinds.count(kind) for kind in kinds if kind not in ("before", "after")} == expected
 

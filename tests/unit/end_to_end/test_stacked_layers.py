@@ -124,8 +124,7 @@ def test_tied_embedding_dropout_counter_and_metrics_of_layers(plan: str) -> None
     check_loss(of_one, plan, params, microbatches, has_aux=True, steps=2)
 
 
-@plans
-@pytest.mark.parametrize("where", ["body", "around the mark", "all"])
+@pytest.mark.parametrize(("where", "plan"), in_turn(["body", "around the mark", "all"], PLANS[::-1]))
 def test_checkpoint(where: str, plan: str) -> None:
     def body(x: jax.Array, params: Any) -> Any:
         x = mark(layer(params, x))

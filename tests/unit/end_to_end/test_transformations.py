@@ -14,8 +14,8 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import compare
-from unit.end_to_end.compare import batch, check, layers, make_mesh, weights
-from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, in_turn, plans
+from unit.end_to_end.compare import batch, check, layers, lowered, make_mesh, weights
+from unit.end_to_end.everywhere import PLANS, check_loss, check_step, gradient_step, in_turn, plans
 
 import jaxpp.api as jaxpp
 
@@ -127,8 +127,7 @@ def test_mark_inside(layer: Callable[..., Any], plan: str) -> None:
     check_loss(of_layers(layer, marked=True), plan)
 
 
-@plans
-@pytest.mark.parametrize("policy", [None, policies.dots_saveable])
+@pytest.mark.parametrize(("policy", "plan"), in_turn([None, policies.dots_saveable]))
 def test_checkpoint_around_the_whole_model(policy: Any, plan: str) -> None:
     check_loss(jax.checkpoint(compare.loss, policy=policy), plan)
 
@@ -165,7 +164,7 @@ def test_checkpoint_sends_no_more() -> None:
 
     def sent(loss: Any) -> list[str]:
         step = partial(gradient_step, schedule=jaxpp.Std1F1B(4), loss=loss)
-        program = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(4)).lower(weights(4), batch(4)).program()
+        program = lowered(step, (weights(4), batch(4)), make_mesh(4)).program()
         return sorted(re.findall(r'stablehlo\.send".*\((tensor<[^>]*>)', program.as_text()))
 
     assert sent(jax.checkpoint(compare.loss)) == sent(compare.loss)
@@ -189,8 +188,7 @@ def test_mark_inside_a_custom_vjp() -> None:
     check_loss(of_layers(layer, marked=True), "1f1b")
 
 
-@plans
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize(("depth", "plan"), in_turn([1, 2], PLANS[::-1]))
 def test_vmap_around_a_marked_function(depth: int, plan: str) -> None:
     def one(params: Any, x: jax.Array, y: jax.Array) -> jax.Array:
         return jnp.mean((layers(params, x) - y) ** 2)
@@ -228,8 +226,7 @@ def linearized(loss: Any, params: Any) -> Any:
     return value, jax.linear_transpose(tangent, params)(jnp.ones_like(value))[0]
 
 
-@plans
-@pytest.mark.parametrize("differentiate", [jitted, linearized])
+@pytest.mark.parametrize(("differentiate", "plan"), in_turn([jitted, linearized]))
 def test_other_ways_to_a_gradient(differentiate: Callable[..., Any], plan: str) -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
         def of_one(microbatch: Any) -> Any:
