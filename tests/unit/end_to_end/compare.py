@@ -138,7 +138,7 @@ def check(
     """
     pipelined = _pipelined(function, mesh, args, kwargs or {}, options)
     static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
-    plain = reference or plain_of(_without_schedule(function), **static)
+    plain = reference or plain_of(function, **static)
     return check_compiled(
         pipelined, plain, args, exact=exact, steps=steps, feed=feed, kwargs=kwargs, tolerance=tolerance
     )
@@ -218,7 +218,8 @@ def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def plain_of(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
     """`jax.jit` of it, or of one that does the same: what many schedules are compared with is traced once."""
-    return _made_once((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
+    same = _without_schedule(function)
+    return _made_once((_meaning(same), tuple(static.items())), partial(jax.jit, same, **static))
 
 
 def _made_once(meaning: Any, make: Callable[[], Any]) -> Any:

@@ -70,7 +70,7 @@ def check_own_rows(plan: schedules.Schedule, loss: Any, layers: int, same_as: An
     crossing = sum(one != other for one, other in zip(plan.placement.homes, plan.placement.homes[1:], strict=False))
     assert found.pop("activation") == found.pop("gradient") == plan.microbatches * crossing
     assert set(found) == {"scalar"}
-    plain = plain_of(partial(adamw_step, schedule=None, loss=same_as or loss))
+    plain = plain_of(partial(step, loss=same_as or loss))
     state, _ = check_compiled(lowered_step.compile(), plain, args, steps=3, feed=feed_state, tolerance=1e-4)
     for leaf in jax.tree.leaves(state):
         if leaf.ndim:
@@ -352,7 +352,7 @@ def test_meshes_with_different_numbers_of_layers(schedule: Any, cuts: list[int])
     assert set(carried(program)) <= {"activation", "gradient", "scalar"}
     compiled = lowered_step.compile()
     assert "are padding of stacked layers" in compiled.summary()
-    plain = plain_of(partial(step, schedule=None))
+    plain = plain_of(step)
     state, _ = check_compiled(compiled, plain, args, steps=3, feed=feed_state, tolerance=1e-4)
     for leaf in jax.tree.leaves(state):
         if leaf.ndim:

@@ -38,15 +38,18 @@ def tasks(program: str, kind: str, stage: int) -> int:
     return len(re.findall(rf"call @{kind}_\d\(.*jaxpp\.stage = {stage} ", program))
 
 
-@pytest.mark.parametrize(("name", "meshes"), SPLIT)
-def test_stages_of_several_devices(name: str, meshes: int) -> None:
-    mesh = make_mesh(meshes, data=2)
-    schedule = schedule_of(name, meshes)
-    step = partial(transformer.train_step, schedule=schedule)
-    arguments = (transformer.state(4), transformer.batch(8))
-    shardings = (P(), P(None, "data"))
-    plain = transformer.PLAIN
-    check(step, arguments, mesh, steps=2, feed=feed_state, reference=plain, in_shardings=shardings, donate_argnums=0)
+MODELS: list[Any] = [
+    (transformer.train_step, transformer.state, transformer.batch),
+    (sgd_step, weights, batch),
+]
+
+
+@pytest.mark.parametrize(("schedule", "model"), in_turn(SPLIT, MODELS))
+def test_stages_of_several_devices(schedule: tuple[str, int], model: Any) -> None:
+    (name, meshes), (step, state, data) = schedule, model
+    step = partial(step, schedule=schedule_of(name, meshes))
+    options: dict[str, Any] = {"in_shardings": (P(), P(None, "data")), "donate_argnums": 0}
+    check(step, (state(4), data(8)), make_mesh(meshes, data=2), steps=2, feed=feed_state, **options)
 
 
 @pytest.mark.parametrize(("loss", "schedule"), in_turn([*CASES, *reversed(CASES)], SPLIT))
@@ -56,12 +59,11 @@ def test_weights_of_several_stages(loss: Any, schedule: tuple[str, int]) -> None
     check(step, (parameters(*CASES[loss]), batch(8)), make_mesh(meshes), steps=2, feed=feed_state)
 
 
-@pytest.mark.parametrize("name", ["zb-h1", "dualpipe"])
-def test_language_model_with_tied_embeddings(name: str) -> None:
+def test_language_model_with_tied_embeddings() -> None:
     untied, moments = transformer.state(4)
     state = tuple({k: v for k, v in tree.items() if k != "head"} for tree in (untied, moments[0].trace))
     state = (state[0], (moments[0]._replace(trace=state[1]), *moments[1:]))
-    step = partial(transformer.train_step, schedule=schedule_of(name, 4))
+    step = partial(transformer.train_step, schedule=schedule_of("dualpipe", 4))
     check(step, (state, transformer.batch(8)), make_mesh(4), steps=2, feed=feed_state, reference=transformer.PLAIN)
 
 
