@@ -13,7 +13,7 @@
 // CHECK-NEXT: mesh 1: the receive from mesh 0 of forward of stage 0, microbatch 1 (channel 0) comes after the send to mesh 0 of backward of stage 1, microbatch 0 (channel 1)
 // CHECK-NEXT: run insert-transfers{transport={{device-put|pair}}
 
-// NAME: error: transport is 'tcp', expected one of pull, nccl, device-put, pair
+// NAME: jaxpp-opt: error: pass 'verify-program': transport is 'tcp', expected one of pull, nccl, device-put, pair
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token
