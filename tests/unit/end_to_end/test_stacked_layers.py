@@ -46,18 +46,14 @@ def loss(params: Any, microbatch: Any, **options: Any) -> jax.Array:
     return squared_error(x, microbatch)
 
 
-SAME: dict[str, Any] = {"reference": jax.jit(partial(gradient_step, schedule=None, loss=loss))}
-"""For losses that are `loss` in other words."""
-
-
 @more_plans
 def test_scan_over_all_layers(plan: str) -> None:
-    check_loss(loss, plan, stacked(), steps=2, **SAME)
+    check_loss(loss, plan, stacked(), steps=2)
 
 
 @pytest.mark.parametrize("options", [{"reverse": True}, {"unroll": 2}, {"unroll": True}, {"_split_transpose": True}])
 def test_options_of_scan(options: dict[str, Any]) -> None:
-    check_loss(partial(loss, **options), "1f1b", stacked(), **({} if "reverse" in options else SAME))
+    check_loss(partial(loss, **options), "1f1b", stacked(), same_as=None if "reverse" in options else loss)
 
 
 def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
@@ -68,7 +64,7 @@ def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
 
 
 def test_fori_loop_over_all_layers() -> None:
-    check_loss(in_fori_loop, "sharded", stacked(), **SAME)
+    check_loss(in_fori_loop, "sharded", stacked(), same_as=loss)
 
 
 def test_several_layers_in_each_stage() -> None:
@@ -90,7 +86,7 @@ def test_marks_in_a_scan_in_a_scan() -> None:
         by_two = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), params)
         return squared_error(lax.scan(two, microbatch["x"], by_two)[0], microbatch)
 
-    check_loss(of_one, "interleaved-1f1b", stacked(), **SAME)
+    check_loss(of_one, "interleaved-1f1b", stacked(), same_as=loss)
 
 
 def test_two_scans_and_what_the_first_stacks() -> None:
@@ -140,8 +136,8 @@ def test_checkpoint(where: str, plan: str) -> None:
         chosen = body if where == "all" else jax.checkpoint(body)
         return squared_error(lax.scan(chosen, microbatch["x"], params)[0], microbatch)
 
-    same = {} if where == "around the mark" else SAME
-    check_loss(jax.checkpoint(of_one) if where == "all" else of_one, plan, stacked(), **same)
+    same_as = None if where == "around the mark" else loss
+    check_loss(jax.checkpoint(of_one) if where == "all" else of_one, plan, stacked(), same_as=same_as)
 
 
 def test_checkpoint_policy() -> None:
@@ -151,7 +147,7 @@ def test_checkpoint_policy() -> None:
         )
         return squared_error(lax.scan(body, microbatch["x"], params)[0], microbatch)
 
-    check_loss(of_one, "1f1b", stacked(), **SAME)
+    check_loss(of_one, "1f1b", stacked(), same_as=loss)
 
 
 def test_cast_to_bfloat16() -> None:

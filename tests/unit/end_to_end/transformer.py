@@ -65,7 +65,7 @@ def loss(weights: Any, microbatch: Any) -> tuple[jax.Array, dict[str, jax.Array]
 
 
 def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    """Its mean. What it is made of, and so the rest of the model, is a third of the operations of `jax.nn`'s."""
+    """Its mean, of small logits, in fewer operations than by `jax.nn`, as many tests trace and compile them."""
     chosen = targets[..., None] == jnp.arange(logits.shape[-1])
     return (jnp.log(jnp.exp(logits).sum(-1)) - jnp.where(chosen, logits, 0.0).sum(-1)).mean()
 
@@ -77,7 +77,6 @@ def softmax(scores: jax.Array) -> jax.Array:
 
 
 def _norm(x: jax.Array) -> jax.Array:
-    x -= x.mean(-1, keepdims=True)
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
