@@ -19,7 +19,7 @@ STAGES, MICROBATCHES = 4, 4
 
 # What a test takes as `plan`: the name of a schedule; `sharded` is 1f1b, with two devices for each stage.
 PLANS = ("interleaved-1f1b", "sharded")
-MORE_PLANS = (*PLANS, "gpipe", "1f1b", "chimera")
+MORE_PLANS = (*PLANS, "gpipe", "chimera")
 
 plans = pytest.mark.parametrize("plan", PLANS)
 more_plans = pytest.mark.parametrize("plan", MORE_PLANS)
