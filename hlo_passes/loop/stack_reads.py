@@ -244,8 +244,6 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
-    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
-
     bytes_of = {
         (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
         for read in reads
@@ -254,4 +252,9 @@ def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     used = np.eye(len(meshes)) / 2
     for (block, _, _, mesh), size in bytes_of.items():
         used[block, meshes.index(mesh)] += size
+    best = used == used.max(axis=1, keepdims=True)
+    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # each block is read most on a mesh of its own
+        return tuple(meshes[column] for column in best.argmax(axis=1))
+    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
+
     return tuple(meshes[column] for column in linear_sum_assignment(used, maximize=True)[1])
