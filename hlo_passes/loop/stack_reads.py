@@ -252,9 +252,14 @@ def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     used = np.eye(len(meshes)) / 2
     for (block, _, _, mesh), size in bytes_of.items():
         used[block, meshes.index(mesh)] += size
-    best = used == used.max(axis=1, keepdims=True)
-    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # each block is read most on a mesh of its own
-        return tuple(meshes[column] for column in best.argmax(axis=1))
+    return tuple(meshes[column] for column in assigned(used))
+
+
+def assigned(gains: np.ndarray) -> Sequence[int]:
+    """The column of each row of a square matrix, each column once, that have the largest sum."""
+    best = gains == gains.max(axis=1, keepdims=True)
+    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # the largest of each row: usually they fit
+        return best.argmax(axis=1).tolist()
     from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
 
-    return tuple(meshes[column] for column in linear_sum_assignment(used, maximize=True)[1])
+    return linear_sum_assignment(gains, maximize=True)[1].tolist()
