@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from jaxpp import _compat
-from jaxpp.runtime.processes.transfer import Transport
+from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 
@@ -59,12 +59,12 @@ class Guard:
         self.me, self.host, self._pid = me, host, os.getpid()
         self.patience = min(seconds, 30.0)
         """Seconds that a step may go on after a loss, if it waits in a program of XLA, where nothing can end a wait."""
-        self._transport: Transport | None = None
+        self._transport: PullTransport | None = None
         self._leaving = False
         self._wired: set[int] = set()
         self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss)
 
-    def attach(self, transport: Transport) -> None:
+    def attach(self, transport: PullTransport) -> None:
         """End the waits of this transport from now on, and send its small values over wires."""
         self._transport = transport
         transport.watch, transport.failed = self.look, self.settle
