@@ -42,7 +42,8 @@ def initialize(
 
     Raises:
         ProcessError: a process is missing or there twice, was told another number of processes, has another version of
-            JAX; there is no such transport; nobody listens at the coordinator's address; its port is in use; one has another secret.
+            JAX; nobody listens at the coordinator's address; its port is in use; one has another secret; there is no
+            such transport.
     """
     membership.watchdog_seconds()
     choice.choose(transport)

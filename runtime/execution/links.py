@@ -119,8 +119,8 @@ class Links:
 
         is_batched: whether values are asked for earlier than they are received.
 
-        Where a transport has an order, that of the sends is the one that all processes keep, and each value is asked for
-        where it is sent, if it crosses: nothing that another process needs first can then be waiting behind it.
+        Where a transport has an order, that of the sends is the one that all processes keep. Each value that crosses
+        is asked for where it is sent: nothing that another process needs first can then be waiting behind it.
         """
         if not self.is_ordered:
             here = [each for each in order if self.positions(each[0])]
@@ -248,7 +248,7 @@ class Links:
             self.messages.failed(Waiting(self.me, owners=self.owners))
 
     def _find_neighbours(self) -> list[int]:
-        """The processes that share a mesh with this one, send to it, or receive from it: all, if all transfers count."""
+        """The processes that share a mesh with this one, send to it, or receive from it; all where all transfers count."""
         if self.transport.counts_all:
             return sorted({owner for mesh in self.owners for owner in mesh} - {self.me})
         found = set(self._partners)

@@ -30,7 +30,7 @@ def choose(name: str | None) -> None:
 
 
 def wanted() -> str:
-    """The transport that the user has chosen; empty where the choice is ours. Raises ProcessError for an unknown one."""
+    """The transport that the user has chosen; empty where he has not. Raises ProcessError for an unknown one."""
     where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
     if name == "nccl":
         raise ProcessError(f"{where} is 'nccl', which does not exist yet; give 'device_put', which is NCCL on GPUs")

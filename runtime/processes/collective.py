@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxpp import _compat
-from jaxpp.runtime.processes.ordered import OrderedTransport
+from jaxpp.runtime.processes.ordered import OrderedTransport, zeros
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.transport import Transfer
 
@@ -42,7 +42,7 @@ class PairTransport(OrderedTransport):
 
     def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
         is_sender = transfer.sender == self.me
-        given = list(arrays) if is_sender else [_zeros(each.shape, each.dtype, each.sharding) for each in targets]
+        given = arrays if is_sender else [_kept(each.shape, each.dtype, each.sharding) for each in targets]
         made: list[Any] = []
         for array, source, target in zip(given, sources, targets, strict=True):
             permute, sharding = _permute(_device(source), _device(target))
@@ -62,16 +62,17 @@ def _elsewhere(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
 
 
 @cache
-def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
-    return _compat.to_device(np.zeros(shape, dtype), sharding)
+def _kept(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
+    """The array that a receiver gives."""
+    return zeros(jax.ShapeDtypeStruct(shape, dtype, sharding=sharding))
 
 
 @cache
 def _permute(source: Any, target: Any) -> tuple[Any, NamedSharding]:
     """Return what copies from one device to the other, and the sharding of the array that it takes.
 
-    Each process gives its own array as if it were replicated. Both directions are on one mesh, so that a pair of devices
-    has one communicator.
+    Each process gives its own array as if it were replicated. Both directions are on one mesh, so that a pair of
+    devices has one communicator.
     """
     pair = sorted([source, target], key=lambda device: device.id)
     mesh = Mesh(np.array(pair), ("pair",))

@@ -33,7 +33,10 @@ def named(processes: Sequence[int]) -> str:
 
 @cache
 def endpoint() -> PullTransport:
-    """This process's end of all messages, and of transfers by `pull`; made when it is first needed. The others find its address."""
+    """This process's end of all messages, and of transfers by `pull`; made when it is first needed.
+
+    The others find its address.
+    """
     own = guard()
     made = PullTransport(own.me, jax.local_devices()[0], _find, own.host)
     made.meetings.describe = _ask

@@ -8,6 +8,7 @@ Then nothing more can be sent: the next step says so.
 
 import collections
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -165,6 +166,8 @@ class OrderedTransport:
                     self._make(entry)
                 except Exception as error:  # of any kind: the one who waits is told
                     entry.error = error
+                    if entry.transfer.sender == self.me:
+                        self.messages.refuse(entry.transfer.receiver, entry.number, str(error))
                     self._break(f"{type(error).__name__}: {str(error)[:200]}")
                 entry.arrays = []
                 self._queue.popleft()
@@ -194,9 +197,11 @@ class OrderedTransport:
                         raise error
             if self._has_tags:
                 arrays = [*arrays, _compat.to_device(_tag(entry.number), sources[-1].sharding)]
-        found = self.move(transfer, arrays, sources, targets)
-        if transfer.receiver == self.me:
-            entry.made = found
+        full = [number for number, each in enumerate(targets) if math.prod(each.shape)]
+        given, here, there = ([each[k] for k in full] if each else [] for each in (arrays, sources, targets))
+        found = iter(self.move(transfer, given, here, there))
+        if transfer.receiver == self.me:  # what is empty is not sent: sockets of JAX never deliver it
+            entry.made = [next(found) if number in full else zeros(each) for number, each in enumerate(targets)]
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
         found = np.asarray(self.messages.wait(entry.made[-1], waiting, entry.number))
@@ -205,6 +210,11 @@ class OrderedTransport:
                 f"{waiting}: another transfer came, of tag {found.tolist()} and not {_tag(entry.number).tolist()}: "
                 "the two processes send in different orders"
             )
+
+
+def zeros(type_: Any) -> Any:
+    """An array of zeros of this type, on its device."""
+    return _compat.to_device(np.zeros(type_.shape, type_.dtype), type_.sharding)
 
 
 def _ends(entry: _Entry) -> tuple[int, int]:

@@ -175,8 +175,10 @@ class PullTransport:
     def wait(self, array: Any, waiting: Waiting, number: int | None = None) -> Any:
         """Wait until an array that was pulled has arrived, and return it. All waits for other processes end here.
 
-        number: that of a transfer which the peer may `refuse`. Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
+        Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
         what was waited for, if it will not come, or not within the patience of `waiting`.
+
+        number: that of a transfer which the peer may `refuse`.
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)

@@ -56,7 +56,7 @@ class Transport(Protocol):
     counts_all: bool
 
     def begin(self, transfers: Sequence[Transfer], step: int) -> None:
-        """Begin a step of these transfers, in this order. Raises TransferError where no transfer can be made any more."""
+        """Begin a step of these transfers, in this order. Raises TransferError where none can be made any more."""
         ...
 
     def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:

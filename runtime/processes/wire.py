@@ -108,7 +108,7 @@ class Wire:
         return data
 
     def error(self, number: int) -> str | None:
-        """The error that the peer has sent under `number`, if it is here. Raises WireError if the connection is gone."""
+        """The error that the peer has sent under `number`, if it is here. Raises WireError for a lost connection."""
         while number not in self._arrived and select.select([self._socket], [], [], 0)[0]:
             self._read(number)
         is_error, data = self._arrived.get(number, (False, b""))

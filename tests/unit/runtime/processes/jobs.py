@@ -609,7 +609,7 @@ def one_that_does_not_send() -> tuple[str, str, float] | None:
 def transfers_that_differ() -> list[tuple[str, str, float]]:
     """What is offered is not what is asked for: another type, number, or size under one number; and Ctrl-C."""
     transport = membership.endpoint()
-    me, device = jax.process_index(), jax.local_devices()[0]
+    device = jax.local_devices()[0]
 
     def interrupt(waiting: Waiting, seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
