@@ -248,7 +248,7 @@ class Links:
             self.messages.failed(Waiting(self.me, owners=self.owners))
 
     def _find_neighbours(self) -> list[int]:
-        """The processes that share a mesh with this one, send to it, or receive from it; all where all transfers count."""
+        """The processes that share a mesh with this one, send to it, or receive from it; or all, if all count."""
         if self.transport.counts_all:
             return sorted({owner for mesh in self.owners for owner in mesh} - {self.me})
         found = set(self._partners)

@@ -262,7 +262,8 @@ def flatten(
 ) -> Flat:
     """The steps of this process, in the merged order of all meshes.
 
-    Sends within this process that follow each other are one batch of copies. Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
+    Sends within this process that follow each other are one batch of copies. Receives of those cost nothing. What other
+    processes send is asked for early, and waited for right before its use.
 
     operations: the user's own functions.
     batched: what this function returned before. Now each instruction is a step of its own, over the same registers:

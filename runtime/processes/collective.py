@@ -40,6 +40,8 @@ class PairTransport(OrderedTransport):
     the one that it gets, and keeps it for the next transfer of that type.
     """
 
+    waits_in_xla = True
+
     def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
         is_sender = transfer.sender == self.me
         given = arrays if is_sender else [_kept(each.shape, each.dtype, each.sharding) for each in targets]

@@ -105,7 +105,8 @@ class Guard:
 
         JAX's own farewell waits for all processes. This process skips it when another one is dead or frozen, because
         JAX would abort this process then; and when one has failed before its first step, because the processes that
-        wait for its devices end without a farewell. Process 0 then waits a while until the others have left: they are
+        wait for its devices end without a farewell; and when a transfer failed that a thread of XLA may still wait for:
+        that must not come back while Python ends. Process 0 then waits a while until the others have left: they are
         aborted when it ends.
 
         A forked child does none of this: the others don't know it.
@@ -122,6 +123,8 @@ class Guard:
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
             if is_early or any(loss.is_early for loss in self.watchdog.lost):
+                together = False
+            if self._transport is not None and self._transport.is_stuck:  # in each of the others too
                 together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)

@@ -64,6 +64,8 @@ class OrderedTransport:
 
     is_ordered = True
     counts_all = False
+    waits_in_xla = False
+    """Whether `move` waits for the other process."""
 
     def __init__(self, messages: PullTransport) -> None:
         self.messages, self.me = messages, messages.me
@@ -74,7 +76,7 @@ class OrderedTransport:
         self._changed = threading.Condition()
         self._broken = ""
         self._thread = threading.Thread(target=self._serve, name="jaxpp-transfers", daemon=True)
-        messages.finishers.append(self.finish)
+        messages.others.append(self)
 
     def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
         """Begin a transfer, whose turn it is: with `arrays` at the sender, with none elsewhere.
@@ -121,7 +123,8 @@ class OrderedTransport:
             self._wait(entry, waiting)
             if self._has_tags and array.index == 0:
                 self._check_tag(entry, waiting)
-            return self.messages.wait(entry.made[array.index], waiting, entry.number)
+            self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
+            return entry.made[array.index]
         except BaseException as error:  # Ctrl-C too
             self._break(f"{type(error).__name__}: {str(error)[:200]}")
             raise
@@ -147,10 +150,13 @@ class OrderedTransport:
         if number in self._entries:
             self._break(reason)
 
+    @property
+    def is_stuck(self) -> bool:
+        return bool(self._broken) and self.waits_in_xla
+
     def finish(self, seconds: float) -> None:
-        """Wait so many seconds for what is still to be sent, before Python ends."""
         end = time.monotonic() + seconds
-        while self._queue and not self._broken and time.monotonic() < end:
+        while self._thread.is_alive() and (self._broken or self._queue) and time.monotonic() < end:
             time.sleep(0.01)
 
     def _break(self, reason: str) -> None:
@@ -204,7 +210,8 @@ class OrderedTransport:
             entry.made = [next(found) if number in full else zeros(each) for number, each in enumerate(targets)]
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
-        found = np.asarray(self.messages.wait(entry.made[-1], waiting, entry.number))
+        self.messages.wait_computed(entry.made[-1], waiting, entry.number)
+        found = _compat.to_host(entry.made[-1])
         if found.tolist() != _tag(entry.number).tolist():
             raise TransferError(
                 f"{waiting}: another transfer came, of tag {found.tolist()} and not {_tag(entry.number).tolist()}: "

@@ -16,7 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -50,6 +50,19 @@ class _WireArray:
 
     transfer: _WireTransfer
     index: int
+
+
+class SideTransport(Protocol):
+    """A transport, as the one that carries messages sees it when Python ends."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a thread of its may wait in XLA until the other process ends."""
+        ...
+
+    def finish(self, seconds: float) -> None:
+        """Wait so many seconds for what is still to be sent."""
+        ...
 
 
 Watch = Callable[[Waiting, float], None]
@@ -86,8 +99,8 @@ class PullTransport:
         self.watch: Watch = lambda waiting, seconds: None
         self.failed: Callable[[Waiting], None] = lambda waiting: None
         self.running: set[object] = set()
-        self.finishers: list[Callable[[float], None]] = []
-        """What else waits, before Python ends, so many seconds for what is still to be sent."""
+        self.others: list[SideTransport] = []
+        """Those that carry values in place of this one."""
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._wires: dict[int, Wire] = {}
@@ -172,13 +185,11 @@ class PullTransport:
             return _WireArray(_WireTransfer(self._wires[peer], number, None), 0)
         return _compat.pull(self.connection(peer), number, self.device, self._message.types)[0]
 
-    def wait(self, array: Any, waiting: Waiting, number: int | None = None) -> Any:
+    def wait(self, array: Any, waiting: Waiting) -> Any:
         """Wait until an array that was pulled has arrived, and return it. All waits for other processes end here.
 
         Ctrl-C ends it, and what `watch` raises; the connection to the peer is then given up. Raises TransferError, with
         what was waited for, if it will not come, or not within the patience of `waiting`.
-
-        number: that of a transfer which the peer may `refuse`.
         """
         if isinstance(array, _WireArray):
             return self._receive(array, waiting)
@@ -186,7 +197,7 @@ class PullTransport:
             error = failure(array)
         else:
             try:
-                error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds, number))
+                error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
             except BaseException:  # Ctrl-C too: what was waited for may still come, and be taken for something else
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
@@ -226,13 +237,16 @@ class PullTransport:
                 raise
         return transfer.arrays[array.index]
 
-    def wait_computed(self, array: Any, waiting: Waiting) -> None:
-        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted."""
+    def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
+        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted.
+
+        number: that of a transfer which the peer may `refuse`.
+        """
         start = looked = time.monotonic()
         while not array.is_ready():
             now = time.monotonic()
             if now - looked > TICK:
-                self.watch(waiting, now - start)
+                self.look(waiting, now - start, number)
                 looked = now
             time.sleep(min((now - start) / 16, 1e-3))
         if error := failure(array):
@@ -262,8 +276,13 @@ class PullTransport:
         """Wait so many seconds for each wire to send what it still has, before Python ends."""
         for wire in self._wires.values():
             wire.finish(seconds)
-        for finish in self.finishers:
-            finish(seconds)
+        for each in self.others:
+            each.finish(seconds)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether some transport has a thread that may wait in XLA until the other process ends."""
+        return any(each.is_stuck for each in self.others)
 
 
 def _message_number(sender: int, receiver: int, count: int) -> int:

@@ -44,6 +44,10 @@ def transfers(sent: Sequence[Sent], name: str) -> list[Transfer]:
     return found
 
 
+def placed(array: np.ndarray[Any, Any]) -> jax.Array:
+    return _compat.to_device(array, SingleDeviceSharding(jax.local_devices()[0]))
+
+
 def waiting() -> Waiting:
     me = jax.process_index()
     return Waiting(1 - me, me, "receive on channel 7 from", [[0], [1]])
@@ -57,8 +61,7 @@ def exchange(transport: Transport, sent: Sequence[Sent], name: str, step: int = 
     pulled: dict[int, list[Any]] = {}
     for number in mine:
         if planned[number].sender == me:
-            device = SingleDeviceSharding(jax.local_devices()[0])
-            transport.offer(planned[number], step, [_compat.to_device(each, device) for each in sent[number][1]])
+            transport.offer(planned[number], step, [placed(each) for each in sent[number][1]])
         else:
             pulled[number] = transport.pull(planned[number], step)
     arrived = {each: [transport.wait(array, waiting()) for array in pulled[each]] for each in mine if each in pulled}
@@ -101,7 +104,7 @@ def late_values() -> None:
     slow = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: x @ x / 256, x))
     for number, transfer in enumerate(planned):
         if me == 0:
-            transport.offer(transfer, 0, [slow(jax.numpy.full((256, 256), number, "f4"))])
+            transport.offer(transfer, 0, [slow(placed(np.full((256, 256), number, "f4")))])
         else:
             found = transport.wait(transport.pull(transfer, 0)[0], waiting())
             assert np.unique(found) == [0.0, 1.0, np.inf][number]
@@ -130,7 +133,7 @@ def other_orders() -> None:
     transport.begin(planned[:: 1 - 2 * me], 0)
     for number in range(2):
         if me == 0:
-            transport.offer(planned[number], 0, [jax.numpy.full(4, number, "i4")])
+            transport.offer(planned[number], 0, [placed(np.full(4, number, "i4"))])
     if me == 1:
         pulled = [transport.pull(each, 0)[0] for each in planned]
         raised(lambda: tell(found=[np.asarray(transport.wait(each, waiting())).tolist() for each in pulled]))
