@@ -317,25 +317,6 @@ def start_transfer_server(device: Any, host: str) -> Any:
     return transfer.start_transfer_server(device.client, f"{host}:0", addresses, **options)
 
 
-def let_cpus_put(address: str, transport_address: str) -> None:
-    """Let `jax.device_put` reach CPU devices of other processes, over sockets, once JAX starts.
-
-    address: host and port where the other processes ask for arrays; `transport_address`: where they get them.
-    """
-    import jax
-
-    jax.config.update("jax_cross_host_transfer_socket_address", address)
-    jax.config.update("jax_cross_host_transport_addresses", f"{transport_address},{transport_address}")
-
-
-def can_put_elsewhere(client: Any) -> bool:
-    """Whether `jax.device_put` reaches devices of other processes."""
-    from jax._src import xla_bridge
-
-    address: str = xla_bridge.CROSS_HOST_TRANSFER_SOCKET_ADDRESS.value
-    return bool(address) or bool(getattr(client, "supports_cross_host_transfers", False))
-
-
 def offer(server: Any, number: int, arrays: list[Any]) -> None:
     """`server.await_pull` without its walk over a tree."""
     server._await_pull_flat(number, arrays)

@@ -7,13 +7,15 @@ from functools import cache
 
 import jax
 
-from jaxpp import _compat
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
 from jaxpp.runtime.processes.membership import ProcessError, endpoint
 from jaxpp.runtime.processes.ordered import tags_are_wanted
 from jaxpp.runtime.processes.transport import Transport
 
 TRANSPORTS = ("pull", "device_put", "pair")
+
+_ADDRESS = "jax_cross_host_transfer_socket_address"
+"""Where other processes ask for what `jax.device_put` sends from CPUs; JAX reads it as it starts."""
 
 _given: list[str] = []
 """What `jaxpp.distributed.initialize` was given."""
@@ -22,11 +24,12 @@ _given: list[str] = []
 def choose(name: str | None) -> None:
     """Take this transport, or that of JAXPP_TRANSPORT, before JAX starts. Raises ProcessError as `wanted`."""
     _given[:] = [name] if name is not None else []
-    if wanted() == "device_put" and (jax.config.jax_platforms or "").startswith("cpu"):
+    if wanted() == "device_put" and _platform() == "cpu":
         host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
         with socket.create_server((host.strip("[]"), 0), family=_family(host)) as free:
             port = free.getsockname()[1]  # JAX does not take port 0
-        _compat.let_cpus_put(f"{host}:{port}", f"{host}:0")
+        jax.config.update(_ADDRESS, f"{host}:{port}")
+        jax.config.update("jax_cross_host_transport_addresses", f"{host}:0,{host}:0")
 
 
 def wanted() -> str:
@@ -70,12 +73,19 @@ def transport() -> Transport:
     The first process says which one it is, where it is not that of CPUs.
     """
     device, messages = jax.local_devices()[0], endpoint()
-    name = name_of(device.platform, _compat.can_put_elsewhere(device.client))
+    can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
+    name = name_of(device.platform, can_put)
     if name != "pull" and messages.me == 0:
         print(f"jaxpp: values go from process to process by {name} (JAXPP_TRANSPORT)\n", end="", file=sys.stderr)
     if name == "pull":
         return messages
     return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, device.platform == "cpu")
+
+
+def _platform() -> str:
+    """The platform that JAX was told to start with; empty where it chooses."""
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
+    return (platforms or "").partition(",")[0]
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -79,11 +79,10 @@ def _permute(source: Any, target: Any) -> tuple[Any, NamedSharding]:
     pair = sorted([source, target], key=lambda device: device.id)
     mesh = Mesh(np.array(pair), ("pair",))
     hop = [(pair.index(source), pair.index(target))]
-    permute = jax.shard_map(
-        lambda array: lax.ppermute(array, "pair", hop),
-        mesh=mesh,
-        in_specs=PartitionSpec(),
-        out_specs=PartitionSpec(),
-        check_vma=False,
-    )
-    return jax.jit(permute), NamedSharding(mesh, PartitionSpec())
+
+    def permute(array: jax.Array) -> jax.Array:
+        return lax.ppermute(array, "pair", hop)
+
+    anywhere = PartitionSpec()
+    function = jax.shard_map(permute, mesh=mesh, in_specs=anywhere, out_specs=anywhere, check_vma=False)
+    return jax.jit(function), NamedSharding(mesh, anywhere)

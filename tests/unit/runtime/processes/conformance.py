@@ -101,7 +101,13 @@ def late_values() -> None:
     transport, me = choice.transport(), jax.process_index()
     planned = transfers([(0, [np.zeros((256, 256), "f4")])] * 3, "late")
     transport.begin(planned, 0)
-    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 20, lambda _, x: x @ x / 256, x))
+
+    @jax.jit
+    def slow(x: jax.Array) -> jax.Array:
+        for _ in range(20):
+            x = x @ x / 256
+        return x
+
     for number, transfer in enumerate(planned):
         if me == 0:
             transport.offer(transfer, 0, [slow(placed(np.full((256, 256), number, "f4")))])
