@@ -94,8 +94,7 @@ def test_receives_at_their_sends_are_an_order_for_every_transport() -> None:
         assert due == order
         for rules in RULES:
             transfer_order(dataclasses.replace(program, sequences=tuple(map(tuple, lines))), rules)
-    some = with_receives_at_sends(order, [])
-    assert some == order
+        assert with_receives_at_sends(order, []) == order
 
 
 def is_call(each: tuple[int, object]) -> bool:
