@@ -120,7 +120,7 @@ def programs() -> None:
     """Random programs of four meshes, two in each process, bit for bit what numpy gives; two steps of each."""
     first = int(os.environ.get("FIRST_PROGRAM", "0"))
     meshes = [Mesh(np.array([[device]]), ("mpmd", "data")) for device in jax.devices()]
-    for seed in range(first, first + int(os.environ.get("RANDOM_PROGRAMS", "3"))):
+    for seed in range(first, first + int(os.environ.get("RANDOM_PROGRAMS", "2"))):
         program = RandomProgram(seed)
         peers = job.peers(meshes, lambda text=program.text: text)
         step = runtime.Executable(parse(program.text), meshes, peers=peers)
