@@ -3,7 +3,7 @@
 import heapq
 from collections.abc import Collection, Iterator, Mapping
 
-from jaxpp.ir.kinds import COSTS
+from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
 
 HOP = 2.0
@@ -112,7 +112,7 @@ class _Merger:
         self.positions[mesh] += 1
         self.order.append((mesh, instruction))
         if isinstance(instruction, Call):
-            self.clocks[mesh] = start + sum(costs.get(kind, 1.0) for kind in instruction.kind.split("+"))
+            self.clocks[mesh] = start + cost_of(instruction.kind, costs)
             for register in instruction.results:
                 self.ready[mesh][register] = self.clocks[mesh]
         elif isinstance(instruction, Receive):
