@@ -93,6 +93,7 @@ class Links:
 
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and check that they have begun the last one."""
+        self.transport.check(self.neighbours)
         self._offered.clear()
         self.messages.running.add(self)
         self._step += 1

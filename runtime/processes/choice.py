@@ -62,8 +62,8 @@ _REMEDY = "choose it by jaxpp.distributed.initialize, with JAX_PLATFORMS=cpu, so
 
 def described() -> str:
     """What all processes of a program have to have chosen alike."""
-    name = type(transport()).__name__
-    return f"values go by {name}{' with tags' if transport().is_ordered and tags_are_wanted() else ''}"
+    found = transport()
+    return f"transport {found.name}{' with tags' if found.is_ordered and tags_are_wanted() else ''}"
 
 
 @cache

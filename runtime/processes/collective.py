@@ -22,6 +22,8 @@ class DevicePutTransport(OrderedTransport):
     the job then count all transfers.
     """
 
+    name = "device_put"
+
     def __init__(self, messages: PullTransport, counts_all: bool) -> None:
         super().__init__(messages)
         self.counts_all = counts_all
@@ -40,6 +42,7 @@ class PairTransport(OrderedTransport):
     the one that it gets, and keeps it for the next transfer of that type.
     """
 
+    name = "pair"
     waits_in_xla = True
 
     def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:

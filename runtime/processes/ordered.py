@@ -62,6 +62,7 @@ class OrderedTransport:
     messages: what tells the peers of errors, and ends waits for those that are gone.
     """
 
+    name: str
     is_ordered = True
     counts_all = False
     waits_in_xla = False
@@ -86,12 +87,13 @@ class OrderedTransport:
         """
         raise NotImplementedError
 
-    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+    def check(self, peers: Sequence[int]) -> None:
         if self._broken:
-            raise TransferError(
-                f"transfers are matched by their order, and one was not made ({self._broken}): "
-                "start the job again from a checkpoint"
-            )
+            found = f"transfers are matched by their order, and one was not made ({self._broken})"
+            self.messages.post_error(peers, f"process {self.me} failed: {found}")
+            raise TransferError(f"{found}: start the job again from a checkpoint")
+
+    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
         with self._changed:
             for transfer in transfers:
                 is_mine = self.me in (transfer.sender, transfer.receiver)

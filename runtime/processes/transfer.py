@@ -91,6 +91,7 @@ class PullTransport:
     dead peers, puts functions there that raise. `running` has an object for each step that has begun and not ended.
     """
 
+    name = "pull"
     is_ordered = False
     counts_all = False
 
@@ -129,6 +130,9 @@ class PullTransport:
         """Let everything fail that is still on its way from the peer. The next pull connects anew."""
         if peer in self._connections:
             _compat.poison(self._connections.pop(peer))
+
+    def check(self, peers: Sequence[int]) -> None:
+        pass
 
     def begin(self, transfers: Sequence[Transfer], step: int) -> None:
         pass
@@ -264,7 +268,11 @@ class PullTransport:
         error: what ended this process; empty where nothing did.
         """
         text = f"process {self.me} failed: {error}" if error else f"process {self.me} has ended"
-        for peer in self._connections.keys() | self._wires.keys():
+        self.post_error([*self._connections.keys() | self._wires.keys()], text)
+
+    def post_error(self, peers: Sequence[int], text: str) -> None:
+        """Send an error in place of the next message."""
+        for peer in peers:
             self._posted[peer] += 1
             number = _message_number(self.me, peer, self._posted[peer])
             if peer in self._wires:

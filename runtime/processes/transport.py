@@ -47,16 +47,22 @@ class Transfer:
 class Transport(Protocol):
     """Carries the arrays of transfers. None of the calls but `wait` and `settle` waits for another process.
 
+    name: as the user chooses it.
     is_ordered: whether both ends have to make their transfers in one order. Each step then begins with `begin`, which
         gives the order, and `pull` is called no later than the sender's `offer` in the merged order of the program.
     counts_all: whether transfers between other processes count too; `begin` then needs those of the whole program.
     """
 
+    name: str
     is_ordered: bool
     counts_all: bool
 
+    def check(self, peers: Sequence[int]) -> None:
+        """Raise TransferError, and tell these processes, where no transfer can be made any more."""
+        ...
+
     def begin(self, transfers: Sequence[Transfer], step: int) -> None:
-        """Begin a step of these transfers, in this order. Raises TransferError where none can be made any more."""
+        """Begin a step of these transfers, in this order."""
         ...
 
     def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:

@@ -132,6 +132,10 @@ def programs() -> None:
 
 def other_orders() -> None:
     """The two processes send in different orders: told where transfers have tags, or else right."""
+    transport, me = choice.transport(), jax.process_index()
+    os.environ["JAXPP_CHECK_TRANSFERS"] = str(me)
+    if transport.is_ordered:
+        raised(lambda: job.peers([Mesh(np.array([[device]]), ("mpmd", "data")) for device in jax.devices()], str))
     os.environ["JAXPP_CHECK_TRANSFERS"] = "1"
     choice.transport.cache_clear()
     sent: list[Sent] = [(0, [np.full(4, k, "i4")]) for k in range(2)]
@@ -158,7 +162,10 @@ def failing() -> None:
         raised(lambda: transport.settle(waiting()))
     else:
         raised(lambda: transport.wait(transport.pull(planned[0], 0)[0], waiting()))
-    raised(lambda: transport.begin(planned, 1)) if transport.is_ordered else None
+    if transport.is_ordered and me == 1:
+        raised(lambda: transport.check([0]))
+    elif transport.is_ordered:
+        raised(lambda: membership.endpoint().wait(membership.endpoint().fetch(1), Waiting(1)))
 
 
 def one_is_killed() -> None:

@@ -1,9 +1,12 @@
 """Which transport is taken, and which are refused."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 
 from jaxpp import distributed
-from jaxpp.runtime.processes import choice
+from jaxpp.runtime.processes import choice, job
 from jaxpp.runtime.processes.membership import ProcessError
 
 
@@ -62,3 +65,15 @@ def test_cpus_are_given_an_address_before_jax_starts(monkeypatch: pytest.MonkeyP
     assert address.startswith("127.0.0.1:")
     assert not address.endswith(":0")
     assert transport_addresses == "127.0.0.1:0,127.0.0.1:0"
+
+
+def test_on_cpus_device_put_needs_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "transport", lambda: SimpleNamespace(counts_all=True))
+    monkeypatch.setattr("jax.process_count", lambda: 3)
+    devices = np.array([SimpleNamespace(process_index=process) for process in (0, 2)])
+    with pytest.raises(ProcessError) as error:
+        job.peers([SimpleNamespace(devices=devices)], str)  # pyright: ignore[reportArgumentType]  # all it reads
+    assert str(error.value) == (
+        "on CPUs the transport 'device_put' needs all 3 processes of the job, the step is on processes 0, 2: "
+        "take 'pair', or 'pull'"
+    )
