@@ -32,7 +32,8 @@ class InsertTransfers(Pass):
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
 
     For a transport whose sends wait for their receives, both stand where one order of all meshes has them: a value
-    moves when it is made, by the usual costs of tasks, and not when it is needed. `verify-program` proves the order.
+    moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks, and not when it is needed.
+    Where transfers run beside the tasks of a mesh it moves when it is made. `verify-program` proves the order.
 
     Options:
         transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`, as in `verify-program`.

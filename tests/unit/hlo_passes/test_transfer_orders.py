@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.kinds import form_of
-from jaxpp.ir.program import Program
+from jaxpp.ir.program import Call, Program, Send
 from jaxpp.ir.read_program import read_program
 from jaxpp.ir.transports import RULES, OrderError, Rules, transfer_order
 
@@ -63,8 +63,12 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
 
 def program_of(schedule: schedules.Schedule, transport: str, devices: int = 1) -> Program:
     """The program of a schedule, ordered and verified for a transport."""
+    return _run(placed(schedule, devices), transport)
+
+
+def _run(text: str, transport: str) -> Program:
     with _compat.make_context():
-        module = ir.Module.parse(placed(schedule, devices))
+        module = ir.Module.parse(text)
         run_passes(module, [InsertTransfers(transport), PlanBuffers(), VerifyProgram(transport=transport)])
         return read_program(module)
 
@@ -109,3 +113,26 @@ def test_an_order_for_another_transport_may_not_do() -> None:
         text = f"deadlock: by the transport '{transport}' these meshes wait for one another\n  mesh 0: {wait}"
         with pytest.raises(OrderError, match=re.escape(text)):
             transfer_order(pulled, transport)
+
+
+def test_what_several_meshes_make_comes_from_the_first_of_them() -> None:
+    """Also where another one has made it earlier: mesh 1 has nothing to do before it."""
+    call = "(tensor<f32>) -> tensor<f32>"
+    text = f"""module attributes {{jaxpp.meshes = 3 : i64}} {{
+        func.func public @main(%x: tensor<f32> {{jaxpp.meshes = array<i64: 0, 1>}}) {{
+          %a = call @before(%x) {{jaxpp.mesh = 0}} : {call}
+          %b = call @before(%x) {{jaxpp.meshes = array<i64: 0, 1>}} : {call}
+          %c = call @before(%b) {{jaxpp.mesh = 2}} : {call}
+          return
+        }}
+        func.func private @before(%x: tensor<f32>) -> tensor<f32> attributes {{jaxpp.kind = "before"}} {{
+          return %x : tensor<f32>
+        }}
+    }}"""
+    for transport in RULES:
+        lines = _run(text, transport).sequences
+        *_, call_, send = lines[0]
+        assert isinstance(call_, Call)
+        assert isinstance(send, Send)
+        assert (send.operand,) == call_.results
+        assert [len(line) for line in lines] == [3, 1, 2]
