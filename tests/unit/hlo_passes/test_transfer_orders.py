@@ -84,20 +84,29 @@ def made(name: str, meshes: int) -> schedules.Schedule | None:
 FREE = Rules(rendezvous=False, numbered=True, stream="direction", collectives=False)
 """Nothing waits for anything but its values."""
 
+HOPS = (0.0, 0.1)
+MOST_TIME = [
+    ("nccl", 1, (1.0, 1.0)),
+    ("device-put", 1, (1.0, 1.09)),
+    ("nccl", 2, (1.06, 1.31)),
+    ("pair", 2, (1.06, 1.31)),
+]
+"""A transport, devices of a mesh, and the most time that the order takes for each hop: docs/schedules.md says so."""
+
 
 @pytest.mark.parametrize("name", schedules.names())
 def test_every_schedule(name: str) -> None:
-    """Proved for every transport; where transfers have streams of their own the order costs no time."""
+    """Proved for every transport, and hardly slower than where nothing waits for anything but its values."""
     found = [made(name, meshes) for meshes in (range(1, MOST + 1) if MOST else (3, 2))]
     for schedule in [each for each in found if each][: MOST or 1]:
-        pulled, ordered = program_of(schedule, "pull"), program_of(schedule, "nccl")
-        for hop in (0.0, 0.1):
-            assert transfer_order(ordered, "nccl", hop=hop).time == transfer_order(pulled, FREE, hop=hop).time
-        for transport, devices in (("device-put", 1), ("nccl", 2)):
-            program_of(schedule, transport, devices)
-        met = program_of(schedule, "pair", 2)
+        pulled = program_of(schedule, "pull")
+        free = [transfer_order(pulled, FREE, hop=hop).time for hop in HOPS]
+        programs = [program_of(schedule, transport, devices) for transport, devices, _ in MOST_TIME]
+        for program, (transport, _, most) in zip(programs, MOST_TIME, strict=True):
+            times = [transfer_order(program, transport, hop=hop).time for hop in HOPS]
+            assert all(time <= limit * least for time, limit, least in zip(times, most, free, strict=True))
         for transport in RULES:
-            transfer_order(met, transport)
+            transfer_order(programs[-1], transport)  # that of the strictest
 
 
 def test_an_order_for_another_transport_may_not_do() -> None:
