@@ -1,7 +1,7 @@
 """The order in which one thread issues the instructions of all meshes."""
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
@@ -52,6 +52,17 @@ def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
         found += early.get(position, [])
         if not isinstance(each[1], Receive):
             found.append(each)
+    return found
+
+
+def with_receives_at_sends(order: Merged, channels: Collection[int]) -> Merged:
+    """Return `order` with the receive of each of these channels also right behind its send, where it is asked for."""
+    receives = {each.channel: (mesh, each) for mesh, each in order if isinstance(each, Receive)}
+    found: Merged = []
+    for mesh, each in order:
+        found.append((mesh, each))
+        if isinstance(each, Send) and each.channel in channels:
+            found.append(receives[each.channel])
     return found
 
 
