@@ -32,7 +32,8 @@ class InsertTransfers(Pass):
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
 
     For a transport whose sends wait for their receives, both stand where one order of all meshes has them: a value
-    moves when it is made, by the usual costs of tasks, and not when it is needed. `verify-program` proves the order.
+    moves as soon as it is made and neither mesh runs a task, by the usual costs of tasks, and not when it is needed.
+    Where transfers run beside the tasks of a mesh it moves when it is made. `verify-program` proves the order.
 
     Options:
         transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`, as in `verify-program`.
@@ -63,7 +64,8 @@ class InsertTransfers(Pass):
         rules = RULES[self.transport]
         if rules.rendezvous:
             devices = [each.partitions for each in MeshAxes.of_each(module, placed.meshes)]
-            plan.meet(placed.steps, {mesh for mesh, count in enumerate(devices) if rules.is_early(count)})
+            beside = {mesh for mesh, count in enumerate(devices) if rules.stream_of(count) != "task"}
+            plan.meet(placed.steps, beside, early=rules.early)
         else:
             plan.read(placed.steps)
         writer = _MeshWriter(module, main, plan.channels)
@@ -214,8 +216,11 @@ class _TransferPlan:
             needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
             sends.sort(key=lambda send: needed[send[0]])  # last the value that is needed first
 
-    def meet(self, steps: Sequence[Step[ir.Value]], early: Collection[int]) -> None:
-        """As `read`, with each send and its receive in one order of all meshes; `early`: those that receive early."""
+    def meet(self, steps: Sequence[Step[ir.Value]], beside: Collection[int], *, early: bool) -> None:
+        """As `read`, with each send and its receive in one order of all meshes.
+
+        beside: the meshes whose transfers run beside their calls; early: whether these receive one call earlier.
+        """
         homes: dict[ir.Value, list[int]] = {}
         for line in self.lines:
             for border in line.arguments:
@@ -225,7 +230,8 @@ class _TransferPlan:
             if step.function is None:
                 self._add_other(step)
         channels: dict[Transfer, Channel] = {}
-        for mesh, what in with_early_receives(Meetings(homes).run(steps, results), early):
+        events = Meetings(steps, homes, results, beside).run()
+        for mesh, what in with_early_receives(events, beside) if early else events:
             line = self.lines[mesh]
             if not isinstance(what, Transfer):
                 self._add(what, line, late=False)
@@ -236,8 +242,9 @@ class _TransferPlan:
                 line.steps.append(_Receive(what.value, channels[what]))
                 line.note(what.value)
             else:
-                sends = line.sends.setdefault(len(line.steps) - 1, [])
-                sends.append((self._sources[what.value][2], channels[what]))
+                number = self._number(what.value, line)
+                assert number is not None  # the mesh is one that has it
+                line.sends.setdefault(len(line.steps) - 1, []).append((number, channels[what]))
         self._return()
 
     def _return(self) -> None:
@@ -266,10 +273,9 @@ class _TransferPlan:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
         operands: list[int] = []
         for value in values:
-            source = self._sources.get(value)
-            number = source[2] if source is not None and source[0] is line else line.numbers.get(value)
+            number = self._number(value, line)
             if number is None:
-                constant = self._constants.get(value) if source is None else None
+                constant = self._constants.get(value)
                 if constant is not None:
                     line.steps.append(_Placed(constant, [], copied=True))
                 else:
@@ -277,6 +283,11 @@ class _TransferPlan:
                 number = line.note(value)
             operands.append(number)
         return operands
+
+    def _number(self, value: ir.Value, line: _Line) -> int | None:
+        """The number of a value on a mesh that has it."""
+        source = self._sources.get(value)
+        return source[2] if source is not None and source[0] is line else line.numbers.get(value)
 
     def _transfer(self, value: ir.Value, line: _Line, *, late: bool) -> _Receive:
         """Send `value` from where it is made to the mesh of `line`: with `late`, behind what runs there last so far."""

@@ -1,8 +1,11 @@
 """An order of the calls and transfers of all meshes in which every send meets its receive."""
 
+import heapq
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
@@ -11,7 +14,8 @@ from jaxpp.ir.kinds import cost_of, form_of
 from jaxpp.ir.steps import Step
 
 
-class Transfer(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Transfer:
     """A value that goes from one mesh to another one."""
 
     value: ir.Value
@@ -26,72 +30,139 @@ class Event(NamedTuple):
     what: Step[ir.Value] | Transfer
 
 
-_Time: TypeAlias = tuple[float, int, int]
-"""When something is done, the number of a call of `@main`, and whether it is in front of that (0), that, or behind."""
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call on one mesh, what it takes from other meshes, and what others take of what it makes."""
+
+    step: Step[ir.Value]
+    cost: float
+    takes: list[Transfer]
+    makes: list[Transfer] = field(default_factory=list[Transfer])
 
 
 class Meetings:
     """Runs `@main` as if transfers took no time, each mesh one call after the other, and notes when each value moves.
 
-    A transfer takes place when its value is made: the sender's next call has not begun then, and the receiver begins
-    its next one behind it. So all meshes agree on one order, and no task that keeps to the times of the schedule waits
-    longer than for its values. What a `load` takes moves when the load is due.
+    A value moves as soon as it is made and its two meshes are between two calls; where transfers don't keep a mesh from
+    running (`beside`), it need not be. A mesh that can go on goes on, rather than wait for another one. So all agree on
+    one order, and it costs little or no time. What a `load` takes moves when the load is due.
 
     Args:
+        steps: those of `@main`; what is no call is left out.
         homes: the meshes that have each argument.
+        results: what each mesh returns.
+        beside: the meshes whose transfers run beside their calls.
     """
 
-    def __init__(self, homes: dict[ir.Value, list[int]]) -> None:
-        self._homes = homes
-        self._clocks: dict[int, float] = {}
-        self._made: dict[ir.Value, _Time] = {}
+    def __init__(
+        self,
+        steps: Iterable[Step[ir.Value]],
+        homes: dict[ir.Value, list[int]],
+        results: Mapping[int, Sequence[ir.Value]],
+        beside: Collection[int],
+    ) -> None:
+        self._homes, self._beside = homes, beside
+        self._calls: dict[int, list[_Call]] = {mesh: [] for mesh in results}
+        self._makers: dict[ir.Value, _Call] = {}
+        self._transfers: dict[tuple[ir.Value, int], Transfer] = {}
+        self._open: dict[int, dict[Transfer, None]] = {mesh: {} for mesh in results}
+        """What waits for each mesh to take part in it."""
+        self._made: set[Transfer] = set()
+        """What is sent late, and there to be sent."""
+        self._late: set[Transfer] = set()
         self._kinds: dict[str, tuple[float, bool]] = {}
-        self._events: list[tuple[tuple[float, int, int, int], Event]] = []
-
-    def run(self, steps: Iterable[Step[ir.Value]], results: Mapping[int, Sequence[ir.Value]]) -> list[Event]:
-        """The calls of `steps` and all transfers in their order, a send in front of its receive.
-
-        Args:
-            steps: those of `@main`; what is no call is left out.
-            results: what each mesh returns.
-        """
-        for number, step in enumerate(steps):
+        for step in steps:
             if step.function is not None:
-                self._call(number, step)
+                self._read(step)
         for mesh, values in results.items():
             for value in values:
-                self._move(value, mesh)
-        return [event for _, event in sorted(self._events, key=itemgetter(0))]
+                self._find(value, mesh, late=False)
 
-    def _call(self, number: int, call: Step[ir.Value]) -> None:
-        cost, late = self._look_up(call)
-        for mesh in call.meshes:
-            ready = [self._made[value][0] for value in call.operands if value in self._made]
-            start = max([self._clocks.get(mesh, 0.0), *ready])
-            for value in call.operands:
-                self._move(value, mesh, (start, number, 0) if late else None)
-            self._events.append(((start, number, 1, len(self._events)), Event(mesh, call)))
-            self._clocks[mesh] = start + cost
-            for value in call.results:
+    def _read(self, step: Step[ir.Value]) -> None:
+        if step.callee not in self._kinds:
+            assert step.function is not None
+            kind = kind_and_stage(step.function)[0]
+            self._kinds[step.callee] = cost_of(kind), form_of(kind).sends_late
+        cost, late = self._kinds[step.callee]
+        for mesh in step.meshes:
+            found = [self._find(value, mesh, late) for value in dict.fromkeys(step.operands)]
+            call = _Call(step, cost, [each for each in found if each])
+            self._calls[mesh].append(call)
+            for value in step.results:
                 self._homes.setdefault(value, []).append(mesh)
-                self._made.setdefault(value, (start + cost, number, 2))
+                self._makers.setdefault(value, call)
 
-    def _look_up(self, call: Step[ir.Value]) -> tuple[float, bool]:
-        """How long a call takes, and whether what it takes is sent late."""
-        if call.callee not in self._kinds:
-            assert call.function is not None
-            kind = kind_and_stage(call.function)[0]
-            self._kinds[call.callee] = cost_of(kind), form_of(kind).sends_late
-        return self._kinds[call.callee]
-
-    def _move(self, value: ir.Value, mesh: int, time: _Time | None = None) -> None:
-        """Let a value go to a mesh that lacks it: when it is made, unless `time` says when."""
+    def _find(self, value: ir.Value, mesh: int, late: bool) -> Transfer | None:
+        """The transfer of a value to a mesh that lacks it; one that is late begins when it is due."""
         homes = self._homes.get(value, [mesh])  # what has none is a constant, or refused by who asks for it
-        if mesh not in homes:
-            when = *(time or self._made.get(value, (0.0, -1, 2))), len(self._events)
-            transfer = Transfer(value, homes[0], mesh)
-            self._events += [(when, Event(homes[0], transfer)), (when, Event(mesh, transfer))]
-            homes.append(mesh)
+        if mesh in homes:
+            return self._transfers.get((value, mesh))
+        homes.append(mesh)
+        transfer = self._transfers[value, mesh] = Transfer(value, homes[0], mesh)
+        if late:
+            self._late.add(transfer)
+        if value in self._makers:
+            self._makers[value].makes.append(transfer)
+        else:
+            self._begin(transfer)
+        return transfer
+
+    def run(self) -> list[Event]:
+        """The calls and all transfers in their order, a send in front of its receive."""
+        self._events: list[Event] = []
+        self._free: set[int] = set()
+        self._gone: set[Transfer] = set()
+        ends = [(0.0, mesh) for mesh in self._calls]
+        running: dict[int, _Call] = {}
+        queues = {mesh: deque(calls) for mesh, calls in self._calls.items()}
+        while ends:
+            now, woken = ends[0][0], list[int]()
+            while ends and ends[0][0] == now:
+                woken.append(heapq.heappop(ends)[1])
+            self._free.update(woken)
+            made = [each for mesh in woken if mesh in running for each in running.pop(mesh).makes]
+            for transfer in made:
+                self._begin(transfer)
+            touched = {*woken, *(each.target for each in made), *self._meet(woken)}
+            for mesh in sorted(touched & self._free):
+                if queues[mesh] and self._has_all(queues[mesh][0], mesh):
+                    call = running[mesh] = queues[mesh].popleft()
+                    self._events.append(Event(mesh, call.step))
+                    self._free.remove(mesh)
+                    heapq.heappush(ends, (now + call.cost, mesh))
+        return self._events
+
+    def _begin(self, transfer: Transfer) -> None:
+        """Let a transfer that may begin wait for its meshes; one that is late, for its turn."""
+        if transfer in self._late:
+            self._made.add(transfer)
+        else:
+            self._open[transfer.source][transfer] = self._open[transfer.target][transfer] = None
+
+    def _has_all(self, call: _Call, mesh: int) -> bool:
+        """Whether a mesh has all that its next call takes; what is sent late may begin now."""
+        due = self._made.intersection(call.takes)
+        if due:
+            self._made -= due
+            self._late -= due
+            for transfer in call.takes:
+                if transfer in due:
+                    self._begin(transfer)
+            self._meet([mesh])
+        return self._gone.issuperset(call.takes)
+
+    def _meet(self, meshes: Iterable[int]) -> set[int]:
+        """Let the transfers of these meshes take place that can. Returns the meshes that have got something."""
+        found: set[int] = set()
+        for transfer in [each for mesh in meshes for each in self._open[mesh]]:
+            ends = (transfer.source, transfer.target)
+            if transfer not in self._gone and all(mesh in self._free or mesh in self._beside for mesh in ends):
+                for mesh in ends:
+                    self._events.append(Event(mesh, transfer))
+                    del self._open[mesh][transfer]
+                self._gone.add(transfer)
+                found.add(transfer.target)
+        return found
 
 
 def with_early_receives(events: Sequence[Event], meshes: Collection[int]) -> list[Event]:

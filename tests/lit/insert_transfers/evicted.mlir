@@ -1,4 +1,5 @@
 // RUN: jaxpp-opt %s -p insert-transfers,plan-buffers,verify-program | filecheck %s
+// RUN: jaxpp-opt %s -p "insert-transfers{transport=pair},plan-buffers,verify-program{transport=pair}" | filecheck %s --check-prefix=PAIR
 
 // A residual of stage 0 waits on mesh 1. It is sent there when it is made, and sent back when the `load` is due, behind
 // the call that stands before it in @main. It counts on mesh 1 from the evict on, on mesh 0 in the forward and from the
@@ -19,6 +20,13 @@
 // CHECK-NEXT:    "stablehlo.send"(%[[E]], %{{.*}}) <{{.*}}handle = 1
 // CHECK-SAME:        jaxpp.last_use = array<i64: 0>
 // CHECK-NEXT:    return
+
+// Where a send waits for its receive, it is sent back when mesh 0 comes to the `load`: at once, as it does nothing else.
+
+// PAIR-LABEL: func.func public @mesh_1(
+// PAIR:         call @evict_0(
+// PAIR-NEXT:    "stablehlo.send"({{.*}}handle = 1
+// PAIR-NEXT:    call @forward_1(
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @main(%w0: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %w1: tensor<f32> {jaxpp.meshes = array<i64: 1>}, %x: tensor<f32> {jaxpp.meshes = array<i64: 0>})
       -> (tensor<f32> {jaxpp.meshes = array<i64: 1>}, tensor<f32> {jaxpp.meshes = array<i64: 0>}) {
