@@ -23,6 +23,7 @@ from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
+from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
@@ -93,6 +94,7 @@ def mpmd(
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         WeaveUnits(),  # the tasks of a call are in one function
+        GatherWeights(),  # what tasks are calls now, and in which order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
@@ -108,7 +110,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
     MergeSlices: VerifyTasks(),  # the last pass of the phase
-    WeaveUnits: VerifyUnrolled(),
+    GatherWeights: VerifyUnrolled(),  # the last pass of the phase
     ShareFunctions: VerifyPlaced(),
 }
 """What checks the promises of docs/ir.md that hold after a pass."""

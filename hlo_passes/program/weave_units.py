@@ -183,42 +183,47 @@ def _weave(function: ir.Operation, units: _Units) -> None:
     """Let each unit wait until the one before it, of another task, has come to its last collectives."""
     order = units.order()
     turn = {unit: number for number, unit in enumerate(order)}
-    place = {units.ops[number]: turn[unit] for number, unit in units.unit.items()}
+    # By what they make: the hash of an operation changes with its operands.
+    place = {result: turn[unit] for number, unit in units.unit.items() for result in units.results[number]}
     for before, unit in pairwise(order):
         marks = units.marks.get(unit, [])
         last = units.last_collectives(before) if marks and before.task != unit.task else []
         awaited = units.made_in(before, last)
         if awaited:
-            place[_wait(units, marks, awaited, [units.ops[number] for number in last])] = turn[unit]
+            made = _wait(units, marks, awaited, [units.ops[number] for number in last])
+            place.update(dict.fromkeys(made, turn[unit]))
     _sort(body_of(function), place)
 
 
-def _wait(units: _Units, marks: Sequence[ir.Operation], awaited: Sequence[ir.Value], users: Sequence[ir.Operation]) -> ir.Operation:
-    """Make a barrier of what is marked and what is awaited, which `users` then use."""
+def _wait(
+    units: _Units, marks: Sequence[ir.Operation], awaited: Sequence[ir.Value], users: Sequence[ir.Operation]
+) -> list[ir.Value]:
+    """Make a barrier of what is marked and what is awaited, which `users` then use; returns its results."""
     values = [*(mark.operands[0] for mark in marks), *awaited]
     ip, location = ir.InsertionPoint(marks[0]), marks[0].location
     barrier = stablehlo.OptimizationBarrierOp(values, ip=ip, loc=location).operation
     for name, sharding in shardings([units.shardings.of(value) for value in values]).items():
         barrier.attributes[name] = sharding
-    for mark, value in zip(marks, barrier.results, strict=False):
+    results = list(barrier.results)
+    for mark, value in zip(marks, results, strict=False):
         mark.operands[0] = value
-    behind = dict(zip(awaited, list(barrier.results)[len(marks) :], strict=True))
     for op in users:
-        rewire(op, behind)
-    return barrier
+        rewire(op, dict(zip(awaited, results[len(marks) :], strict=True)))
+    return results
 
 
-def _sort(block: ir.Block, place: Mapping[ir.Operation, int]) -> None:
-    """Sort the operations of a block by their places, but each behind those that it needs."""
+def _sort(block: ir.Block, place: Mapping[ir.Value, int]) -> None:
+    """Sort the operations of a block by the places of what they make, but each behind those that it needs."""
     *ops, end = operations(block)
     body = Numbered(ops)
+    places = [place.get(results[0], 0) if results else 0 for results in body.results]
     needs = [{body.producers[value] for value in values if value in body.producers} for values in body.operands]
     users: dict[int, list[int]] = {}
     for number, before in enumerate(needs):
         for each in before:
             users.setdefault(each, []).append(number)
     waiting = [len(before) for before in needs]
-    ready = [(place.get(op, 0), number) for number, op in enumerate(ops) if not waiting[number]]
+    ready = [(places[number], number) for number in range(len(ops)) if not waiting[number]]
     heapify(ready)
     while ready:
         _, number = heappop(ready)
@@ -226,5 +231,5 @@ def _sort(block: ir.Block, place: Mapping[ir.Operation, int]) -> None:
         for user in users.get(number, ()):
             waiting[user] -= 1
             if not waiting[user]:
-                heappush(ready, (place.get(ops[user], 0), user))
+                heappush(ready, (places[user], user))
     block.append(end)

@@ -50,7 +50,8 @@ module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64
 // CHECK-NEXT:    %[[B0:.*]] = stablehlo.dot_general %{{.*}}contracting_dims = [1] x [1]
 // CHECK-NEXT:    %[[F1:.*]]:2 = stablehlo.optimization_barrier {{{.*}}} %[[Y0]], %[[B0]]
 // CHECK-NEXT:    stablehlo.dot_general %[[F1]]#1,
-// CHECK:         %[[Y1:.*]] = stablehlo.dot_general
+// CHECK-NEXT:    %[[A1:.*]] = stablehlo.dot_general %[[F1]]#0,
+// CHECK-NEXT:    %[[Y1:.*]] = stablehlo.dot_general %[[A1]],
 // CHECK-NEXT:    %[[A2:.*]] = stablehlo.dot_general %[[Y1]],
 // CHECK:         stablehlo.optimization_barrier {{{.*}}} %{{.*}}, %[[A2]]
 // CHECK-NOT:     stablehlo.optimization_barrier
