@@ -78,9 +78,12 @@ def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
 
 
 def _is_rows(value: ir.Value, body: ir.Block) -> bool:
-    """Whether `value` is a slice in `body` of a value from outside."""
+    """Whether `value` is made in `body` of some rows of a value from outside."""
     op = defining_op(value)
-    return op is not None and op.name == "stablehlo.slice" and op.block == body != block_of(op.operands[0])
+    if op is None or op.name != "stablehlo.slice" or op.block != body or block_of(op.operands[0]) == body:
+        return False
+    (_, *before), (_, *after) = (ir.RankedTensorType(each.type).shape for each in (op.operands[0], value))
+    return before == after
 
 
 def _root(value: ir.Value, body: ir.Block, rows: bool) -> tuple[ir.Value, list[ir.Value]]:

@@ -197,7 +197,7 @@ def _weave(function: ir.Operation, units: _Units) -> None:
 
 def _wait(
     units: _Units, marks: Sequence[ir.Operation], awaited: Sequence[ir.Value], users: Sequence[ir.Operation]
-) -> list[ir.Value]:
+) -> Sequence[ir.Value]:
     """Make a barrier of what is marked and what is awaited, which `users` then use; returns its results."""
     values = [*(mark.operands[0] for mark in marks), *awaited]
     ip, location = ir.InsertionPoint(marks[0]), marks[0].location
