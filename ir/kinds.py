@@ -43,6 +43,12 @@ FORMS: Final[Mapping[str, Form]] = {
 }
 """The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""
 
+COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0} | {
+    kind: 0.0 for kind, form in FORMS.items() if form.is_copy
+}
+"""How long a task is taken to run, in forward tasks; copies take no time of their mesh, other kinds take 1, fused ones
+(`forward+backward`) the sum."""
+
 OPERATION: Final = Form("call-operations", optional=True)
 """The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
 

@@ -1,6 +1,6 @@
 """The loop over microbatches: `treduce` and `treduce_i`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Literal, Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 
@@ -150,18 +150,40 @@ def _reduce(fn: Callable[[jax.Array], Any], length: int, schedule: Any, operatio
         traced, shapes = jax.make_jaxpr(_checked(fn, caller), return_shape=True)(index)
     results = _results(traced, shapes, operation, caller)
 
-    def step(i: jax.Array, *state: jax.Array) -> list[jax.Array]:
-        values = map(jnp.asarray, jaxpr_as_fun(traced)(i))  # a constant is a Python number
-        return [r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True)]
+    def update(i: jax.Array, state: Sequence[jax.Array], values: Sequence[jax.Array]) -> list[jax.Array]:
+        return [i + 1, *(r.updated(s, v, i) for r, s, v in zip(results, state, values, strict=True))]
 
     initial = [r.initial(length) for r in results]
-    body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
+    body, consts = _chained(traced, jax.make_jaxpr(update)(index, initial, traced.out_avals))
     try:
         text = schedule_text(schedule, length)
     except ScheduleError as error:
         raise ScheduleError(f"{here()}{error}", error.where) from error
     final = loop_p.bind(*consts, *initial, body=body, length=length, schedule=text)
     return jax.tree.unflatten(jax.tree.structure(shapes), final)
+
+
+def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, list[Any]]:
+    """Return as one what takes (index) and what takes (index, state, values of that), and the constants before these.
+
+    To trace the two together would trace the whole microbatch function once more.
+    """
+    first, then = values.jaxpr, update.jaxpr
+    state = then.invars[1 : len(then.invars) - len(first.outvars)]
+    given = dict(zip(then.invars, [*first.invars, *state, *first.outvars], strict=True))
+
+    def replaced(atoms: Iterable[Any]) -> list[Any]:
+        return [atom if isinstance(atom, Literal) else given.get(atom, atom) for atom in atoms]
+
+    chained = first.replace(
+        constvars=[*first.constvars, *then.constvars],
+        invars=[*first.invars, *state],
+        outvars=replaced(then.outvars),
+        eqns=[*first.eqns, *(eqn.replace(invars=replaced(eqn.invars)) for eqn in then.eqns)],
+        effects=first.effects | then.effects,
+        debug_info=first.debug_info.with_unknown_names(),
+    )
+    return closed_over_as_arguments(ClosedJaxpr(chained, [*values.consts, *update.consts]))
 
 
 def _called(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,34 +265,40 @@ def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Se
     """The loop as ordinary, differentiable JAX."""
     consts, state = _split(args, body)
 
-    def step(carry: tuple[Any, ...], _: None) -> tuple[tuple[Any, ...], None]:
-        return (carry[0] + 1, *jaxpr_as_fun(body)(*consts, *carry)), None
+    def step(carry: Sequence[Any], _: None) -> tuple[Sequence[Any], None]:
+        return jaxpr_as_fun(body)(*consts, *carry), None
 
-    final, _ = jax.lax.scan(step, (np.int32(0), *state), None, length)
+    final, _ = jax.lax.scan(step, [np.int32(0), *state], None, length)
     return final[1:]
 
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
-    """The loop with one int32 counter from 0 to `length` in steps of 1, and its body in place."""
-    consts, state = _split(args, body)
+    """The loop with one int32 counter from 0 to `length` in steps of 1; its body is not traced again."""
+    consts, _ = _split(args, body)
 
-    def unfinished(carry: tuple[Any, ...]) -> Any:
-        return carry[0] < length
+    def unfinished(counter: Any, *_: Any) -> Any:
+        return counter < length
 
-    def step(carry: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (carry[0] + 1, *jaxpr_as_fun(body)(*consts, *carry))
-
-    return jax.lax.while_loop(unfinished, step, (np.int32(0), *state))[1:]
+    final = jax.lax.while_p.bind(
+        *consts,
+        np.int32(0),
+        *args[len(consts) :],
+        cond_nconsts=0,
+        cond_jaxpr=jax.make_jaxpr(unfinished)(*body.out_avals),
+        body_nconsts=len(consts),
+        body_jaxpr=body,
+    )
+    return final[1:]
 
 
 def _split(args: Sequence[Any], body: ClosedJaxpr) -> tuple[Sequence[Any], Sequence[Any]]:
-    n_consts = len(args) - len(body.out_avals)
+    n_consts = len(args) - (len(body.out_avals) - 1)  # the first result is the counter
     return args[:n_consts], args[n_consts:]
 
 
 @loop_p.def_effectful_abstract_eval
 def _abstract(*_: Any, body: ClosedJaxpr, **__: Any) -> tuple[list[Any], Any]:
-    return list(body.out_avals), body.effects
+    return list(body.out_avals[1:]), body.effects
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

@@ -168,11 +168,11 @@ def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str)
     """Run `fun` in a loop of one microbatch, and return its results; random keys pass as their bits."""
     keys = {k: aval.dtype for k, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
 
-    def step(_: jax.Array, *__: jax.Array) -> list[jax.Array]:
-        return [jax.random.key_data(value) if k in keys else value for k, value in enumerate(fun())]
+    def step(index: jax.Array, *_: jax.Array) -> list[jax.Array]:
+        return [index + 1, *(jax.random.key_data(value) if k in keys else value for k, value in enumerate(fun()))]
 
     index = jnp.int32(0)
-    shapes = jax.make_jaxpr(step)(index).out_avals
+    _, *shapes = jax.make_jaxpr(step)(index).out_avals
     initial = [_zeros(aval) for aval in shapes]
     body, consts = closed_over_as_arguments(jax.make_jaxpr(step)(index, *initial))
     results = loop_p.bind(*consts, *initial, body=body, length=1, schedule=schedule)

@@ -12,6 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.transports import check_transport
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class VerifyProgram(Pass):
     """Proves of the program, before anything runs, what a runtime takes for granted. Changes only attributes.
 
     - Every recv has its one send, and the other way round: same channel, meshes, type and sharding.
-    - The sequences together have no cycle: whatever the timing, no mesh waits forever.
+    - The sequences together have no cycle: whatever the timing, no mesh waits forever. That holds by the
+      rules of a transport (`jaxpp.ir.transports`): of `pull`, whose sends never wait, or of `nccl`, `device-put` and
+      `pair`, where a send waits for its receive, and values are known by their order, not by a number.
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
     - What an offload or an evict takes away comes back as what it was: with the reload or load of the same microbatch,
       each value in its place.
@@ -39,6 +42,7 @@ class VerifyProgram(Pass):
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
             separated by blanks. A program that needs more is refused. If empty, there is no limit.
         host_memory_limit: likewise the most bytes that the values of a device may take in the memory of its host.
+        transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`.
 
     Preconditions: `plan-buffers` ran.
 
@@ -52,8 +56,10 @@ class VerifyProgram(Pass):
     name: ClassVar[str] = "verify-program"
     memory_limit: str = ""
     host_memory_limit: str = ""
+    transport: str = "pull"
 
     def __post_init__(self) -> None:
+        check_transport(self.transport)
         for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
             if not all(word.isdecimal() for word in text.split()):
                 raise ValueError(f"{name} is '{text}', expected bytes: a number, or one for each mesh")
@@ -62,6 +68,8 @@ class VerifyProgram(Pass):
         """Check `module`. Raises ProgramError with the guilty instruction."""
         module.operation.verify()
         reader = ProgramReader(module)
+        if self.transport != "pull":
+            reader.check_order(self.transport)
         for line in reader.lines:
             value = line.unfreed()
             if value is not None:

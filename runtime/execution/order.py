@@ -3,14 +3,8 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
-from jaxpp.ir.kinds import FORMS
+from jaxpp.ir.kinds import COSTS
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
-
-COSTS: Mapping[str, float] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0} | {
-    kind: 0.0 for kind, form in FORMS.items() if form.is_copy
-}
-"""How long a task is taken to run, in forward tasks; copies take no time of their mesh, other kinds take 1, fused ones
-(`forward+backward`) the sum."""
 
 HOP = 2.0
 """How long a copy between meshes is taken to be under way, in forward tasks. More than it is: XLA runs a small program

@@ -34,11 +34,9 @@ GPT_FLAGS = (
     ("--optimizer", "sgd"),
     ("--schedule", "gpipe", "--data", "1", "--model", "2"),
     ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
-    ("--schedule", "chimera", "--optimizer", "sgd"),
-    ("--schedule", "zb-h1", "--optimizer", "sgd"),
     ("--schedule", "seq1f1b", "--slices", "2", "--optimizer", "sgd"),
     ("--schedule", "vocab-1f1b", "--data", "1", "--optimizer", "sgd"),
-    ("--schedule", "interleaved-1f1b", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
+    ("--schedule", "interleaved-zb", "--layers", "4", "--stages", "4", "--chunks", "2", "--data", "1"),
 )
 
 
@@ -70,7 +68,7 @@ def test_gpt_learns_the_same_as_plain_jit(
     assert len(re.findall(r"^  mesh \d  busy +\d+%  idle +\d+%", output, re.MULTILINE)) == meshes
     names = {event["name"] for event in json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]}
     last = stages - 1
-    kinds = ["input_grad", "weight_grad"] if "zb-h1" in flags else ["backward"]
+    kinds = ["input_grad", "weight_grad"] if "interleaved-zb" in flags else ["backward"]
     assert {"forward 0, 0", f"forward {last}, 1"} <= names
     assert {f"{kind} {task}" for kind in kinds for task in (f"{last}, 0", "0, 1")} <= names
     assert ("send 0, 0" in names) == (stages > 1)
@@ -83,9 +81,10 @@ def test_gpt_learns_the_same_as_plain_jit(
     (makespan,) = re.findall(r"^makespan +(\S+) ms", simulated.getvalue(), re.MULTILINE)
     (printed,) = re.findall(r"simulated, these tasks take (\S+) ms", output)
     assert float(printed) == pytest.approx(float(makespan), abs=0.06)
-    program = io.StringIO()
-    assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
-    assert program.getvalue().count("func.func public @mesh_") == meshes
+    if flags == GPT_FLAGS[0]:
+        program = io.StringIO()
+        assert opt.main([str(dump), "--pipeline", "mpmd"], stdout=program) == 0
+        assert program.getvalue().count("func.func public @mesh_") == meshes
 
 
 def test_gpt_that_tunes_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,9 +100,9 @@ def test_gpt_that_tunes_itself(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_gpt_in_several_processes(tmp_path: Path) -> None:
-    """Two stages, each over two processes."""
+    """A stage in each; stages over two processes have tests of the runtime."""
     costs = tmp_path / "costs.toml"
-    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--processes", "4", "--costs", str(costs))
+    output = run(EXAMPLES / "gpt.py", *TINY, "--optimizer", "sgd", "--processes", "2", "--costs", str(costs))
     assert output.count("loss ") == 6, "one process prints"
     assert re.findall(r"^  mesh (\d)  busy", output, re.MULTILINE) == ["0", "1"]
     assert np.all(np.asarray(schedules.Costs.load(costs).hop) > 0)

@@ -304,9 +304,11 @@ module attributes {jaxpp.meshes = 2 : i64, mhlo.num_partitions = 2 : i32} {
 
 // -----
 
-// Each mesh waits for the other: the message lists what each waits for.
+// Each mesh waits for the other: the message says what it does not get to before that.
 
-// CHECK: channels_invalid.mlir:[[# @LINE + 4]]:12: error: deadlock: mesh 0 waits for channel 1 from mesh 1; mesh 1 waits for channel 0 from mesh 0
+// CHECK: channels_invalid.mlir:[[# @LINE + 8]]:11: error: deadlock: these meshes wait for one another
+// CHECK-NEXT: mesh 0: the send to mesh 1 of forward (channel 0) comes after the receive from mesh 1 of forward (channel 1)
+// CHECK-NEXT: mesh 1: the send to mesh 0 of forward (channel 1) comes after the receive from mesh 0 of forward (channel 0)
 module attributes {jaxpp.meshes = 2 : i64} {
   func.func public @mesh_0() attributes {jaxpp.mesh = 0 : i64} {
     %t = stablehlo.create_token : !stablehlo.token

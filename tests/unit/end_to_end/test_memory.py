@@ -21,7 +21,7 @@ from jaxpp.schedules.memory import activations
 
 NAMES = {"1f1b": 4, "gpipe": 4, "zb-h1": 4, "zb-v": 2, "dualpipe": 4}
 CHANGES = {"recompute": schedules.recompute, "offload": schedules.offload}
-EVICTING = {"1f1b": 6, "eager-1f1b": 4}
+EVICTING = {"1f1b": 4, "eager-1f1b": 4}
 
 
 def offload_and_recompute(schedule: schedules.Schedule) -> schedules.Schedule:
@@ -53,9 +53,9 @@ def peaks(lowered: Any) -> list[int]:
 def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: str | None) -> None:
     """To the byte, but for the temporaries of tasks: sums grow in the buffers that they had."""
     schedule = CHANGES[change](schedule_of(name)) if change else schedule_of(name)
-    step = partial(transformer.train_step, schedule=schedule)
-    arguments = (transformer.state(schedule.stages), transformer.batch(8))
-    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(schedule.meshes), donate_argnums=0).lower(*arguments)
+    arguments = (weights(schedule.stages), batch(8))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), make_mesh(schedule.meshes), donate_argnums=0)
+    lowered = step.lower(*arguments)
     program = load(lowered.program().module)
     nothing = FunctionStats(0, 0, {})
     walked = [
@@ -68,12 +68,16 @@ def test_peaks_are_those_of_the_buffers_that_the_runtime_has(name: str, change: 
 # Models of slices, and of a graph of stages, have tests of their own.
 @pytest.mark.parametrize("name", [name for name in schedules.names() if name not in SLICES and "vocab" not in name])
 def test_peaks_of_the_whole_library(name: str) -> None:
-    """As it is, and with all that moves or makes again what it keeps, where the schedule can; some with two of them."""
+    """As it is, and with what moves or makes again what it keeps: most with one way, some with two at once."""
     plain = schedules.make(name, meshes=4, microbatches=8)
     moved = any(task.kind in ("offload", "evict") for task in plain)
-    changes = [*CHANGES.values(), schedules.evict] if not moved else []
-    if name in NAMES:
+    changes = [*CHANGES.values(), schedules.evict]
+    if moved:
+        changes = []
+    elif name in NAMES:
         changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
+    else:
+        changes = [changes[schedules.names().index(name) % 3]]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
@@ -107,8 +111,9 @@ def evicting_all_of_the_first(schedule: schedules.Schedule) -> schedules.Schedul
     return schedules.Schedule.of("evicting", schedule.placement, [*rows, [*evicts, *last]])
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", ["1f1b", "zb-v", "dualpipe"])
+@pytest.mark.parametrize(
+    ("name", "change"), [("1f1b", "recompute"), ("zb-v", "offload"), ("dualpipe", "recompute"), ("dualpipe", "offload")]
+)
 def test_the_same_numbers(name: str, change: str) -> None:
     """At the peaks of the schedule."""
     schedule = CHANGES[change](schedule_of(name))

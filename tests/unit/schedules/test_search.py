@@ -65,12 +65,12 @@ def annealed(problem: Problem, orders: Orders, seconds: float) -> Orders:
 
 
 @given(problems())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_whatever_is_made_is_valid(made: tuple[Problem, S.Costs]) -> None:
     problem, costs = made
     check_orders(problem, costs, problem.one_by_one)
     check_orders(problem, costs, dispatch(problem, range(problem.types), [problem.microbatches] * problem.stages))
-    check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.1))
+    check_orders(problem, costs, Climb(problem, Effort(0.5), np.random.default_rng(0)).climb(0.05))
     check_orders(problem, costs, annealed(problem, problem.one_by_one, 0.05))
     in_waves = waves(problem, Effort(math.inf))
     if in_waves is not None:

@@ -119,7 +119,7 @@ def test_mutated_bytecode() -> None:
     with make_context() as context:
         ir.Module.parse(SEED, context).operation.write_bytecode(buffer)
     generator = random.Random(0)
-    for _ in range(20):
+    for _ in range(12):
         answers(mutated(buffer.getvalue(), generator, 4))
 
 

@@ -104,7 +104,11 @@ def test_meshes_that_wait_for_each_other() -> None:
         )
         for number in range(2)
     ]
-    message = "deadlock: mesh 0 waits for channel 7 from mesh 1; mesh 1 waits for channel 8 from mesh 0$"
+    message = (
+        "deadlock: these meshes wait for one another\n"
+        "  mesh 0: the send to mesh 1 of channel 8 comes after the receive from mesh 1 of channel 7\n"
+        "  mesh 1: the send to mesh 0 of channel 7 comes after the receive from mesh 0 of channel 8$"
+    )
     with pytest.raises(runtime.ProgramError, match=message):
         runtime.Executable(parse(module(*wait)), submeshes(2))
 
