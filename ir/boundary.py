@@ -31,9 +31,9 @@ def is_unit_mark(op: ir.Operation) -> bool:
     return op.name == "stablehlo.optimization_barrier" and UNIT in op.attributes
 
 
-def unit_mark(value: ir.Value) -> ir.Value:
+def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
     """Make the mark of a unit that ends with `value`; returns its result."""
-    barrier = stablehlo.OptimizationBarrierOp([value])
+    barrier = stablehlo.OptimizationBarrierOp([value], ip=ip)
     barrier.operation.attributes[UNIT] = ir.UnitAttr.get()
     return barrier.results[0]
 

@@ -34,6 +34,7 @@ class WeaveUnits(Pass):
     units of the tasks take turns, and a unit starts when the one before it, of the other task, has come to its last
     collective. That one, and the product whose parts it sums, then run beside the unit.
 
+    - Collectives at the beginning of a unit, as in the gradient of an all-to-all, count with the unit before.
     - A value belongs to the unit behind the most marks on which it depends: the gradients of weights to that which
       makes the gradient that they are made of. They may be computed later: nothing waits for them.
     - Of tasks with different numbers of units each is spread evenly over the longest.
@@ -66,7 +67,8 @@ class WeaveUnits(Pass):
             ops = operations(body_of(function))[:-1]
             marks = [op for op in ops if boundary.is_unit_mark(op)]
             if marks and mesh is not None and at.STAGE not in function.attributes:
-                _weave(function, _Units(module, mesh, function, ops))
+                marks += _move_behind_collectives(mesh, marks)
+                _weave(function, _Units(module, mesh, function, operations(body_of(function))[:-1]))
             for mark in marks:
                 replace(mark, mark.operands)
         if line is not None:
@@ -138,7 +140,7 @@ class _Units(Numbered):
             if number is None or number in seen or self.unit[number] != unit:
                 continue
             seen.add(number)
-            if self._communicates(self.ops[number]):
+            if _communicates(self._mesh, self.ops[number]):
                 found[number] = None
             else:
                 work.extend(self.operands[number])
@@ -160,23 +162,44 @@ class _Units(Numbered):
                 work.extend(self.operands[number])
         return found
 
-    def _communicates(self, op: ir.Operation) -> bool:
-        """Whether devices exchange what `op` makes: sums over a sharded dimension, other shardings, collectives."""
-        if op.name == "stablehlo.dot_general":
-            numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-            axes = self._mesh.read(op.operands[0])
-            return any(axes[dimension] for dimension in numbers.lhs_contracting_dimensions)
-        if op.name == "stablehlo.reduce":
-            axes = self._mesh.read(op.operands[0])
-            return any(axes[dimension] for dimension in ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
-        if op.name == "sdy.sharding_constraint":
-            both = zip(self._mesh.read(op.operands[0]), self._mesh.read(op.results[0]), strict=True)
-            return any(not set(before) <= set(after) for before, after in both)
-        return traits(op).collective or any(map(self._communicates, nested(op)))
+
+def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
+    """Whether devices exchange what `op` makes: sums over a sharded dimension, other shardings, collectives."""
+    if op.name == "stablehlo.dot_general":
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        axes = mesh.read(op.operands[0])
+        return any(axes[dimension] for dimension in numbers.lhs_contracting_dimensions)
+    if op.name == "stablehlo.reduce":
+        axes = mesh.read(op.operands[0])
+        return any(axes[dimension] for dimension in at.numbers(op.attributes["dimensions"]))
+    if op.name == "sdy.sharding_constraint":
+        both = zip(mesh.read(op.operands[0]), mesh.read(op.results[0]), strict=True)
+        return any(not set(before) <= set(after) for before, after in both)
+    return traits(op).collective or any(_communicates(mesh, each) for each in nested(op))
 
 
 def _is_product(op: ir.Operation) -> bool:
     return any(traits(each).product for each in (op, *nested(op)))
+
+
+def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Move marks behind collectives that begin a unit, into the unit before; returns new marks.
+
+    The gradient of what an all-to-all returns begins with one.
+    """
+    made: list[ir.Operation] = []
+    for mark in marks:
+        for use in list(mark.results[0].uses):
+            op = use.owner.operation
+            while traits(op).light and not _communicates(mesh, op) and len(users := list(op.results[0].uses)) == 1:
+                op = users[0].owner.operation
+            if op.block == mark.block and _communicates(mesh, op) and not _is_product(op):
+                use.owner.operands[use.operand_number] = mark.operands[0]
+                for result in op.results:
+                    new = boundary.unit_mark(result, ir.InsertionPoint.after(op))
+                    result.replace_all_uses_except(new, new.owner.operation)
+                    made.append(new.owner.operation)
+    return made
 
 
 def _weave(function: ir.Operation, units: _Units) -> None:

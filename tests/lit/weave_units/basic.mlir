@@ -136,3 +136,37 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
     return %y1, %d1 : tensor<4x4xf32>, tensor<4x4xf32>
   }
 }
+
+// -----
+
+// The gradient of an all-to-all begins with one, which belongs to the unit before: both are under way beside a product.
+
+// CHECK-LABEL: func.func private @forward_0_backward_1(
+// CHECK-SAME:      %[[X:[^ ]*]]: tensor<4x4xf32> {{[^)]*}}, %[[DY:[^ ]*]]: tensor<4x4xf32> {{[^)]*}}, %[[W:[^ ]*]]: tensor<4x4xf32>
+// CHECK:         %[[A0:.*]] = stablehlo.dot_general %[[X]], %[[W]]
+// CHECK-NEXT:    %[[S0:.*]] = sdy.sharding_constraint %[[A0]]
+// CHECK-NEXT:    %[[B0:.*]] = stablehlo.dot_general %[[W]], %[[DY]]
+// CHECK-NEXT:    %[[F:.*]]:2 = stablehlo.optimization_barrier {{.*}} %[[S0]], %[[B0]]
+// CHECK-NEXT:    %[[R0:.*]] = sdy.sharding_constraint %[[F]]#1
+// CHECK-NEXT:    %[[A1:.*]] = stablehlo.tanh %[[F]]#0
+// CHECK-NEXT:    stablehlo.dot_general %[[W]], %[[A1]]
+// CHECK-NEXT:    stablehlo.dot_general %[[R0]], %[[W]]
+module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
+  func.func public @main(%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
+    %0:2 = call @forward_0_backward_1(%x, %dy, %w) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
+  }
+  func.func private @forward_0_backward_1(%x: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+    %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"model"}, {}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %s0 = sdy.sharding_constraint %a0 <@mesh, [{}, {"model"}]> : tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.unit, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %s0 : tensor<4x4xf32>
+    %a1 = stablehlo.tanh %f0 {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : tensor<4x4xf32>
+    %y = stablehlo.dot_general %w, %a1, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %b0 = stablehlo.dot_general %w, %dy, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.unit, sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} %b0 : tensor<4x4xf32>
+    %r0 = sdy.sharding_constraint %g0 <@mesh, [{"model"}, {}]> : tensor<4x4xf32>
+    %d = stablehlo.dot_general %r0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"model"}, {}]>]>} : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+    return %y, %d : tensor<4x4xf32>, tensor<4x4xf32>
+  }
+}
