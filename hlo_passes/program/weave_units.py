@@ -37,7 +37,7 @@ class WeaveUnits(Pass):
     - Collectives at the beginning of a unit, as in the gradient of an all-to-all, count with the unit before.
     - A value belongs to the unit behind the most marks on which it depends: the gradients of weights to that which
       makes the gradient that they are made of. They may be computed later: nothing waits for them.
-    - Of tasks with different numbers of units each is spread evenly over the longest.
+    - Of tasks with different numbers of units the shorter one is spread evenly over the longer one.
     - Tasks are left alone where one takes what the other makes, and units without a collective pass.
 
     Then the marks go, in all functions: elsewhere XLA fuses across them.
@@ -126,7 +126,7 @@ class _Units(Numbered):
         """The units in the order in which they take turns."""
         count = Counter(task for task, _ in set(self.unit.values()))
         return sorted(
-            set(self.unit.values()), key=lambda unit: (Fraction(unit.number + 1, count[unit.task]), unit.task)
+            set(self.unit.values()), key=lambda unit: (Fraction(2 * unit.number + 1, count[unit.task]), unit.task)
         )
 
     def last_collectives(self, unit: _Unit) -> list[int]:

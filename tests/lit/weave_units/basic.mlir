@@ -51,9 +51,10 @@ module @each_unit_waits_for_the_one_before_it attributes {jaxpp.meshes = 1 : i64
 // CHECK-NEXT:    %[[F1:.*]]:2 = stablehlo.optimization_barrier {{{.*}}} %[[Y0]], %[[B0]]
 // CHECK-NEXT:    stablehlo.dot_general %[[F1]]#1,
 // CHECK-NEXT:    %[[A1:.*]] = stablehlo.dot_general %[[F1]]#0,
-// CHECK-NEXT:    %[[Y1:.*]] = stablehlo.dot_general %[[A1]],
-// CHECK-NEXT:    %[[A2:.*]] = stablehlo.dot_general %[[Y1]],
-// CHECK:         stablehlo.optimization_barrier {{{.*}}} %{{.*}}, %[[A2]]
+// CHECK-NEXT:    %[[B:.*]]:2 = stablehlo.optimization_barrier {{{.*}}} %{{.*}}, %[[A1]]
+// CHECK-NEXT:    %[[Y1:.*]] = stablehlo.dot_general %[[B]]#1,
+// CHECK-NEXT:    %[[B1:.*]] = stablehlo.dot_general %[[B]]#0,
+// CHECK-NEXT:    stablehlo.optimization_barrier {{{.*}}} %[[Y1]], %[[B1]]
 // CHECK-NOT:     stablehlo.optimization_barrier
 module @units_are_spread_evenly attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
