@@ -196,9 +196,9 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
             if op.block == mark.block and _communicates(mesh, op) and not _is_product(op):
                 use.owner.operands[use.operand_number] = mark.operands[0]
                 for result in op.results:
-                    new = boundary.unit_mark(result, ir.InsertionPoint.after(op))
-                    result.replace_all_uses_except(new, new.owner.operation)
-                    made.append(new.owner.operation)
+                    behind = boundary.unit_mark(result, ir.InsertionPoint.after(op))
+                    made.append(ir.OpResult(behind).owner.operation)
+                    result.replace_all_uses_except(behind, made[-1])
     return made
 
 
