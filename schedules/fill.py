@@ -12,7 +12,7 @@ from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.kinds import COMPUTE, Kind
 from jaxpp.schedules.language import Operation
 from jaxpp.schedules.report import Bubble, Report
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Task
 from jaxpp.schedules.timeline import with_tasks
@@ -45,6 +45,7 @@ def fill(
         ScheduleError: the operation needs other tasks, or does more than take time; the schedule has such tasks;
             nothing says how long one takes; or a number is out of range.
     """
+    check_type(schedule)
     costs, name, kind = costs or Costs(), operation.name, operation.kind
     if not 0 < most <= 1:
         raise ScheduleError(f"most must be a share above 0, up to 1, found {most!r}")

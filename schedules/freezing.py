@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.graph import Graph
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.simulate import task_times, transfer_times
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def freeze_ratios(schedule: Schedule, costs: Costs | None = None, *, budget: flo
         ScheduleError: a share is not from 0 to 1; there is no weight gradient; or the costs or the schedule have what
             is no linear programme: contention, spread stages.
     """
+    check_type(schedule)
     costs = costs or Costs()
     for name, share in (("budget", budget), ("most", most)):
         if not 0 <= share <= 1:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.order import merged_numbers
 from jaxpp.schedules.pools import Sizes, changes
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 
 
 def activations(schedule: Schedule) -> list[int]:
@@ -32,6 +32,7 @@ def waiting(schedule: Schedule) -> list[int]:
 
 def _peaks(schedule: Schedule, inputs: float) -> list[int]:
     """The peak of each mesh, if the input of a recompute counts as much."""
+    check_type(schedule)
     graph, ones = schedule.graph, [1.0] * schedule.stages
     sizes = Sizes(ones, ones, [inputs] * schedule.stages, inside=False)
     when = list(range(len(graph.tasks)))

@@ -10,7 +10,7 @@ from typing import Any, cast
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.memory import waiting
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.task import Task
 from jaxpp.schedules.timeline import Life, Timeline, timelines
 
@@ -36,6 +36,7 @@ def evict(schedule: Schedule, limit: int | None = None, peers: Sequence[int] | N
     Raises:
         ScheduleError: the peers are no meshes, activations are evicted already, or the limit can't be kept.
     """
+    check_type(schedule)
     meshes = schedule.meshes
     takers = _checked_peers(peers, meshes)
     evicted = next((task for task in schedule if task.kind == "evict"), None)

@@ -18,7 +18,7 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import ALL, Kind
 from jaxpp.schedules.language import Operation
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.task import Cell, Placement, Task
 
 _BACKWARD = ("backward", "input_grad")
@@ -152,6 +152,7 @@ def subdivide(schedule: Schedule, parts: int) -> Schedule:
     Raises:
         ScheduleError: the number is not a whole number of at least 1, or the schedule has other tasks.
     """
+    check_type(schedule)
     parts = whole_number(parts, "subdivide: parts", least=1)
     other = next((task for task in schedule if task.kind not in _DIVISIBLE), None)
     if other is not None:
@@ -212,6 +213,7 @@ def held_stages(schedule: Schedule, stages: tuple[int, ...]) -> frozenset[int]:
     Raises:
         ScheduleError: there is no such stage.
     """
+    check_type(schedule)
     for stage in stages:
         if whole_number(stage, "a stage", least=0) >= schedule.stages:
             raise ScheduleError(f"{schedule.name} has no stage {stage}: there are {schedule.stages}")

@@ -10,7 +10,7 @@ from typing import Final
 
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, instance_of
 from jaxpp.schedules.formats.csv import check_copies, parse_csv, placement_of, print_csv
 from jaxpp.schedules.graph import Cells, Graph, build_graph
 from jaxpp.schedules.grid import parse_grid, print_grid
@@ -218,3 +218,8 @@ def _cells(order: tuple[Task, ...], heads: dict[Task, tuple[Task, ...]]) -> tupl
         cells.append(cell)
         position += len(cell)
     return tuple(cells)
+
+
+def check_type(schedule: object) -> None:
+    """Guard: it is a Schedule, not its name or text."""
+    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")

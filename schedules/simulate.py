@@ -10,10 +10,10 @@ from typing import TypeAlias
 from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs, given_costs, one
-from jaxpp.schedules.errors import ScheduleError, instance_of
+from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.pools import byte_sizes, moved
 from jaxpp.schedules.report import Report
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.sweep import NEVER, sweep
 
 Moves: TypeAlias = dict[int, tuple[float, float]]
@@ -32,7 +32,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     Raises:
         ScheduleError: the schedule deadlocks, or the costs are for other stages or meshes, or lack a kind of task.
     """
-    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")
+    check_type(schedule)
     costs, graph = given_costs(costs), schedule.graph
     kinds_known = graph.rules.keys() >= graph.numbers.keys()
     if not graph.tasks or graph.lacking or not kinds_known or max(t.stage for t in graph.tasks) >= schedule.stages:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.kinds import BUILTIN_KINDS, Kind, Need
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.task import Cell, Task
 
 UPDATE = "optimizer"
@@ -36,6 +36,7 @@ def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
     Raises:
         ScheduleError: the count is below 1, or the schedule has updates already.
     """
+    check_type(schedule)
     steps = whole_number(steps, "steps", least=1)
     count = schedule.microbatches
 
@@ -62,6 +63,7 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
             already, or a forward stands before the update that it waits for.
     """
     steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
+    check_type(schedule)
     count, rest = divmod(schedule.microbatches, steps)
     if rest or not count:
         raise ScheduleError(f"{schedule.name}: {schedule.microbatches} microbatches are not {steps} equal steps")

@@ -14,11 +14,11 @@ from jaxpp.schedules.check import check
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, instance_of, one_of, whole_number
+from jaxpp.schedules.errors import ScheduleError, one_of, whole_number
 from jaxpp.schedules.pools import Sizes, byte_sizes
 from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
 from jaxpp.schedules.report import KEPT, Release
-from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.search.anneal import anneal
 from jaxpp.schedules.search.cells import Cells, Rows, cells_of
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
@@ -76,7 +76,7 @@ def improve(
     Raises:
         ScheduleError: an argument is wrong, or the schedule is not within the limit.
     """
-    instance_of(Schedule, schedule, "schedule", ", as schedules.make makes it")
+    check_type(schedule)
     check(schedule)
     one_of(OBJECTIVES, objective, "objective")
     costs = replace(given_costs(costs).merged(schedule.stages), contention=False)

@@ -1,5 +1,9 @@
 """Kinds: one text for each, what one in place of a built-in kind keeps, and the times that they give."""
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -136,3 +140,26 @@ def test_copies_of_a_stage_that_recomputes_move_its_input() -> None:
         start, end = report.times(task)
         assert end - start == pytest.approx(2.0 / 4 if task.stage else 8.0 / 4)
     assert report.peak_host_bytes()[1] == 2 * 2.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        S.recompute,
+        S.split_backward,
+        S.freeze,
+        S.offload,
+        S.evict,
+        S.activations,
+        S.simulate,
+        partial(S.subdivide, parts=2),
+        partial(S.repeat, steps=2),
+        partial(S.in_steps, steps=2),
+        partial(S.insert, operation="optimizer", after="backward"),
+        partial(S.fill, operation=S.Operation.parse("side:; time 1")),
+        partial(S.freeze_ratios, budget=0.1),
+    ],
+)
+def test_the_name_of_a_schedule_is_none(call: Callable[[Any], Any]) -> None:
+    with pytest.raises(S.ScheduleError, match=r"^schedule must be a Schedule, as .*, found '1f1b'$"):
+        call("1f1b")
