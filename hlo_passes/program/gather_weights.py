@@ -126,7 +126,9 @@ def _stages(task: Step[ir.Value]) -> set[int]:
 
 def _runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
     """The users among the tasks of a mesh, by number, in runs: between two of a run are tasks of their stages only."""
-    stages = {stage for user in users for stage in _stages(tasks[user])}
+    used_by = [_stages(tasks[user]) for user in users]
+    # A call of several tasks uses the weights of one of them.
+    stages = set[int]().union(*(each for each in used_by if len(each) == 1)) or set.intersection(*used_by)
     runs: list[list[int]] = []
     for user in users:
         last = runs[-1][-1] if runs else user

@@ -2,7 +2,7 @@
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -38,7 +38,7 @@ class WeaveUnits(Pass):
     - A value belongs to the unit behind the most marks on which it depends: the gradients of weights to that which
       makes the gradient that they are made of. They may be computed later: nothing waits for them.
     - Of tasks with different numbers of units the shorter one is spread evenly over the longer one.
-    - Tasks are left alone where one takes what the other makes, and units without a collective pass.
+    - Tasks are left alone where one takes what the other makes. Of a unit without a collective the last products count.
 
     Then the marks go, in all functions: elsewhere XLA fuses across them.
 
@@ -129,35 +129,40 @@ class _Units(Numbered):
             set(self.unit.values()), key=lambda unit: (Fraction(2 * unit.number + 1, count[unit.task]), unit.task)
         )
 
-    def last_collectives(self, unit: _Unit) -> list[int]:
-        """The operations of a unit that communicate, and behind which it no more does."""
+    def last(self, unit: _Unit) -> list[int]:
+        """The last collectives of a unit; of one without, its last products."""
+        return self._last(unit, self.communicates) or self._last(unit, _is_product)
+
+    def communicates(self, op: ir.Operation) -> bool:
+        """Whether devices exchange what `op` makes."""
+        return _communicates(self._mesh, op)
+
+    def _last(self, unit: _Unit, is_one: Callable[[ir.Operation], bool]) -> list[int]:
+        """The operations of this kind in a unit that no other one of it depends on."""
         following = self.marks.get(_Unit(unit.task, unit.number + 1))
         work = [mark.operands[0] for mark in following] if following else list(self.tasks[unit.task])
-        seen = set[int]()
-        found: dict[int, None] = {}
-        while work:
-            number = self.producers.get(work.pop())
-            if number is None or number in seen or self.unit[number] != unit:
-                continue
-            seen.add(number)
-            if _communicates(self._mesh, self.ops[number]):
-                found[number] = None
-            else:
-                work.extend(self.operands[number])
-        return list(found)
+        reached = self._behind(work, lambda number: self.unit[number] == unit)
+        found = [number for number in sorted(reached) if is_one(self.ops[number])]
+        last: list[int] = []
+        earlier = set[int]()
+        for number in reversed(found):
+            if number not in earlier:
+                last.append(number)
+                earlier |= self._behind(self.operands[number], lambda each: self.unit[each] == unit)
+        return last
 
     def made_in(self, unit: _Unit, numbers: Iterable[int]) -> list[ir.Value]:
         """The operands of these operations that the unit makes, or begins with."""
         values = dict.fromkeys(value for number in numbers for value in self.operands[number])
         return [value for value in values if self.unit.get(self.producers.get(value, -1)) == unit]
 
-    def _behind(self, values: Iterable[ir.Value]) -> set[int]:
-        """The operations that make these values."""
+    def _behind(self, values: Iterable[ir.Value], is_in: Callable[[int], bool] = lambda _: True) -> set[int]:
+        """The operations that make these values, as far as `is_in` says."""
         work = list(values)
         found: set[int] = set()
         while work:
             number = self.producers.get(work.pop())
-            if number is not None and number not in found:
+            if number is not None and number not in found and is_in(number):
                 found.add(number)
                 work.extend(self.operands[number])
         return found
@@ -203,14 +208,16 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
 
 
 def _weave(function: ir.Operation, units: _Units) -> None:
-    """Let each unit wait until the one before it, of another task, has come to its last collectives."""
+    """Let each unit wait until the one before it, of another task, has come to its last collective."""
+    if not any(units.communicates(units.ops[number]) for number in units.unit):
+        return
     order = units.order()
     turn = {unit: number for number, unit in enumerate(order)}
     # By what they make: the hash of an operation changes with its operands.
     place = {result: turn[unit] for number, unit in units.unit.items() for result in units.results[number]}
     for before, unit in pairwise(order):
         marks = units.marks.get(unit, [])
-        last = units.last_collectives(before) if marks and before.task != unit.task else []
+        last = units.last(before) if marks and before.task != unit.task else []
         awaited = units.made_in(before, last)
         if awaited:
             made = _wait(units, marks, awaited, [units.ops[number] for number in last])

@@ -141,6 +141,7 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
 // -----
 
 // The gradient of an all-to-all begins with one, which belongs to the unit before: both are under way beside a product.
+// Of a unit without a collective the last product counts.
 
 // CHECK-LABEL: func.func private @forward_0_backward_1(
 // CHECK-SAME:      %[[X:[^ ]*]]: tensor<4x4xf32> {{[^)]*}}, %[[DY:[^ ]*]]: tensor<4x4xf32> {{[^)]*}}, %[[W:[^ ]*]]: tensor<4x4xf32>
@@ -150,8 +151,9 @@ module @without_collectives attributes {jaxpp.meshes = 1 : i64, mhlo.num_partiti
 // CHECK-NEXT:    %[[F:.*]]:2 = stablehlo.optimization_barrier {{.*}} %[[S0]], %[[B0]]
 // CHECK-NEXT:    %[[R0:.*]] = sdy.sharding_constraint %[[F]]#1
 // CHECK-NEXT:    %[[A1:.*]] = stablehlo.tanh %[[F]]#0
-// CHECK-NEXT:    stablehlo.dot_general %[[W]], %[[A1]]
-// CHECK-NEXT:    stablehlo.dot_general %[[R0]], %[[W]]
+// CHECK-NEXT:    %[[B:.*]]:2 = stablehlo.optimization_barrier {{{.*}}} %[[R0]], %[[A1]]
+// CHECK-NEXT:    stablehlo.dot_general %[[W]], %[[B]]#1
+// CHECK-NEXT:    stablehlo.dot_general %[[B]]#0, %[[W]]
 module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
   func.func public @main(%x: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %dy: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %w: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>}) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
