@@ -173,3 +173,39 @@ module @the_gradient_of_an_all_to_all attributes {jaxpp.meshes = 1 : i64, mhlo.n
     return %y, %d : tensor<4x4xf32>, tensor<4x4xf32>
   }
 }
+
+// -----
+
+// Of two collectives in a unit, one of which needs the other, the last one counts, whichever of them the results need.
+
+// CHECK-LABEL: func.func private @forward_0_backward_1(
+// CHECK:         %[[F:.*]]:2 = stablehlo.optimization_barrier
+// CHECK:         %[[A1:.*]] = stablehlo.dot_general %[[F]]#0,
+// CHECK-NEXT:    %[[Y1:.*]] = stablehlo.dot_general %[[A1]],
+// CHECK-NEXT:    %[[A2:.*]] = stablehlo.dot_general %[[Y1]],
+// CHECK-NEXT:    %[[B:.*]]:2 = stablehlo.optimization_barrier {{{.*}}} %{{.*}}, %[[A2]]
+// CHECK-NEXT:    %[[Y2:.*]] = stablehlo.dot_general %[[B]]#1,
+// CHECK-NEXT:    stablehlo.add %[[Y1]], %[[Y2]]
+module @two_collectives_in_a_row attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "model"=2]>
+  func.func public @main(%w: tensor<4x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32>, %dy: tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>) {
+    %0:2 = call @forward_0_backward_1(%w, %v, %x, %dy) {jaxpp.mesh = 0 : i64, jaxpp.stages = array<i64: 0, 1>, jaxpp.microbatches = array<i64: 1, 0>} : (tensor<4x8xf32>, tensor<8x4xf32>, tensor<4x4xf32>, tensor<4x4xf32>) -> (tensor<4x4xf32>, tensor<4x4xf32>)
+    return %0#0, %0#1 : tensor<4x4xf32>, tensor<4x4xf32>
+  }
+  func.func private @forward_0_backward_1(%w: tensor<4x8xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{}, {"model"}]>}, %v: tensor<8x4xf32> {jaxpp.part = 0 : i64, sdy.sharding = #sdy.sharding<@mesh, [{"model"}, {}]>}, %x: tensor<4x4xf32> {jaxpp.part = 0 : i64}, %dy: tensor<4x4xf32> {jaxpp.part = 1 : i64}) -> (tensor<4x4xf32> {jaxpp.part = 0 : i64}, tensor<4x4xf32> {jaxpp.part = 1 : i64}) attributes {jaxpp.kind = "forward+backward"} {
+    %a0 = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+    %y0 = stablehlo.dot_general %a0, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %f0 = stablehlo.optimization_barrier {jaxpp.unit} %y0 : tensor<4x4xf32>
+    %a1 = stablehlo.dot_general %f0, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+    %y1 = stablehlo.dot_general %a1, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %a2 = stablehlo.dot_general %y1, %w, contracting_dims = [1] x [0] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
+    %y2 = stablehlo.dot_general %a2, %v, contracting_dims = [1] x [0] : (tensor<4x8xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+    %s = stablehlo.add %y1, %y2 : tensor<4x4xf32>
+    %b0 = stablehlo.dot_general %dy, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
+    %d0 = stablehlo.dot_general %b0, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
+    %g0 = stablehlo.optimization_barrier {jaxpp.unit} %d0 : tensor<4x4xf32>
+    %b1 = stablehlo.dot_general %g0, %v, contracting_dims = [1] x [1] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{}, {"model"}]>]>} : (tensor<4x4xf32>, tensor<8x4xf32>) -> tensor<4x8xf32>
+    %d1 = stablehlo.dot_general %b1, %w, contracting_dims = [1] x [1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
+    return %s, %d1 : tensor<4x4xf32>, tensor<4x4xf32>
+  }
+}
