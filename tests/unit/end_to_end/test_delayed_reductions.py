@@ -132,8 +132,10 @@ def constrained(mesh: jaxpp.MpmdMesh) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("scatter", ["microbatch", "step"])
-@pytest.mark.parametrize("gather", ["microbatch", "chunk", "step"])
+@pytest.mark.parametrize(
+    ("gather", "scatter"),
+    [("microbatch", "microbatch"), ("microbatch", "step"), ("chunk", "microbatch"), ("step", "step")],
+)
 def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
     mesh = make_mesh(2, data=2)
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=constrained(mesh))
