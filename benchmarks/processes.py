@@ -1,6 +1,6 @@
 """A pipeline of two processes, one core each, against one process: how much faster is a training step?
 
-    python benchmarks/processes.py [--models tf mlp tiny] [--microbatches 4 8 16] [--repeat 7]
+    python benchmarks/processes.py [--models tf mlp tiny] [--microbatches 4 8 16] [--repeat 7] [--transport pair]
 
 The steps take turns in the same two processes, on the same data; their losses have to agree.
 
@@ -32,6 +32,8 @@ import numpy as np
 from processes_models import make
 from processes_runs import RUNS
 
+from jaxpp import distributed
+from jaxpp.runtime.processes.choice import TRANSPORTS
 from jaxpp.runtime.processes.job import gather
 
 MODELS = ("tf", "mlp", "tiny")
@@ -45,11 +47,12 @@ def main() -> None:
     parser.add_argument("--microbatches", nargs="+", type=int, default=(4, 8, 16))
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--only", nargs="+", choices=(*RUNS, "torch"), default=(*RUNS, "torch"), help="besides single")
+    parser.add_argument("--transport", choices=TRANSPORTS, default="pull", help="what carries the values of jaxpp")
     parser.add_argument("--join", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.join is None:
         sys.exit(start())
-    cores = join(options.join[0], 2, int(options.join[1]))
+    cores = join(options.join[0], 2, int(options.join[1]), options.transport)
     for name in options.models:
         for microbatches in options.microbatches:
             chosen = [each for each in RUNS if each == "single" or each in options.only]
@@ -74,12 +77,12 @@ def one_thread(devices: int) -> dict[str, str]:
     return {**os.environ, **flags, "JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
 
 
-def join(coordinator: str, processes: int, number: int) -> list[int]:
+def join(coordinator: str, processes: int, number: int, transport: str = "pull") -> list[int]:
     """Be one of some processes, on a core of its own, or shared by as few as there have to be; the cores of all."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[number % len(cores)]})
     if processes > 1:
-        jax.distributed.initialize(coordinator, processes, number)
+        distributed.initialize(coordinator, processes, number, transport=transport)
     return cores
 
 

@@ -72,16 +72,15 @@ class Stage(NamedTuple):
 
 def measure(model: Any, batch: int, form: Form = Form.WRITTEN_OUT) -> list[Stage]:
     """Compile the gradient of `model` both ways, for microbatches of `batch` sequences."""
-    whole, split = (_program(model, batch, form, name) for name in ("1f1b", "zb-h1"))
+    step, microbatches = _lowered(model, batch, form), 2 * model.stages
+    plans = (schedules.make(name, meshes=model.stages, microbatches=microbatches) for name in ("1f1b", "zb-h1"))
+    whole, split = (load(step.with_schedule(plan).program().module) for plan in plans)
     return [_stage(stage, whole, split) for stage in range(model.stages)]
 
 
-def _program(model: Any, batch: int, form: Form, schedule: str) -> Program:
-    plan = schedules.make(schedule, meshes=model.stages, microbatches=2 * model.stages)
-
+def _lowered(model: Any, batch: int, form: Form) -> Any:
     def gradients(parameters: Any, text: Any) -> Any:
-        one = partial(jax.value_and_grad(partial(loss, model)), parameters)
-        return jaxpp.treduce(one, text, schedule=plan)
+        return jaxpp.treduce(partial(jax.value_and_grad(partial(loss, model)), parameters), text)
 
     loss, parameters = gpt_model.loss, gpt_model.init(model, 0)
     if form is not Form.WRITTEN_OUT:
@@ -91,7 +90,7 @@ def _program(model: Any, batch: int, form: Form, schedule: str) -> Program:
     mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[: model.stages]), ("mpmd",)), "mpmd")
     step = jaxpp.mpmd_jit_with_loop(gradients, mpmd_mesh=mesh)
     text = np.zeros((2 * model.stages, batch, model.sequence + 1), np.int32)
-    return load(step.lower(parameters, text).program().module)
+    return step.lower(parameters, text)
 
 
 def _scanned_loss(form: Form, model: Any, parameters: Any, text: Any) -> Any:

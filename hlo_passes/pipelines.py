@@ -55,6 +55,7 @@ def mpmd(
     offload: str = "",
     memory_limit: str = "",
     host_memory_limit: str = "",
+    transport: str = "pull",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -68,6 +69,7 @@ def mpmd(
         offload: option `stages` of `move-residuals`.
         memory_limit: option of `verify-program`, as is the next.
         host_memory_limit: see above.
+        transport: option of `insert-transfers` and of `verify-program`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -98,11 +100,11 @@ def mpmd(
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
-        InsertTransfers(),  # needs everything on a mesh
+        InsertTransfers(transport),  # needs everything on a mesh
         CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
         PlanBuffers(),  # per mesh: a value may live on after it was sent
         DeduplicateFunctions(),  # after donation is known: functions that donate differently differ
-        VerifyProgram(memory_limit, host_memory_limit),  # the proof, and the peaks of memory
+        VerifyProgram(memory_limit, host_memory_limit, transport),  # the proof, and the peaks of memory
     )
 
 

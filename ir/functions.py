@@ -90,14 +90,18 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
     found = {name: None}
     work = [name]
     while work:
-        for op in nested(by_name[work.pop()]):
-            if traits(op).light:  # refers to nothing, and jaxlib can't read the attribute of a complex constant
-                continue
-            for symbol in (symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)):
-                if symbol in by_name and symbol not in found:
-                    found[symbol] = None
-                    work.append(symbol)
+        for symbol in (symbol for op in nested(by_name[work.pop()]) for symbol in symbols_in(op)):
+            if symbol in by_name and symbol not in found:
+                found[symbol] = None
+                work.append(symbol)
     return list(found)
+
+
+def symbols_in(op: ir.Operation) -> list[str]:
+    """The names to which the attributes of `op` refer, a call's callee among them."""
+    if traits(op).light:  # refers to nothing, and jaxlib can't read the attribute of a complex constant
+        return []
+    return [symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)]
 
 
 def calls_in(function: ir.Operation) -> list[ir.Operation]:
@@ -139,7 +143,7 @@ def _symbols(attribute: ir.Attribute) -> list[str]:
 
 def has_side_effect(op: ir.Operation) -> bool:
     """Whether running `op` once differs from running it twice: a callback, `debug.print`, a stateful generator."""
-    return any(map(_declares_effect, (op, *nested(op))))
+    return _declares_effect(op) or any(map(_declares_effect, nested(op)))
 
 
 def _declares_effect(op: ir.Operation) -> bool:

@@ -46,8 +46,7 @@ FORMS: Final[Mapping[str, Form]] = {
 COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_grad": 1.0, "weight_grad": 1.0} | {
     kind: 0.0 for kind, form in FORMS.items() if form.is_copy
 }
-"""How long a task is taken to run, in forward tasks; copies take no time of their mesh, other kinds take 1, fused ones
-(`forward+backward`) the sum."""
+"""How long a task of each kind is taken to run, in forward tasks; copies take no time of their mesh, others take 1."""
 
 OPERATION: Final = Form("call-operations", optional=True)
 """The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
@@ -59,6 +58,11 @@ AROUND: Final = ("before", "after", "gather", "reshard")
 def form_of(kind: str) -> Form:
     """The form of a kind that a program has; every kind without an entry is an operation of the user's."""
     return FORMS.get(kind, OPERATION)
+
+
+def cost_of(kind: str, costs: Mapping[str, float] = COSTS) -> float:
+    """How long a call of this kind is taken to run: one of several tasks (`forward+backward`) the sum of theirs."""
+    return sum([costs.get(each, 1.0) for each in kind.split("+")])
 
 
 def operations_of(module: ir.Module) -> dict[str, bool]:

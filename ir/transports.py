@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.kinds import COSTS
+from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 
 
@@ -45,6 +45,10 @@ class Rules:
     def stream_of(self, devices: int) -> str:
         """The stream of the transfers of a mesh with so many devices."""
         return "task" if self.collectives and devices > 1 else self.stream
+
+    def is_early(self, devices: int) -> bool:
+        """Whether receives of a mesh with so many devices are early."""
+        return self.early and self.stream_of(devices) != "task"
 
 
 RULES: Final[Mapping[str, Rules]] = {
@@ -165,18 +169,19 @@ class _Graph:
     """
 
     def __init__(self, program: Program, rules: Rules) -> None:
-        self._sequences = program.sequences
+        self._sequences, self._devices = program.sequences, program.partitions
         self.places: list[list[tuple[int, int]]] = []
         self.before: list[list[int]] = []
         self._transfers: dict[tuple[bool, int], int] = {}
         """The node of (whether it is the receive, if they are two; the channel)."""
         for mesh, line in enumerate(program.sequences):
-            self._read(mesh, line, rules, rules.stream_of(program.partitions[mesh]))
+            self._read(mesh, line, rules)
         for (receives, channel), node in self._transfers.items() if not rules.rendezvous else ():
             if receives:
                 self.before[node].append(self._transfers[False, channel])
 
-    def _read(self, mesh: int, line: Sequence[Instruction], rules: Rules, stream: str) -> None:
+    def _read(self, mesh: int, line: Sequence[Instruction], rules: Rules) -> None:
+        stream, early = rules.stream_of(self._devices[mesh]), rules.is_early(self._devices[mesh])
         last: dict[object, int] = {}
         made: dict[int, int] = {}
         for position, each in enumerate(line):
@@ -194,7 +199,7 @@ class _Graph:
             before = self.before[node]
             if key in last:
                 before.append(last[key])
-            if rules.early and isinstance(each, Receive) and stream != "task" and "task" in last:
+            if early and isinstance(each, Receive) and "task" in last:
                 before.append(last["task"])
             if stream != "task":
                 before += [made[register] for register in operands if register in made]
@@ -237,7 +242,7 @@ class _Graph:
         mesh, position = self.places[node][-1]
         each = self._sequences[mesh][position]
         if isinstance(each, Call):
-            return sum(costs.get(kind, 1.0) for kind in each.kind.split("+"))
+            return cost_of(each.kind, costs)
         return hop if isinstance(each, Receive) or len(self.places[node]) > 1 else 0.0
 
     def _issued(self, done: Sequence[int]) -> list[tuple[int, Instruction]]:

@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from jaxpp import _compat
-from jaxpp.runtime.processes import membership
+from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.roll_call import roll_call
@@ -19,6 +19,7 @@ def initialize(
     process_id: int | None = None,
     *,
     initialization_timeout: float = 60,
+    transport: str | None = None,
     **options: Any,
 ) -> None:
     """`jax.distributed.initialize`, with an error within seconds where JAX waits for minutes and then aborts.
@@ -35,13 +36,17 @@ def initialize(
         num_processes: how many processes there are.
         process_id: which of them this is, from 0.
         initialization_timeout: seconds within which all have to be started.
+        transport: what carries values between the processes: `pull`, `device_put` or `pair` (docs/multihost.md), the
+            same in all of them. By default what JAXPP_TRANSPORT says, or else what suits the devices.
         options: what else `jax.distributed.initialize` takes.
 
     Raises:
         ProcessError: a process is missing or there twice, was told another number of processes, has another version of
-            JAX; nobody listens at the coordinator's address; its port is in use; one has another secret.
+            JAX; nobody listens at the coordinator's address; its port is in use; one has another secret; there is no
+            such transport.
     """
     membership.watchdog_seconds()
+    choice.choose(transport)
     coordinator_address = coordinator_address or os.environ.get("JAX_COORDINATOR_ADDRESS")
     if coordinator_address is None or num_processes is None or process_id is None:
         options["initialization_timeout"] = round(initialization_timeout)

@@ -71,7 +71,8 @@ class AssignStages(Pass):
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
             set_task(op, task)
         _hand_on(loop, assignment.handed_on())
-        copy_to_readers(loop, {assignment.ops[number] for number in assignment.of_batch}, assignment.before)
+        if assignment.of_batch:
+            copy_to_readers(loop, {assignment.ops[number] for number in assignment.of_batch}, assignment.before)
 
 
 def _split_barriers(loop: MicrobatchLoop, ops: Sequence[ir.Operation]) -> None:

@@ -55,8 +55,8 @@ class ForwardRows(Pass):
     def run(self, module: ir.Module) -> None:
         """Forward the rows in `@main` of `module`, and in the bodies of its loops with stage marks."""
         block = body_of(main_of(module))
-        for loop in operations(block):
-            ops = operations(loop_body(loop)) if loop.name == "stablehlo.while" else []
+        for loop in [op.operation for op in block.operations if op.name == "stablehlo.while"]:
+            ops = operations(loop_body(loop))
             if any(map(boundary.is_mark, ops)):
                 _forward(ops)
                 erase_dead(split_row_accumulators(loop).regions[1].blocks[0])

@@ -9,7 +9,7 @@ from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import callee, functions, nested, reachable
+from jaxpp.ir.functions import callee, functions, nested, reachable, symbols_in
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,20 @@ class InlineCalls(Pass):
         if "main" not in by_name:
             raise PassError("the module has no function @main", hint="give a module as JAX lowers it")
         done: set[str] = set()
-        _inline_into("main", by_name, done, ())
-        _drop_unreferenced(by_name)
+        referred: set[str] = set()
+        _inline_into("main", by_name, done, referred, ())
+        kept = {"main"}.union(*(reachable(name, by_name) for name in referred & by_name.keys()))
+        for name in by_name.keys() - kept:
+            by_name[name].erase()
 
 
-def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], above: tuple[str, ...]) -> None:
+def _inline_into(
+    name: str, by_name: dict[str, ir.Operation], done: set[str], referred: set[str], above: tuple[str, ...]
+) -> None:
+    """Inline all calls of a function, and those of what it calls; `referred` gains what else these refer to."""
     for op in list(nested(by_name[name])):
         if op.name != "func.call":
+            referred.update(symbols_in(op))
             continue
         target = callee(op)
         if target in (*above, name):
@@ -56,15 +63,8 @@ def _inline_into(name: str, by_name: dict[str, ir.Operation], done: set[str], ab
             found = f"which has {blocks} blocks, expected one" if blocks else "which has no body in this module"
             raise PassError(f"call of @{target}, {found}", location=op.location)
         if target not in done:
-            _inline_into(target, by_name, done, (*above, name))
+            _inline_into(target, by_name, done, referred, (*above, name))
         with ir.InsertionPoint(op):
             values = inline_call(by_name[target], list(op.operands))
         replace(op, values)
     done.add(name)
-
-
-def _drop_unreferenced(by_name: dict[str, ir.Operation]) -> None:
-    kept = reachable("main", by_name)
-    for name, function in by_name.items():
-        if name not in kept:
-            function.erase()

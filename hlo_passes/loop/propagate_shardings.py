@@ -9,7 +9,7 @@ from jaxlib.mlir.passmanager import PassManager
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
-from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.functions import body_of, main_of, nested
 from jaxpp.ir.loop import entries
 from jaxpp.ir.tasks import latest_task, set_task
 
@@ -45,7 +45,8 @@ class PropagateShardings(Pass):
         partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
         if partitions > 1:
             _propagate(module)
-        if any("slices" in entries(op) for op in operations(body_of(main_of(module)))):
+        loop = next((op for op in body_of(main_of(module)).operations if at.LOOP in op.attributes), None)
+        if loop is not None and "slices" in entries(loop.operation):
             _forget_slices(module)
 
 

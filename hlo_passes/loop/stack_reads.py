@@ -244,8 +244,6 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
 
 def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     """The mesh of each block, chosen so that the fewest bytes move; among equal choices, meshes in ascending order."""
-    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
-
     bytes_of = {
         (read.block(len(meshes))[0], read.first, read.total, mesh): byte_size(read.op.results[0].type)
         for read in reads
@@ -254,4 +252,14 @@ def _order(meshes: Homes, reads: Sequence[Read]) -> Homes:
     used = np.eye(len(meshes)) / 2
     for (block, _, _, mesh), size in bytes_of.items():
         used[block, meshes.index(mesh)] += size
-    return tuple(meshes[column] for column in linear_sum_assignment(used, maximize=True)[1])
+    return tuple(meshes[column] for column in assigned(used))
+
+
+def assigned(gains: np.ndarray) -> Sequence[int]:
+    """The column of each row of a square matrix, each column once, that have the largest sum."""
+    best = gains == gains.max(axis=1, keepdims=True)
+    if (best.sum(axis=0) == 1).all() and (best.sum(axis=1) == 1).all():  # the largest of each row: usually they fit
+        return best.argmax(axis=1).tolist()
+    from scipy.optimize import linear_sum_assignment  # here: it takes longer to import than the whole of jaxpp-opt
+
+    return linear_sum_assignment(gains, maximize=True)[1].tolist()

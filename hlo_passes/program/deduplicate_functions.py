@@ -1,5 +1,6 @@
 """`deduplicate-functions`: equal task functions are one function, so one compile."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,7 +35,11 @@ class DeduplicateFunctions(Pass):
         """Merge equal task functions of `module`."""
         first: dict[bytes, tuple[str, ir.Operation]] = {}
         renamed: dict[str, str] = {}
-        for name, function in task_functions(module).items():
+        tasks = task_functions(module)
+        alike = Counter(map(_size, tasks.values()))
+        for name, function in tasks.items():
+            if alike[_size(function)] == 1:
+                continue  # to print a function takes long
             text = text_of(function)
             if text in first:
                 same, other = first[text]
@@ -55,6 +60,11 @@ class DeduplicateFunctions(Pass):
                 call.op.attributes["callee"] = symbols[call.callee]
         if lines is not None:
             leave(module, lines)
+
+
+def _size(function: ir.Operation) -> tuple[ir.Attribute | int, ...]:
+    """The type of a function, and how many operations each of its blocks has: alike in equal functions."""
+    return function.attributes["function_type"], *(len(block.operations) for block in function.regions[0].blocks)
 
 
 def _calls(found: Iterable[ir.Operation]) -> list[Step]:

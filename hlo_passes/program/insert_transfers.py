@@ -1,21 +1,23 @@
 """`insert-transfers`: one function per mesh, with a send and a recv for each value that crosses."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, cast
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func, stablehlo
+from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.meetings import Meetings, Transfer, with_early_receives
 from jaxpp.hlo_passes.program.stacks import Stacks
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.phases import check_placed
-from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
+from jaxpp.ir.transports import RULES, check_transport
 from jaxpp.ir.values import defining_op
 
 
@@ -28,6 +30,12 @@ class InsertTransfers(Pass):
     Constants (the microbatch index among them) are made where they are used. Each value and hop has a channel number
     of its own. Sends don't wait; the token chain of a mesh keeps its order. Of a stack each mesh takes and returns one
     block: `jaxpp.block = array<i64: 1, 4>` is the second of four.
+
+    For a transport whose sends wait for their receives, both stand where one order of all meshes has them: a value
+    moves when it is made, by the usual costs of tasks, and not when it is needed. `verify-program` proves the order.
+
+    Options:
+        transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`, as in `verify-program`.
 
     Preconditions: `infer-placement` ran.
 
@@ -42,13 +50,22 @@ class InsertTransfers(Pass):
     """
 
     name: ClassVar[str] = "insert-transfers"
+    transport: str = "pull"
+
+    def __post_init__(self) -> None:
+        check_transport(self.transport)
 
     def run(self, module: ir.Module) -> None:
         """Replace `@main` by the functions of the meshes. Raises PassError for what is on no mesh."""
         main = main_of(module)
         placed = check_placed(module)
         plan = _TransferPlan(main, placed.meshes)
-        plan.read(placed.steps)
+        rules = RULES[self.transport]
+        if rules.rendezvous:
+            devices = [each.partitions for each in MeshAxes.of_each(module, placed.meshes)]
+            plan.meet(placed.steps, {mesh for mesh, count in enumerate(devices) if rules.is_early(count)})
+        else:
+            plan.read(placed.steps)
         writer = _MeshWriter(module, main, plan.channels)
         leave(module, MeshLines([writer.write(line) for line in plan.lines]))
         main.erase()
@@ -104,7 +121,7 @@ class _Line:
         arguments: the arguments of its function.
         results: the results of its function.
         steps: constants and calls, and what it receives.
-        sends: behind the step of this number (-1: at the start) each value, and its channels in the order of need.
+        sends: behind the step of this number (-1: at the start) values, by their numbers, and their channels.
         returned: the numbers of what the function returns.
         numbers: of the values of `@main` that are there and were on another mesh first, and of constants.
         count: how many values are there. They are numbered: arguments first, then what `steps` make.
@@ -114,7 +131,7 @@ class _Line:
     arguments: list[_Border] = field(default_factory=list[_Border])
     results: list[_Border] = field(default_factory=list[_Border])
     steps: list[_Placed | _Receive] = field(default_factory=list[Any])
-    sends: dict[int, dict[int, list[Channel]]] = field(default_factory=dict[int, Any])
+    sends: dict[int, list[tuple[int, Channel]]] = field(default_factory=dict[int, Any])
     returned: list[int] = field(default_factory=list[int])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
     count: int = 0
@@ -190,9 +207,47 @@ class _TransferPlan:
                 continue
             if step.callee not in late:
                 late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
-            self._add(step, late=late[step.callee])
+            for mesh in step.meshes:
+                self._add(step, self.lines[mesh], late=late[step.callee])
+        self._return()
+        for sends in (sends for line in self.lines for sends in line.sends.values()):
+            needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
+            sends.sort(key=lambda send: needed[send[0]])  # last the value that is needed first
+
+    def meet(self, steps: Sequence[Step[ir.Value]], early: Collection[int]) -> None:
+        """As `read`, with each send and its receive in one order of all meshes; `early`: those that receive early."""
+        homes: dict[ir.Value, list[int]] = {}
+        for line in self.lines:
+            for border in line.arguments:
+                homes.setdefault(border.value, []).append(line.mesh)
+        results = {line.mesh: [border.value for border in line.results] for line in self.lines}
+        for step in steps:
+            if step.function is None:
+                self._add_other(step)
+        channels: dict[Transfer, Channel] = {}
+        for mesh, what in with_early_receives(Meetings(homes).run(steps, results), early):
+            line = self.lines[mesh]
+            if not isinstance(what, Transfer):
+                self._add(what, line, late=False)
+                continue
+            if what not in channels:
+                channels[what] = self._channel(what.source, what.target)
+            if what.target == mesh:
+                line.steps.append(_Receive(what.value, channels[what]))
+                line.note(what.value)
+            else:
+                sends = line.sends.setdefault(len(line.steps) - 1, [])
+                sends.append((self._sources[what.value][2], channels[what]))
+        self._return()
+
+    def _return(self) -> None:
+        """Bring what the functions return, and number the channels."""
         for line in self.lines:
             line.returned = self._bring([border.value for border in line.results], line, late=False)
+        texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in range(len(self.channels))]
+        handles = ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]"))  # each by itself takes three times as long
+        for channel, handle in zip(self.channels, handles, strict=True):
+            channel["channel_handle"] = handle
 
     def _add_other(self, step: Step[ir.Value]) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
@@ -201,13 +256,11 @@ class _TransferPlan:
         elif step.op not in self._stacks.slices and step.op not in self._concatenations:
             raise PassError(f"a {step.name} on no mesh", location=step.op.location, hint="run infer-placement first")
 
-    def _add(self, call: Step[ir.Value], *, late: bool) -> None:
-        for mesh in call.meshes:
-            line = self.lines[mesh]
-            operands = self._bring(call.operands, line, late=late)
-            for value in call.results:
-                self._define(value, line, len(line.steps))
-            line.steps.append(_Placed(call, operands, len(call.meshes) > 1))
+    def _add(self, call: Step[ir.Value], line: _Line, *, late: bool) -> None:
+        operands = self._bring(call.operands, line, late=late)
+        for value in call.results:
+            self._define(value, line, len(line.steps))
+        line.steps.append(_Placed(call, operands, len(call.meshes) > 1))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
@@ -238,14 +291,17 @@ class _TransferPlan:
                 number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Placed)
             )
             step = next(runs, step)
-        number, pair = len(self.channels), (source.mesh, line.mesh)
-        if pair not in self._pairs:
-            self._pairs[pair] = ir.Attribute.parse(f"dense<[[{pair[0]}, {pair[1]}]]> : tensor<1x2xi64>")
-        handle = stablehlo.ChannelHandle.get(number, 1)
-        self.channels.append({"channel_handle": handle, "source_target_pairs": self._pairs[pair]})
-        channel = number, *pair
-        source.sends.setdefault(step, {}).setdefault(own, []).append(channel)
+        channel = self._channel(source.mesh, line.mesh)
+        source.sends.setdefault(step, []).append((own, channel))
         return _Receive(value, channel)
+
+    def _channel(self, source: int, target: int) -> Channel:
+        """A new channel between two meshes."""
+        number, pair = len(self.channels), (source, target)
+        if pair not in self._pairs:
+            self._pairs[pair] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
+        self.channels.append({"source_target_pairs": self._pairs[pair]})
+        return number, source, target
 
 
 class _MeshWriter:
@@ -268,7 +324,7 @@ class _MeshWriter:
         op = self._make("stablehlo.create_token", [], self._tokens, {})
         self._line.steps.append(Step(op, op.name, [], (), op.attributes))
         self._token = op.result
-        self._send(line.sends.get(-1, {}))
+        self._send(line.sends.get(-1, []))
         for number, step in enumerate(line.steps):
             if isinstance(step, _Receive):
                 self._receive(step)
@@ -320,19 +376,17 @@ class _MeshWriter:
                 step.op.operands[position] = values[number]
         first = len(values)
         values += step.results
-        here = cast(Step[int], step)
+        here = cast("Step[int]", step)
         here.operands, here.results = run.operands, range(first, len(values))
         self._line.steps.append(here)
 
-    def _send(self, sends: dict[int, list[Channel]]) -> None:
-        """Send values to the meshes that need them: last the value that is needed first."""
-        for number, channels in reversed(sends.items()):
-            value = self._line.values[number]
-            for channel in channels:
-                attributes = self._channels[channel[0]]
-                op = self._make("stablehlo.send", [value, self._token], self._tokens, attributes)
-                self._line.steps.append(Step(op, "stablehlo.send", [number], (), attributes, channel=channel))
-                self._token = op.result
+    def _send(self, sends: Sequence[tuple[int, Channel]]) -> None:
+        """Send values to the meshes that need them."""
+        for number, channel in sends:
+            attributes = self._channels[channel[0]]
+            op = self._make("stablehlo.send", [self._line.values[number], self._token], self._tokens, attributes)
+            self._line.steps.append(Step(op, "stablehlo.send", [number], (), attributes, channel=channel))
+            self._token = op.result
 
     def _receive(self, step: _Receive) -> None:
         attributes = self._channels[step.channel[0]]

@@ -66,13 +66,17 @@ def _peak_bytes(
     alive = peak = sum([sizes[register] for register in given])
     for each in sequence:
         if isinstance(each, Call):
-            again = sum([sizes[each.results[number]] for number in in_place.get(each.function, ())])
             for register in each.results:
                 alive += sizes[register]
-            peak = max(peak, alive - again)
+            now = alive
+            if each.function in in_place:
+                now -= sum([sizes[each.results[number]] for number in in_place[each.function]])
+            if now > peak:
+                peak = now
         elif not isinstance(each, Send):
             alive += sizes[each.result]
-            peak = max(peak, alive)
+            if alive > peak:
+                peak = alive
             continue
         for register in each.frees:
             alive -= sizes[register]
@@ -133,9 +137,9 @@ class _Activations:
             self._made_for[register] = here
 
     def _task(self, index: int, call: Call, kind: str, key: _Key) -> None:
-        specs = self._specs
+        specs, made_for, one = self._specs, self._made_for, key[1:]
         # A sum that earlier microbatches added to is none of this one's.
-        own = [register for register in call.operands if self._is_of(register, key[1:])]
+        own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
         unit = self._units.get(key)
         if unit is None:
             unit = self._units[key] = _Residuals()
@@ -158,11 +162,6 @@ class _Activations:
         for register in own:
             since.setdefault(register, index)
             last[register] = index
-
-    def _is_of(self, register: int, unit: _Unit) -> bool:
-        """Whether a register may be of this microbatch and slice."""
-        found = self._made_for[register]
-        return found is None or unit in found
 
     def peak(self) -> int:
         """The most that are alive at once."""

@@ -4,13 +4,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import nested, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import nested, operations, terminator
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 
 
 def is_product(op: ir.Operation) -> bool:
     """Whether `op` is a matrix product, a convolution or the like, or contains one."""
-    return any(traits(each).product for each in (op, *nested(op)))
+    return traits(op).product or any(traits(each).product for each in nested(op))
 
 
 class Dependences:
@@ -21,7 +22,7 @@ class Dependences:
     all values that the operation uses, also in its regions.
 
     Args:
-        ops: the operations of one block.
+        body: the operations of one block.
         loops: loops among them, or inside of one another.
         instead: for some values the one that they depend on, in place of the operands of their operation. Arguments of
             the block can be among them.
@@ -29,24 +30,23 @@ class Dependences:
 
     def __init__(
         self,
-        ops: Iterable[ir.Operation],
+        body: Numbered,
         loops: Collection[ir.Operation] = (),
         instead: Mapping[ir.Value, ir.Value] | None = None,
     ) -> None:
         self._read: dict[ir.Value, Sequence[ir.Value]] = {}
         self._used: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
         self._products: list[tuple[ir.Operation, Sequence[ir.Value]]] = []
-        self._add(ops, loops)
+        self._add(body, loops)
         self._read.update((value, [other]) for value, other in (instead or {}).items())
 
-    def _add(self, ops: Iterable[ir.Operation], loops: Collection[ir.Operation]) -> None:
-        for op in ops:
+    def _add(self, body: Numbered, loops: Collection[ir.Operation]) -> None:
+        for op, operands, results in zip(body.ops, body.operands, body.results, strict=True):
             if op in loops:
                 self._add_loop(op, loops)
                 continue
-            operands = operands_with_captures(op)
             self._used.append((op, operands))
-            self._read.update((result, operands) for result in op.results)
+            self._read.update(dict.fromkeys(results, operands))
             if is_product(op):
                 self._products.append((op, operands))
 
@@ -60,7 +60,7 @@ class Dependences:
             self._read[result] = self._read[tested] = [argument]
             self._read[argument] = [result, first, following, *tests]
         for block in (test, body):
-            self._add(operations(block)[:-1], loops)
+            self._add(Numbered(operations(block)[:-1]), loops)
 
     def __iter__(self) -> Iterator[tuple[ir.Operation, Sequence[ir.Value]]]:
         """Yield the operations, and those inside of `loops` in place of these, each with the values that it uses."""

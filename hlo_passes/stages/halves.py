@@ -57,8 +57,15 @@ class Backward:
         self.returned = list(terminator(body_of(function)).operands)
         effects = [op for op in every if has_side_effect(op)]
         self._effects = {value for op in effects for value in (*op.results, *operands_with_captures(op))}
-        live = self.live(Dependences(every))
-        self.body = Numbered([op for op in every if op in effects or any(result in live for result in op.results)])
+        self.body = Numbered(every)
+        live = self.live(Dependences(self.body))
+        used = [
+            op
+            for op, results in zip(every, self.body.results, strict=True)
+            if op in effects or not live.isdisjoint(results)
+        ]
+        if len(used) < len(every):
+            self.body = Numbered(used)
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
@@ -133,10 +140,10 @@ def _is_awaited(loop: MicrobatchLoop, call: ir.Operation, result: ir.Value) -> b
 
 @dataclass(frozen=True)
 class Halved:
-    """The two halves of a backward, each in program order; cheap operations may be in both."""
+    """The two halves of a backward, its operations by number in program order; cheap ones may be in both."""
 
-    input_grad: list[ir.Operation]
-    weight_grad: list[ir.Operation]
+    input_grad: list[int]
+    weight_grad: list[int]
     kept: list[ir.Value]
     """What the first half makes for the second."""
 
@@ -144,24 +151,23 @@ class Halved:
 def halve(backward: Backward) -> Halved:
     """Divide the operations of `backward`. Raises PassError where one that can't be divided makes both gradients."""
     # Only the body of a loop tells on which of its products those of the next trip depend.
-    in_loops = backward.early(Dependences(backward.ops, counted_loops(backward.ops)))
-    values = backward.early(Dependences(backward.ops), in_loops)
-    ops = backward.ops
-    early = {number for number, op in enumerate(ops) if any(result in values for result in op.results)}
+    in_loops = backward.early(Dependences(backward.body, counted_loops(backward.ops)))
+    values = backward.early(Dependences(backward.body), in_loops)
+    ops, results = backward.ops, backward.body.results
+    early = {number for number in range(len(ops)) if not values.isdisjoint(results[number])}
     late = [number for number in range(len(ops)) if number not in early]
     if not any(is_product(ops[number]) for number in late):
         _check_apart(backward)
     moved, again = divide(_Sides(backward, early), late)
     first, second = sorted(early | moved), sorted((set(late) - moved) | again)
     used = {value for number in second for value in backward.body.operands[number]}
-    made = (result for number in first if number not in again for result in ops[number].results)
-    kept: list[ir.Value] = [result for result in made if result in used]
-    return Halved([ops[number] for number in first], [ops[number] for number in second], kept)
+    kept = [result for number in first if number not in again for result in results[number] if result in used]
+    return Halved(first, second, kept)
 
 
 def _check_apart(backward: Backward) -> None:
     """Raise PassError when the weights' gradients come out of an operation that makes the input gradient too."""
-    needs = Dependences(backward.ops, counted_loops(backward.ops))
+    needs = Dependences(backward.body, counted_loops(backward.ops))
     early, live = backward.early(needs), backward.live(needs)
     for op, _ in needs:
         sides = {result in early for result in op.results if result in live}

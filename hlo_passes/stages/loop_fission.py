@@ -25,7 +25,7 @@ def divide_loops(backward: Backward, mesh: MeshAxes | None) -> bool:
     fewest bytes. Loops inside of such a loop are divided first.
     """
     loops = counted_loops(backward.ops)
-    needs = Dependences(backward.ops, loops)
+    needs = Dependences(backward.body, loops)
     arguments = set(backward.arguments).difference(backward.carried)
     known = _Known(backward.early(needs), set(backward.free), arguments)
     plans = _plans(backward.ops, loops, needs, known.early, backward.live(needs))
@@ -119,7 +119,7 @@ class _LoopHalves:
         self._next: dict[ir.Value, ir.Value] = dict(zip(block.arguments, terminator(block).operands, strict=True))
         self._tested = tested(loop)
         roots = [value for value in (*self._next, *self.body.producers) if value in known.early]
-        self._values = Dependences(self.body.ops, instead=self._next).behind([*roots, *self._tested])
+        self._values = Dependences(Numbered(ops), instead=self._next).behind([*roots, *self._tested])
         self._early = self._making(self._values)
         self._late_arguments, self._late = self._find_late()
         self.has_late_products = any(is_product(self.body.ops[number]) for number in self._late)
@@ -138,7 +138,7 @@ class _LoopHalves:
         results = zip(self._next, self._loop.results, strict=True)
         roots = [argument for argument, result in results if is_used(result) and argument not in self._values]
         roots += [value for op in effects for value in (*self.body.results[op], *self.body.operands[op])]
-        needs = Dependences(self.body.ops, instead=self._next | self._before_barriers)
+        needs = Dependences(self.body, instead=self._next | self._before_barriers)
         values = needs.behind(roots).difference(self._values, self._before_barriers)
         needed = effects | self._making(values)
         return [argument for argument in self._next if argument in values], [op for op in late if op in needed]
@@ -151,7 +151,7 @@ class _LoopHalves:
         rest = (set(self._late) - moved) | again
         used = {value for op in rest for value in self.body.operands[op]}.union(last)
         counting = [argument for argument in self._counting(used) if argument not in self._late_arguments]
-        behind = Dependences(self.body.ops).behind(self._next[argument] for argument in counting)
+        behind = Dependences(Numbered(self.body.ops)).behind(self._next[argument] for argument in counting)
         second = sorted(rest | self._making(behind))
         made = {result for op in second for result in self.body.results[op]}
         carried = [argument for argument in self._next if argument in self._values]

@@ -13,7 +13,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
 from jaxpp.ir.functions import body_of, call, callee, functions, kind_and_stage, operations, text_of
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.outlining import outline
+from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import MeshAxes, Shardings
 
@@ -91,16 +91,17 @@ def _is_backward(function: ir.Operation, stages: set[int]) -> bool:
 
 def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backward: Backward) -> None:
     """Replace `old`, the call of `function`, by calls of its halves."""
-    halved = halve(backward)
+    halved, body = halve(backward), backward.body
     values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, old.operands, strict=True))
-    made = {result for op in halved.input_grad for result in op.results}
+    made = {result for number in halved.input_grad for result in body.results[number]}
     returned = list(dict.fromkeys(backward.returned))
     first = list(dict.fromkeys([value for value in returned if value in made] + halved.kept))
-    second = [value for value in returned if value not in made and value in backward.body.producers]
-    shardings = Shardings(module)
+    second = [value for value in returned if value not in made and value in body.producers]
+    shardings, both = Shardings(module), {*halved.input_grad}.intersection(halved.weight_grad)
     for kind, ops, outputs in (("input_grad", halved.input_grad, first), ("weight_grad", halved.weight_grad, second)):
-        if ops:
-            _add(module, kind, ops, outputs, shardings, old, values)
+        members = [Member(body.ops[op], body.operands[op], body.results[op], op not in both) for op in ops]
+        if members:
+            _add(module, kind, members, outputs, shardings, old, values)
     for result, value in zip(old.results, backward.returned, strict=True):
         result.replace_all_uses_with(values[value])
     old.erase()
@@ -110,17 +111,17 @@ def _split(module: ir.Module, function: ir.Operation, old: ir.Operation, backwar
 def _add(
     module: ir.Module,
     kind: str,
-    ops: Sequence[ir.Operation],
+    members: Sequence[Member],
     outputs: Sequence[ir.Value],
     shardings: Shardings,
     old: ir.Operation,
     values: dict[ir.Value, ir.Value],
 ) -> None:
-    """Call a new function of `ops` in front of `old`; `values` gains what its results are in the loop body."""
+    """Call a new function of `members` in front of `old`; `values` gains what its results are in the loop body."""
     stage = old.attributes[at.STAGE]
     attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
     name = f"{kind}_{ir.IntegerAttr(stage).value}"
-    part = outline(module, name, ops, outputs, attributes, shardings)
+    part = outline_members(module, name, members, outputs, attributes, shardings)
     operands = [values[value] for value in part.inputs]
     types = [value.type for value in outputs]
     made = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(old), old.location)

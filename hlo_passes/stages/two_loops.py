@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.ir.build import constant, remake, sharded, shardings
 from jaxpp.ir.counted import counter_of_test, trips
 from jaxpp.ir.functions import loop_body, operations, terminator
+from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import clone_into
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes
@@ -214,7 +215,7 @@ class _Writer:
         old, new = self._old.regions[0].blocks[0], self.op.regions[0].blocks[0]
         values = dict(zip((old.arguments[p] for p in self._half.positions), new.arguments, strict=False))
         end = terminator(old)
-        needed = Dependences(operations(old)[:-1]).behind(end.operands)
+        needed = Dependences(Numbered(operations(old)[:-1])).behind(end.operands)
         clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values, {})
         tests = [values.get(value, value) for value in end.operands]
         stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
@@ -242,6 +243,6 @@ class _Writer:
 def tested(loop: ir.Operation) -> list[ir.Value]:
     """The arguments of the body for the carried values that the test reads."""
     test, body = (region.blocks[0] for region in loop.regions)
-    needed = Dependences(operations(test)[:-1]).behind(terminator(test).operands)
+    needed = Dependences(Numbered(operations(test)[:-1])).behind(terminator(test).operands)
     pairs = zip(test.arguments, body.arguments, strict=True)
     return [argument for own, argument in pairs if own in needed]

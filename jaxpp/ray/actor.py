@@ -21,7 +21,7 @@ from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import Stages, frozen
 from jaxpp.runtime.execution.operations import Operations
-from jaxpp.runtime.processes.transfer import Peers, Transport
+from jaxpp.runtime.processes.transfer import Peers, PullTransport
 from jaxpp.runtime.processes.waiting import TransferError
 
 
@@ -142,7 +142,7 @@ class Actor:
     def again(self, host: str) -> Started:
         """Begin with no programs, no arrays and no transfers: when it starts, and when another actor is replaced."""
         self.arrays, self.programs, self.addresses = {}, {}, []
-        self.transport = Transport(self.number, self.devices[0], self._find, host or get_node_ip_address())
+        self.transport = PullTransport(self.number, self.devices[0], self._find, host or get_node_ip_address())
         node = ray.get_runtime_context().get_node_id()
         return Started(socket.gethostname(), node, os.getpid(), self.transport.address, versions())
 
@@ -166,7 +166,7 @@ class Actor:
         peers = None
         if set(part.owners) != {self.number}:
             owners = [[owner] * size for owner, size in zip(part.owners, part.program.partitions, strict=True)]
-            peers = Peers(self.transport, owners, secret)
+            peers = Peers(self.transport, self.transport, owners, secret)
         self.programs[number] = Executable(
             part.program,
             submeshes,

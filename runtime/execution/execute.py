@@ -65,8 +65,8 @@ class Executable:
         """What the last run left out, and the steps without it."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
-        self._order = [each for each in merged_order(program) if each[0] in here]
         self._links = Links(program, peers, shardings, self._name) if peers else None
+        self._order = merged_order(program)
         self.gather = peers.gather if peers else None
         self._executables = compile_program(program, here, compiler_options, host_callbacks)
         self._runs = {

@@ -11,12 +11,13 @@ import numpy as np
 from jaxpp import _compat
 from jaxpp.ir.program import Call, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
+from jaxpp.runtime.execution.order import Merged, with_pulls, with_receives_at_sends
 from jaxpp.runtime.execution.route import Parts, Route, route_of
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.digests import digest, sampling
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
-from jaxpp.runtime.processes.payload import Payload
-from jaxpp.runtime.processes.transfer import NUMBERS, Peers, key
+from jaxpp.runtime.processes.transfer import Peers, key
+from jaxpp.runtime.processes.transport import NUMBERS, Transfer
 from jaxpp.runtime.processes.waiting import Waiting
 
 Run = Callable[[Sequence[Any]], list[Any]]
@@ -39,10 +40,11 @@ class Links:
     ) -> None:
         self.program, self.shardings = program, shardings
         self.owners, self.positions = peers.owners, peers.positions
-        self.transport, self.me = peers.transport, peers.transport.me
+        self.is_ordered = peers.transport.is_ordered
+        self.transport, self.messages, self.me = peers.transport, peers.messages, peers.messages.me
         self._digest = peers.program
         self._identity, self._text, self._name = peers.program[:16].ljust(16, b"\0"), peers.text, name
-        self._meetings = peers.transport.meetings
+        self._meetings = peers.messages.meetings
         self._sampling = sampling()
         self._given: dict[int, int] = {}
         """The digests of this step's arguments that are arrays of the host, by number."""
@@ -51,10 +53,14 @@ class Links:
         """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
         self._step = 0
-        self._offers: dict[int, tuple[int, Payload]] = {}
-        """(peer, payload) of every offer of a step, by its key."""
-        self._offered: set[int] = set()
-        """The keys of what this step has offered so far."""
+        self._offers: set[Transfer] = set()
+        """All that a step offers."""
+        self._offered: set[Transfer] = set()
+        """What this step has offered so far."""
+        self._order: list[Transfer] = []
+        """The transfers of a step in the order that both ends keep, where the transport needs one."""
+        self._made: dict[tuple[int, int, int], Transfer] = {}
+        """By channel, sender and receiver."""
         self._tasks = _tasks(program)
 
     def is_local(self, *meshes: int) -> bool:
@@ -88,7 +94,7 @@ class Links:
     def start(self, _: Sequence[Any]) -> list[Any]:
         """Begin a step: tell the neighbours, and check that they have begun the last one."""
         self._offered.clear()
-        self.transport.running.add(self)
+        self.messages.running.add(self)
         self._step += 1
         names, digests = [self._name(number) for number in self._given], list(self._given.values())
         meeting = Meeting(
@@ -102,54 +108,67 @@ class Links:
             self._left_out,
         )
         self._meetings.begin(self.neighbours, meeting, self.owners)
-        for peer in self._partners:  # before a collective that nothing could interrupt
+        # Before a collective that nothing could interrupt, and before transfers that only their order matches.
+        for peer in self.neighbours if self.is_ordered else self._partners:
             self._meetings.check(peer, self.owners)
+        self.transport.begin(self._order, self._step)
         return []
+
+    def in_order(self, order: Merged, is_batched: bool) -> Merged:
+        """Return the order in which this process issues its instructions, out of the merged order of all meshes.
+
+        is_batched: whether values are asked for earlier than they are received.
+
+        Where a transport has an order, that of the sends is the one that all processes keep. Each value that crosses
+        is asked for where it is sent: nothing that another process needs first can then be waiting behind it.
+        """
+        if not self.is_ordered:
+            here = [each for each in order if self.positions(each[0])]
+            return with_pulls(here) if is_batched else here
+        sends = [each.channel for _, each in order if isinstance(each, Send)]
+        crossing = [each for each in sends if not self.is_local(*self._ends(each))]
+        everyone = self.transport.counts_all
+        self._order = [
+            transfer
+            for channel in crossing
+            for transfer, _ in self._transfers(channel)
+            if everyone or self.me in (transfer.sender, transfer.receiver)
+        ]
+        found = with_receives_at_sends(order, set(crossing))
+        return [each for each in found if self.positions(each[0])]
 
     def offer(self, mesh: int, send: Send) -> Run:
         """Offer the pieces that this process makes of an array to the processes that receive them."""
         spec = self.program.registers[mesh][send.operand]
-        route, near, far = self._route(mesh, send)
-        pieces: list[tuple[int, int, Payload, list[int]]] = []
+        pieces: list[tuple[Transfer, list[int]]] = []
         order: list[int] = []
-        for peer, numbers in self._groups(near, far).items():
-            number = self._key(self.me, peer, send.channel, numbers)
-            shapes = [(route.pieces[each].source, route.pieces[each].shape) for each in numbers]
-            payload = Payload([self._type(spec, mesh, *each) for each in shapes])
-            pieces.append((peer, number, payload, list(range(len(order), len(order) + len(numbers)))))
-            order += numbers
-            self._offers[number] = peer, payload
-        transport, offered = self.transport, [number for _, number, _, _ in pieces]
+        for transfer, numbers in self._transfers(send.channel):
+            if transfer.sender == self.me:
+                pieces.append((transfer, list(range(len(order), len(order) + len(numbers)))))
+                order += numbers
+        transport, offered = self.transport, [transfer for transfer, _ in pieces]
+        self._offers.update(offered)
+        route = route_of(self.program, send.channel, self.owners)
         cut = route.cut(order, self.positions(mesh), partial(self._type, spec, mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
             parts = cut(_compat.shards(values[0]))
-            step = self._step % NUMBERS
-            for peer, number, payload, indices in pieces:
-                transport.offer(peer, number + step, payload, [parts[index] for index in indices])
+            for transfer, indices in pieces:
+                transport.offer(transfer, self._step, [parts[index] for index in indices])
             self._offered.update(offered)
             return []
 
         return run
 
-    def pull(self, mesh: int, receive: Receive) -> tuple[Run, list[int]]:
-        """Ask the other processes for their pieces of a value for this mesh; also returns which pieces these are."""
-        route, near, far = self._route(mesh, receive)
-        spec = self.program.registers[mesh][receive.result]
-        pieces: list[tuple[int, int, Payload]] = []
-        order: list[int] = []
-        for peer, numbers in self._groups(near, far).items():
-            number = self._key(peer, self.me, receive.channel, numbers)
-            shapes = [(route.pieces[each].target, route.pieces[each].shape) for each in numbers]
-            pieces.append((peer, number, Payload([self._type(spec, mesh, *each) for each in shapes])))
-            order += numbers
-        transport = self.transport
+    def pull(self, receive: Receive) -> tuple[Run, list[int]]:
+        """Ask the other processes for their pieces of a value for a mesh; also returns which pieces these are."""
+        pieces = [each for each in self._transfers(receive.channel) if each[0].receiver == self.me]
+        transfers, transport = [transfer for transfer, _ in pieces], self.transport
 
         def run(_: Sequence[Any]) -> list[Any]:
-            step = self._step % NUMBERS
-            return [each for peer, number, payload in pieces for each in transport.pull(peer, number + step, payload)]
+            return [array for transfer in transfers for array in transport.pull(transfer, self._step)]
 
-        return run, order
+        return run, [number for _, numbers in pieces for number in numbers]
 
     def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
         """Wait for pulled pieces, and join them with those that were copied here, in the order of `order`."""
@@ -184,19 +203,36 @@ class Links:
             found += [each for each in made if each[2] in returned][-1:]
         return found
 
+    def settle(self, mesh: int, call: Call) -> Run | None:
+        """Wait until the transfers before a call are under way; None where they need no order with collectives.
+
+        A mesh of several processes: all of them have to begin its collectives and the transfers in one order.
+        """
+        if self.is_local(mesh) or not self.is_ordered:
+            return None
+        waiting = Waiting(
+            next(owner for owner in self.owners[mesh] if owner != self.me), mesh, f"{call} with", self.owners
+        )
+
+        def run(_: Sequence[Any]) -> list[Any]:
+            self.transport.settle(waiting)
+            return []
+
+        return run
+
     def finish(self, mesh: int, call: Call) -> Run:
         """Wait for the results of a shared mesh: the collectives in its programs need all its processes."""
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 
         def run(values: Sequence[Any]) -> list[Any]:
-            self.transport.wait_computed(values[0], Waiting(others[0], mesh, f"{call} with", self.owners))
+            self.messages.wait_computed(values[0], Waiting(others[0], mesh, f"{call} with", self.owners))
             return []
 
         return run
 
     def end(self) -> None:
         """End a step."""
-        self.transport.running.discard(self)
+        self.messages.running.discard(self)
 
     def fail(self, error: BaseException) -> None:
         """End a step that failed: offer an error in place of what it has not offered yet.
@@ -205,16 +241,16 @@ class Links:
         """
         self.end()
         reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
-        for number in self._offers.keys() - self._offered:
-            peer, payload = self._offers[number]
-            arrays = [_compat.error_array(each, reason) for each in payload.types]
-            self.transport.offer(peer, number + self._step % NUMBERS, payload, arrays)
+        for transfer in self._offers - self._offered:
+            self.transport.fail(transfer, self._step, reason)
         self._offered.update(self._offers)
         if isinstance(error, jax.errors.JaxRuntimeError):
-            self.transport.failed(Waiting(self.me, owners=self.owners))
+            self.messages.failed(Waiting(self.me, owners=self.owners))
 
     def _find_neighbours(self) -> list[int]:
-        """The processes that share a mesh with this one, send to it, or receive from it."""
+        """The processes that share a mesh with this one, send to it, or receive from it; or all, if all count."""
+        if self.transport.counts_all:
+            return sorted({owner for mesh in self.owners for owner in mesh} - {self.me})
         found = set(self._partners)
         routes = {
             (hop.source, hop.target, route_of(self.program, channel, self.owners))
@@ -238,18 +274,40 @@ class Links:
             ends = [(here[each.target], there[each.source]) for each in route.pieces]
         return route, [near for near, _ in ends], [far for _, far in ends]
 
-    def _groups(self, near: Sequence[int], far: Sequence[int]) -> dict[int, list[int]]:
-        """Return which pieces go to, or come from, each other process."""
-        groups: dict[int, list[int]] = {}
-        for number, (here, there) in enumerate(zip(near, far, strict=True)):
-            if here == self.me and there != self.me:
-                groups.setdefault(there, []).append(number)
-        return groups
-
-    def _key(self, sender: int, receiver: int, channel: int, pieces: Sequence[int]) -> int:
+    def _ends(self, channel: int) -> tuple[int, int]:
+        """The meshes at both ends of a channel."""
         hop = self.program.hops[channel]
+        return hop.source, hop.target
+
+    def _transfers(self, channel: int) -> list[tuple[Transfer, list[int]]]:
+        """Return what goes from one process to another on a channel, with the pieces that it consists of."""
+        hop = self.program.hops[channel]
+        route = route_of(self.program, channel, self.owners)
         specs = self.program.registers[hop.source][hop.operand], self.program.registers[hop.target][hop.result]
-        return key(self._digest.hex(), sender, receiver, channel, *specs, pieces)
+        groups: dict[tuple[int, int], list[int]] = {}
+        for number, piece in enumerate(route.pieces):
+            pair = self.owners[hop.source][piece.source], self.owners[hop.target][piece.target]
+            if pair[0] != pair[1]:
+                groups.setdefault(pair, []).append(number)
+        found: list[tuple[Transfer, list[int]]] = []
+        for (sender, receiver), numbers in sorted(groups.items()):
+            if (channel, sender, receiver) not in self._made:
+                pieces = [route.pieces[each] for each in numbers]
+                sources = [(each.source, each.shape) for each in pieces]
+                targets = [(each.target, each.shape) for each in pieces]
+                self._made[channel, sender, receiver] = Transfer(
+                    key(self._digest.hex(), sender, receiver, channel, *specs, numbers),
+                    sender,
+                    receiver,
+                    self._types(specs[0], hop.source, sources),
+                    self._types(specs[1], hop.target, targets),
+                )
+            found.append((self._made[channel, sender, receiver], numbers))
+        return found
+
+    def _types(self, spec: TensorSpec, mesh: int, pieces: Sequence[tuple[int, Sequence[int]]]) -> list[Any]:
+        """The types of pieces at one end; empty where that is another process's whose devices JAX doesn't know here."""
+        return [self._type(spec, mesh, *each) for each in pieces] if self.shardings.knows(mesh) else []
 
     def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
         """The type of a piece, on this process's device at that position of the mesh."""

@@ -1,9 +1,9 @@
 """The order in which one thread issues the instructions of all meshes."""
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
-from jaxpp.ir.kinds import COSTS
+from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Program, Receive, Send
 
 HOP = 2.0
@@ -55,6 +55,17 @@ def with_pulls(order: Merged, ahead: int = AHEAD) -> Merged:
     return found
 
 
+def with_receives_at_sends(order: Merged, channels: Collection[int]) -> Merged:
+    """Return `order` with the receive of each of these channels also right behind its send, where it is asked for."""
+    receives = {each.channel: (mesh, each) for mesh, each in order if isinstance(each, Receive)}
+    found: Merged = []
+    for mesh, each in order:
+        found.append((mesh, each))
+        if isinstance(each, Send) and each.channel in channels:
+            found.append(receives[each.channel])
+    return found
+
+
 class _Merger:
     """The state of the meshes at one moment of the simulated step."""
 
@@ -101,7 +112,7 @@ class _Merger:
         self.positions[mesh] += 1
         self.order.append((mesh, instruction))
         if isinstance(instruction, Call):
-            self.clocks[mesh] = start + sum(costs.get(kind, 1.0) for kind in instruction.kind.split("+"))
+            self.clocks[mesh] = start + cost_of(instruction.kind, costs)
             for register in instruction.results:
                 self.ready[mesh][register] = self.clocks[mesh]
         elif isinstance(instruction, Receive):

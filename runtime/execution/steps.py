@@ -13,7 +13,7 @@ from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.runtime.execution.frozen import Tasks, passed_on
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, bound
-from jaxpp.runtime.execution.order import Merged, with_pulls
+from jaxpp.runtime.execution.order import Merged
 from jaxpp.runtime.execution.route import Parts, route_of
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.arrays import batch_copy
@@ -77,6 +77,8 @@ class Flat:
         """How each function that only copies to another memory is run, by mesh."""
         self.coming: dict[Place, tuple[Receive, list[int], list[int]]] = {}
         """(receive, pieces, registers) of what was asked for and nobody waited for yet."""
+        self.asked: set[int] = set()
+        """The channels of these."""
         self.copied: dict[int, dict[int, int]] = {}
         """Of a channel between processes the pieces that stay in this one: piece -> register."""
         self.fragile = _fragile(program) if links else set[Place]()
@@ -119,6 +121,8 @@ class Flat:
         self.copy_pending()
         for register in call.operands:
             self.arrive(mesh, register)
+        if self.links and (settle := self.links.settle(mesh, call)):
+            self.add(settle, NOTHING, slice(0, 0), ())
         key = (call.function, mesh)
         if key not in self.handlers:
             placed = [self.shardings.place(spec, (mesh,)) for spec in function.results]
@@ -210,17 +214,25 @@ class Flat:
         self.add(offer, operands, results, [self.number(mesh, register) for register in send.frees], (mesh, send))
 
     def receive(self, mesh: int, receive: Receive) -> None:
-        """Ask for the pieces that come from other processes; a copy of this process is there already."""
+        """Ask for the pieces that come from other processes; a copy of this process is there already.
+
+        Where it was asked for at its send, it is waited for here at the latest.
+        """
         if self.links is None or self.links.is_local(mesh, receive.source):
             if not self.is_batched:
                 copied = self.in_flight.pop(receive.channel)
                 self.add(list, getter([copied]), self.define([(mesh, receive.result)]), [copied], (mesh, receive))
             return
-        run, pieces = self.links.pull(mesh, receive)
+        if receive.channel in self.asked:
+            if not self.is_batched:
+                self.arrive(mesh, receive.result)
+            return
+        self.asked.add(receive.channel)
+        run, pieces = self.links.pull(receive)
         results = self.reserve(len(pieces))
         self.add(run, NOTHING, results, (), (mesh, receive))
         self.coming[mesh, receive.result] = receive, pieces, list(range(self.count)[results])
-        if not self.is_batched:
+        if not self.is_batched and not self.links.is_ordered:
             self.arrive(mesh, receive.result)
 
     def arrive(self, mesh: int, register: int) -> None:
@@ -248,9 +260,10 @@ def flatten(
     batched: Flat | None = None,
     operations: Operations = MappingProxyType({}),
 ) -> Flat:
-    """The steps in merged order. Sends within this process that follow each other are one batch of copies.
+    """The steps of this process, in the merged order of all meshes.
 
-    Receives of those cost nothing. What other processes send is asked for early, and waited for right before its use.
+    Sends within this process that follow each other are one batch of copies. Receives of those cost nothing. What other
+    processes send is asked for early, and waited for right before its use.
 
     operations: the user's own functions.
     batched: what this function returned before. Now each instruction is a step of its own, over the same registers:
@@ -259,7 +272,7 @@ def flatten(
     flat = Flat(program, runs, shardings, links, batched, operations)
     if links:
         flat.add(links.start, NOTHING, slice(0, 0), ())
-    for mesh, instruction in with_pulls(order) if links and not batched else order:
+    for mesh, instruction in links.in_order(order, flat.is_batched) if links else order:
         if isinstance(instruction, Call):
             flat.call(mesh, instruction)
         elif isinstance(instruction, Send):

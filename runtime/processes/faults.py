@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 
 from jaxpp import _compat
-from jaxpp.runtime.processes.transfer import Transport
+from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 
@@ -59,12 +59,12 @@ class Guard:
         self.me, self.host, self._pid = me, host, os.getpid()
         self.patience = min(seconds, 30.0)
         """Seconds that a step may go on after a loss, if it waits in a program of XLA, where nothing can end a wait."""
-        self._transport: Transport | None = None
+        self._transport: PullTransport | None = None
         self._leaving = False
         self._wired: set[int] = set()
         self.watchdog = Watchdog(me, secret, host, seconds, self._on_loss)
 
-    def attach(self, transport: Transport) -> None:
+    def attach(self, transport: PullTransport) -> None:
         """End the waits of this transport from now on, and send its small values over wires."""
         self._transport = transport
         transport.watch, transport.failed = self.look, self.settle
@@ -105,7 +105,8 @@ class Guard:
 
         JAX's own farewell waits for all processes. This process skips it when another one is dead or frozen, because
         JAX would abort this process then; and when one has failed before its first step, because the processes that
-        wait for its devices end without a farewell. Process 0 then waits a while until the others have left: they are
+        wait for its devices end without a farewell; and when a transfer failed that a thread of XLA may still wait for:
+        that must not come back while Python ends. Process 0 then waits a while until the others have left: they are
         aborted when it ends.
 
         A forked child does none of this: the others don't know it.
@@ -122,6 +123,8 @@ class Guard:
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
             if is_early or any(loss.is_early for loss in self.watchdog.lost):
+                together = False
+            if self._transport is not None and self._transport.is_stuck:  # in each of the others too
                 together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)

@@ -14,9 +14,9 @@ from jaxpp import _compat
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, put
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
-from jaxpp.runtime.processes.membership import transport
-from jaxpp.runtime.processes.payload import Payload
+from jaxpp.runtime.processes.membership import endpoint
 from jaxpp.runtime.processes.transfer import key
+from jaxpp.runtime.processes.transport import Transfer
 from jaxpp.runtime.processes.waiting import Waiting
 
 _calls = itertools.count()
@@ -113,7 +113,7 @@ class _Fetched:
 
     def __init__(self, array: jax.Array, name: str) -> None:
         self.array, self.name = array, name
-        self.transport = transport()
+        self.transport = endpoint()
         self.here = {shard.device: shard.data for shard in array.addressable_shards}
         self.coming: list[tuple[tuple[slice, ...], int, Any]] = []
         """(where, the process that sends it, the part)"""
@@ -123,17 +123,19 @@ class _Fetched:
         me = self.transport.me
         shape = self.array.sharding.shard_shape(self.array.shape)
         here = SingleDeviceSharding(self.transport.device)
-        payload = Payload([jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)])
+        types = [jax.ShapeDtypeStruct(shape, self.array.dtype, sharding=here)]
         for number, (index, device, holders) in enumerate(self.parts()):
             if device in self.here:
                 # A copy: the array may be donated to the next step while it is still on offer.
                 copied = batch_copy([SingleDeviceSharding(device)], always=True)([self.here[device]])
                 for peer in set(range(jax.process_count())) - holders:
-                    self.transport.offer(peer, key("fetch", self.name, number, peer), payload, copied)
+                    self.transport.offer(
+                        Transfer(key("fetch", self.name, number, peer), me, peer, types, ()), 0, copied
+                    )
             elif me not in holders:
                 sender = device.process_index
-                part = self.transport.pull(sender, key("fetch", self.name, number, me), payload)[0]
-                self.coming.append((index, sender, part))
+                asked = Transfer(key("fetch", self.name, number, me), sender, me, (), types)
+                self.coming.append((index, sender, self.transport.pull(asked, 0)[0]))
 
     def read(self) -> np.ndarray[Any, Any]:
         """The whole array, when all parts have arrived."""

@@ -11,17 +11,18 @@ from importlib.metadata import version
 import jax
 from jax.sharding import Mesh
 
+from jaxpp.runtime.processes import choice
 from jaxpp.runtime.processes.faults import ENDED_MESSAGE, PeerError
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.processes.membership import (
     PATIENCE,
     ProcessError,
+    endpoint,
     guard,
     named,
     publish,
     publish_text,
     published,
-    transport,
     watch,
     watch_all,
 )
@@ -57,19 +58,25 @@ def peers(
             "make it of jax.devices(), which are those of all processes, not of the devices of one"
         )
     if me not in together:
-        return Peers(transport(), owners, b"", gather)
+        return Peers(endpoint(), endpoint(), owners, b"", gather)
     others = [peer for peer in together if peer != me]
+    if choice.transport().counts_all and len(together) < jax.process_count():
+        raise ProcessError(
+            f"on CPUs the transport 'device_put' needs all {jax.process_count()} processes of the job, the step is on "
+            f"{named(together)}: take 'pair', or 'pull'"
+        )
     watch(others)
     name, *arguments = described()
     title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
     meet(others, Meeting(MeetingKind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
+    lines += [choice.described()]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
     publish_text(program[:16], title)
-    found = Peers(transport(), owners, program, gather, title)
+    found = Peers(endpoint(), choice.transport(), owners, program, gather, title)
     for peer in others:
-        found.transport.connection(peer)
+        found.messages.connection(peer)
     return found
 
 
@@ -79,9 +86,9 @@ def meet(others: Sequence[int], meeting: Meeting) -> None:
     Raises TransferError when one of them makes another call, or none within PATIENCE.
     """
     publish_text(meeting.identity, meeting.text)
-    transport().meetings.begin(others, meeting)
+    endpoint().meetings.begin(others, meeting)
     for peer in others:
-        transport().meetings.check(peer, patience=PATIENCE)
+        endpoint().meetings.check(peer, patience=PATIENCE)
 
 
 def meet_all(meeting: Meeting) -> None:
@@ -125,7 +132,7 @@ def begin(meeting: Meeting) -> list[int]:
         publish_text(meeting.identity, meeting.text)
         _told.add(meeting.identity)
     others = _others()
-    transport().meetings.begin(others, meeting)
+    endpoint().meetings.begin(others, meeting)
     return others
 
 
@@ -187,7 +194,7 @@ def gather(text: str) -> list[str]:
     others = begin(_GATHER)
     publish(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
     for process in others:
-        transport().meetings.check(process, patience=PATIENCE)
+        endpoint().meetings.check(process, patience=PATIENCE)
     return [
         zlib.decompress(published(f"{place}/{process}", process)).decode() for process in range(jax.process_count())
     ]

@@ -14,7 +14,7 @@ import jax
 
 from jaxpp import _compat
 from jaxpp.runtime.processes.faults import Guard
-from jaxpp.runtime.processes.transfer import Transport
+from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import Waiting
 
 PATIENCE = 1800.0
@@ -32,10 +32,13 @@ def named(processes: Sequence[int]) -> str:
 
 
 @cache
-def transport() -> Transport:
-    """This process's end of all transfers, made when it is first needed. The others find its address."""
+def endpoint() -> PullTransport:
+    """This process's end of all messages, and of transfers by `pull`; made when it is first needed.
+
+    The others find its address.
+    """
     own = guard()
-    made = Transport(own.me, jax.local_devices()[0], _find, own.host)
+    made = PullTransport(own.me, jax.local_devices()[0], _find, own.host)
     made.meetings.describe = _ask
     publish(f"jaxpp/transfer/{made.me}", made.address.encode())
     own.attach(made)

@@ -16,6 +16,7 @@ class Payload:
 
     types: of each of its arrays, all on one device each, as `jax.ShapeDtypeStruct`s.
     size: the bytes of all of them.
+    is_on_cpu: whether all of them are on CPU devices.
     is_small: whether it goes over a wire, where there is one. Both ends come to the same answer.
     """
 
@@ -24,7 +25,8 @@ class Payload:
         sizes = [math.prod(each.shape) * each.dtype.itemsize for each in types]
         self.size = sum(sizes)
         devices = [device for each in types for device in each.sharding.device_set]
-        self.is_small = self.size <= SMALL and all(device.platform == "cpu" for device in devices)
+        self.is_on_cpu = all(device.platform == "cpu" for device in devices)
+        self.is_small = self.size <= SMALL and self.is_on_cpu
         starts = itertools.accumulate(sizes[:-1], initial=0)
         self._layout = [
             (each.shape, each.dtype, start, _compat.placer(each, each.sharding))

@@ -9,13 +9,14 @@ processor's time.
 """
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import socket
 import time
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import jax
 import numpy as np
@@ -24,11 +25,9 @@ from jax.sharding import SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime.processes.meetings import MESSAGE, Meetings
 from jaxpp.runtime.processes.payload import Payload
+from jaxpp.runtime.processes.transport import NUMBERS, Transfer, Transport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, WaitingThread, failure
-from jaxpp.runtime.processes.wire import TICK, Wire, WireError
-
-NUMBERS = 1 << 24
-"""How many numbers follow each key: far more than transfers of one kind are ever under way at once."""
+from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
 
 @dataclasses.dataclass(slots=True)
@@ -53,6 +52,19 @@ class _WireArray:
     index: int
 
 
+class SideTransport(Protocol):
+    """A transport, as the one that carries messages sees it when Python ends."""
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a thread of its may wait in XLA until the other process ends."""
+        ...
+
+    def finish(self, seconds: float) -> None:
+        """Wait so many seconds for what is still to be sent."""
+        ...
+
+
 Watch = Callable[[Waiting, float], None]
 """Called as (what is waited for, for how many seconds) every tenth of a second of a wait; raises to end it."""
 
@@ -63,8 +75,10 @@ def key(*parts: object) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=5).digest(), "big") * NUMBERS
 
 
-class Transport:
-    """This process's end of all its transfers: a server, and a connection to each peer.
+class PullTransport:
+    """This process's end of all its transfers: a server, and a connection to each peer. The transport `pull`.
+
+    Messages between processes go over it whatever carries the values.
 
     It knows nothing of `jax.distributed`: processes are numbers that all of them agree on.
 
@@ -77,11 +91,16 @@ class Transport:
     dead peers, puts functions there that raise. `running` has an object for each step that has begun and not ended.
     """
 
+    is_ordered = False
+    counts_all = False
+
     def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
         self.me, self.device, self.host, self._find = me, device, host, find
         self.watch: Watch = lambda waiting, seconds: None
         self.failed: Callable[[Waiting], None] = lambda waiting: None
         self.running: set[object] = set()
+        self.others: list[SideTransport] = []
+        """Those that carry values in place of this one."""
         self._server = _compat.start_transfer_server(device, host)
         self._connections: dict[int, Any] = {}
         self._wires: dict[int, Wire] = {}
@@ -111,22 +130,39 @@ class Transport:
         if peer in self._connections:
             _compat.poison(self._connections.pop(peer))
 
-    def offer(self, peer: int, number: int, payload: Payload, arrays: list[Any]) -> None:
-        """Hold the arrays of a payload until the peer pulls them under `number`."""
-        if payload.is_small and peer in self._wires:
+    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+        pass
+
+    def settle(self, waiting: Waiting) -> None:
+        pass
+
+    def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:
+        """Hold the arrays of a transfer until the receiver pulls them."""
+        peer, number = transfer.receiver, transfer.number_at(step)
+        if transfer.offered.is_small and peer in self._wires:
             self._wires[peer].send(number, arrays)
         else:
             _compat.offer(self._server, number, arrays)
 
-    def pull(self, peer: int, number: int, payload: Payload) -> list[Any]:
-        """Ask for the arrays that the peer offers under `number`; returns for each one something that `wait` takes.
+    def pull(self, transfer: Transfer, step: int) -> list[Any]:
+        """Ask for the arrays that the sender offers; returns for each one something that `wait` takes.
 
         Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
         """
+        peer, number, payload = transfer.sender, transfer.number_at(step), transfer.pulled
         if payload.is_small and peer in self._wires:
-            transfer = _WireTransfer(self._wires[peer], number, payload)
-            return [_WireArray(transfer, index) for index in range(len(payload.types))]
+            coming = _WireTransfer(self._wires[peer], number, payload)
+            return [_WireArray(coming, index) for index in range(len(payload.types))]
         return _compat.pull(self.connection(peer), number, self.device, payload.types)
+
+    def fail(self, transfer: Transfer, step: int, reason: str) -> None:
+        """Offer an error in place of the arrays of a transfer."""
+        self.offer(transfer, step, [_compat.error_array(each, reason) for each in transfer.sources])
+
+    def refuse(self, peer: int, number: int, reason: str) -> None:
+        """Send an error to a peer that waits for what some other transport brings under this number."""
+        if peer in self._wires:
+            self._wires[peer].send_bytes(number, reason.encode()[: SMALL // 16], is_error=True)
 
     def post(self, peers: Sequence[int], message: Sequence[int]) -> None:
         """Send the next message to each of `peers`: where no wire leads there, MESSAGE numbers of it at most."""
@@ -161,17 +197,22 @@ class Transport:
             error = failure(array)
         else:
             try:
-                error = self._waiter.wait(array, lambda seconds: self._look(waiting, seconds))
+                error = self._waiter.wait(array, lambda seconds: self.look(waiting, seconds))
             except BaseException:  # Ctrl-C too: what was waited for may still come, and be taken for something else
                 self.disconnect(waiting.peer)
                 self._waiter.abandon()
                 raise
         if error is not None:
-            self._fail(error, waiting)
+            self.give_up(error, waiting)
         return array
 
-    def _look(self, waiting: Waiting, seconds: float) -> None:
+    def look(self, waiting: Waiting, seconds: float, number: int | None = None) -> None:
+        """Called every TICK of a wait, with the seconds so far: raises what ends it, as `wait`."""
         self.watch(waiting, seconds)
+        if number is not None and waiting.peer in self._wires:
+            with contextlib.suppress(WireError):  # the watchdog will tell what has become of the peer
+                if reason := self._wires[waiting.peer].error(number):
+                    self.give_up(TransferError(reason), waiting)
         if waiting.patience is not None and seconds > waiting.patience:
             raise TransferError(
                 f"process {waiting.peer} made no call with process {self.me} within {waiting.patience:.0f} s"
@@ -184,31 +225,35 @@ class Transport:
             end = _message_number(peer, self.me, self._posted[peer] + 1)
             try:
                 data = transfer.wire.receive(
-                    transfer.number, lambda seconds: self._look(waiting, seconds), end, first=transfer.payload is None
+                    transfer.number, lambda seconds: self.look(waiting, seconds), end, first=transfer.payload is None
                 )
                 transfer.arrays = (
                     transfer.payload.unpack(data) if transfer.payload else [np.frombuffer(data, np.uint32)]
                 )
             except WireError as error:
-                self._fail(error, waiting)
+                self.give_up(error, waiting)
             except BaseException:  # likewise
                 self.disconnect(peer)
                 raise
         return transfer.arrays[array.index]
 
-    def wait_computed(self, array: Any, waiting: Waiting) -> None:
-        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted."""
+    def wait_computed(self, array: Any, waiting: Waiting, number: int | None = None) -> None:
+        """As `wait`, for an array that a collective computes: a thread inside of a collective can't be interrupted.
+
+        number: that of a transfer which the peer may `refuse`.
+        """
         start = looked = time.monotonic()
         while not array.is_ready():
             now = time.monotonic()
             if now - looked > TICK:
-                self.watch(waiting, now - start)
+                self.look(waiting, now - start, number)
                 looked = now
             time.sleep(min((now - start) / 16, 1e-3))
         if error := failure(array):
-            self._fail(error, waiting)
+            self.give_up(error, waiting)
 
-    def _fail(self, error: Exception, waiting: Waiting) -> NoReturn:
+    def give_up(self, error: Exception, waiting: Waiting) -> NoReturn:
+        """Raise TransferError for what was waited for and failed, or PeerError where a dead process is the cause."""
         self.failed(waiting)
         text = str(error).removeprefix("INTERNAL: ").removeprefix("Error while transferring: ")
         raise TransferError(f"{waiting}: {text}") from None
@@ -231,6 +276,13 @@ class Transport:
         """Wait so many seconds for each wire to send what it still has, before Python ends."""
         for wire in self._wires.values():
             wire.finish(seconds)
+        for each in self.others:
+            each.finish(seconds)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether some transport has a thread that may wait in XLA until the other process ends."""
+        return any(each.is_stuck for each in self.others)
 
 
 def _message_number(sender: int, receiver: int, count: int) -> int:
@@ -246,7 +298,8 @@ def _message_key(sender: int, receiver: int) -> int:
 class Peers:
     """The processes that run one program.
 
-    transport: this process's end.
+    messages: this process's end of the messages between them.
+    transport: what carries values.
     owners: for each mesh the process of each of its devices, in the order of `mesh.devices.flat`.
     program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
         loaded twice: they go into the numbers of its transfers.
@@ -254,6 +307,7 @@ class Peers:
     text: what the program is, as of a Meeting.
     """
 
+    messages: PullTransport
     transport: Transport
     owners: Sequence[Sequence[int]]
     program: bytes
@@ -262,4 +316,4 @@ class Peers:
 
     def positions(self, mesh: int) -> list[int]:
         """The positions of this process's devices in the mesh."""
-        return [position for position, owner in enumerate(self.owners[mesh]) if owner == self.transport.me]
+        return [position for position, owner in enumerate(self.owners[mesh]) if owner == self.messages.me]

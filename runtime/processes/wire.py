@@ -12,6 +12,7 @@ one call of C reads bytes and keeps them, and one sends bytes and counts them: `
 import collections
 import contextlib
 import queue
+import select
 import socket
 import struct
 import threading
@@ -105,6 +106,13 @@ class Wire:
         if is_error:
             raise WireError(data.decode(errors="replace"))
         return data
+
+    def error(self, number: int) -> str | None:
+        """The error that the peer has sent under `number`, if it is here. Raises WireError for a lost connection."""
+        while number not in self._arrived and select.select([self._socket], [], [], 0)[0]:
+            self._read(number)
+        is_error, data = self._arrived.get(number, (False, b""))
+        return data.decode(errors="replace") if is_error else None
 
     def finish(self, seconds: float) -> None:
         """Wait so many seconds for the thread to send what it has: Python must not end while it waits for an array."""

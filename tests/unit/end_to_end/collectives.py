@@ -12,12 +12,12 @@ from jaxpp.runtime.execution.compiling import compile_program
 _COLLECTIVE = re.compile(r"= (\(.*?\)|\S+) (all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute)\(")
 
 
-def collectives(step: Any, mesh: jaxpp.MpmdMesh, *args: Any) -> Counter[tuple[str, str]]:
-    """For each (kind of task, collective): how many of them one call of `step`, for `mesh`, runs on all its meshes.
+def collectives(lowered: Any, mesh: jaxpp.MpmdMesh) -> Counter[tuple[str, str]]:
+    """For each (kind of task, collective): how many of them one call of a step, for `mesh`, runs on all its meshes.
 
     XLA may combine collectives of one program: each array that one of them moves counts.
     """
-    program = load(step.lower(*args).program().module)
+    program = load(lowered.program().module)
     executables = compile_program(program, dict(enumerate(mesh.unstack[: program.meshes])))
     found: dict[str, Counter[str]] = {}
     total: Counter[tuple[str, str]] = Counter()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from types import FunctionType
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
 from jaxpp._compat import trace_context
+from jaxpp.lowering.train_loop import lower_step
 
 WIDTH = 8
 ROWS = 4
@@ -136,7 +138,7 @@ def check(
     """
     pipelined = _pipelined(function, mesh, args, kwargs or {}, options)
     static = {name: options[name] for name in ("static_argnums", "static_argnames") if name in options}
-    plain = reference or _plain(_without_schedule(function), static)
+    plain = reference or plain_of(function, **static)
     return check_compiled(
         pipelined, plain, args, exact=exact, steps=steps, feed=feed, kwargs=kwargs, tolerance=tolerance
     )
@@ -168,30 +170,56 @@ def _pipelined(
     function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The function on these meshes."""
-    if not isinstance(function, partial) or function.keywords.get("schedule") is None or options or kwargs:
+    if kwargs or not options.keys().isdisjoint(_CALLED):
         return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
-    return lowered(function, args, mesh).compile()
+    return lowered(function, args, mesh, **options).compile()
 
 
-def lowered(function: "partial[Any]", args: Any, mesh: jaxpp.MpmdMesh) -> Any:
-    """The step `partial(..., schedule=...)`; what runs under several schedules is traced and lowered once."""
+_CALLED = "static_argnums", "static_argnames", "schedule"
+"""With these options `check` compiles a step as its users do, by calling it."""
+
+
+def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
+    """The step `function`. What runs under several schedules, or is kept in several ways, is traced once."""
     same = _without_schedule(function)
-    step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh)
     types = [(jax.typeof(leaf), getattr(leaf, "sharding", None)) for leaf in jax.tree.leaves(args)]
-    meaning = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
-    return _made_once(meaning, partial(step.lower, *args)).with_schedule(function.keywords["schedule"])
+    kind = _meaning(same), mesh, jax.tree.structure(args), tuple(types), trace_context()
+    traced = {name: value for name, value in options.items() if name not in _OF_PASSES}
+
+    def trace(*args: Any, **kwargs: Any) -> Any:
+        return _made_once((kind, _leaves(traced)), partial(lower_step, *args, **kwargs))
+
+    def lower() -> Any:
+        with mock.patch("jaxpp.jit.lower_step", trace):
+            step = jaxpp.mpmd_jit_with_loop(same, mpmd_mesh=mesh, **options).lower(*args)
+        return step if same is function else step.with_schedule(schedule)
+
+    schedule: Any = function.keywords["schedule"] if isinstance(function, partial) and same is not function else None
+    if "memory_limit" in options:  # such a step compiles another program than it had before
+        return lower()
+    return _made_once((kind, _leaves(options), schedule), lower)
+
+
+_OF_PASSES = "cuts", "recompute", "memory_limit", "host_memory_limit", "costs", "gather_weights", "scatter_gradients"
+"""Options that say nothing about the module as it is lowered."""
+
+
+def _leaves(tree: Any) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return *leaves, structure
 
 
 def _without_schedule(function: Callable[..., Any]) -> Callable[..., Any]:
     """The reference is one program for all schedules: what a schedule says stands in the module, and XLA ignores it."""
-    if isinstance(function, partial) and "schedule" in function.keywords:
+    if isinstance(function, partial) and function.keywords.get("schedule") is not None:
         return partial(function, schedule=None)
     return function
 
 
-def _plain(function: Callable[..., Any], static: Mapping[str, Any]) -> Callable[..., Any]:
+def plain_of(function: Callable[..., Any], **static: Any) -> Callable[..., Any]:
     """`jax.jit` of it, or of one that does the same: what many schedules are compared with is traced once."""
-    return _made_once((_meaning(function), tuple(static.items())), partial(jax.jit, function, **static))
+    same = _without_schedule(function)
+    return _made_once((_meaning(same), tuple(static.items())), partial(jax.jit, same, **static))
 
 
 def _made_once(meaning: Any, make: Callable[[], Any]) -> Any:
@@ -210,7 +238,7 @@ class _What:
     make: Callable[[], Any] = field(compare=False)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _make(what: _What) -> Any:
     return what.make()
 
@@ -225,6 +253,8 @@ def _meaning(value: Any) -> Any:
         return value.__code__, id(value.__globals__), *map(_meaning, captured), *map(_meaning, defaults)
     if isinstance(value, tuple):
         return tuple, *map(_meaning, value)
+    if isinstance(value, np.ndarray):
+        return np.ndarray, value.dtype, value.shape, value.tobytes()
     return type(value), value
 
 

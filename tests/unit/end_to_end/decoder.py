@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from unit.end_to_end.transformer import cross_entropy, softmax
 
 import jaxpp.api as jaxpp
 
@@ -23,7 +24,7 @@ def parameters(stages: int) -> dict[str, Any]:
     def normal(*shape: int) -> np.ndarray:
         return (random.normal(size=shape) / shape[-2] ** 0.5).astype(np.float32)
 
-    names = "query", "key", "value", "out", "up", "down"
+    names = "query", "key", "value", "up"
     blocks = [{name: normal(WIDTH, WIDTH) for name in names} for _ in range(stages)]
     return {"tokens": normal(TOKENS, WIDTH), "head": normal(WIDTH, TOKENS), "blocks": blocks}
 
@@ -34,16 +35,16 @@ def batch(microbatches: int) -> np.ndarray:
 
 
 def block(weights: Any, x: jax.Array, cache: tuple[jax.Array, jax.Array], start: jax.Array) -> tuple[jax.Array, Any]:
-    """Attention to all that came before, and an MLP; the keys and values with those of `x`, from `start` on."""
+    """Attention to all that came before, and a layer; the keys and values with those of `x`, from `start` on."""
     keys, values = (
         lax.dynamic_update_slice(old, x @ weights[name], (0, start, 0))
         for old, name in zip(cache, ("key", "value"), strict=True)
     )
     scores = jnp.einsum("btw,bsw->bts", x @ weights["query"], keys) / WIDTH**0.5
     seen = jnp.arange(keys.shape[1]) <= start + jnp.arange(x.shape[1])[:, None]
-    mixed = jnp.einsum("bts,bsw->btw", jax.nn.softmax(jnp.where(seen, scores, -1e30)), values)
-    x = x + mixed @ weights["out"]
-    return x + jnp.tanh(x @ weights["up"]) @ weights["down"], (keys, values)
+    mixed = jnp.einsum("bts,bsw->btw", softmax(jnp.where(seen, scores, -1e30)), values)
+    x = x + mixed
+    return x + jnp.tanh(x @ weights["up"]), (keys, values)
 
 
 def of_slice(params: Any, caches: Any, text: Any, start: jax.Array, *, last: bool = True) -> tuple[Any, jax.Array]:
@@ -55,8 +56,7 @@ def of_slice(params: Any, caches: Any, text: Any, start: jax.Array, *, last: boo
         new.append(cache)
         if stage < len(caches) - 1:
             x = jaxpp.mark_stage_end(x)
-    scores = jax.nn.log_softmax(x @ params["head"])
-    loss = -jnp.take_along_axis(scores, targets[..., None], -1).mean()
+    loss = cross_entropy(x @ params["head"], targets)
     return new, jaxpp.mark_stage_end(loss) if last else loss
 
 

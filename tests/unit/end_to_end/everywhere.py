@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
+from unit.end_to_end.compare import batch, check, feed_state, make_mesh, plain_of, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -74,10 +74,16 @@ def check_loss(
     *,
     has_aux: bool = False,
     steps: int = 1,
+    same_as: Callable[..., Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Compare `gradient_step` of `loss` with plain `jax.jit`; a matrix per stage where there are no `params`."""
+    """Compare `gradient_step` of `loss` with plain `jax.jit`; a matrix per stage where there are no `params`.
+
+    `same_as` is a loss with the same numbers, which several others may be compared with.
+    """
     params = weights(STAGES) if params is None else params
     microbatches = batch(MICROBATCHES) if microbatches is None else microbatches
     step = partial(gradient_step, loss=loss, has_aux=has_aux)
+    if same_as is not None:
+        options["reference"] = plain_of(partial(step, schedule=None, loss=same_as))
     return check_step(step, (params, microbatches), plan, steps=steps, feed=feed_state, **options)

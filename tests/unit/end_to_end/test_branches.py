@@ -1,7 +1,6 @@
 """Stages that are a graph rather than a chain: towers, forks, skips, each equal to plain `jax.jit`."""
 
 import random
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,21 +8,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from unit.end_to_end.compare import check, feed_state, make_mesh
+from unit.end_to_end.compare import check, feed_state, lowered, make_mesh
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules import Placement, Task
 
 WIDTH = 4
-After = Sequence[Sequence[int]]
+After = tuple[tuple[int, ...], ...]
 
 GRAPHS: dict[str, tuple[After, tuple[int, ...]]] = {
-    "two towers": ([[], [], [0, 1]], (0, 1, 2)),
-    "a tower of two stages": ([[], [0], [], [1, 2]], (0, 0, 1, 2)),
-    "a fork": ([[], [0], [0], [1, 2]], (0, 1, 2, 0)),
-    "an encoder that every stage of a decoder reads": ([[], [0], [], [1, 2], [1, 3]], (0, 1, 2, 3, 3)),
-    "a U-Net": ([[], [0], [1], [1, 2], [0, 3]], (0, 1, 2, 1, 0)),
+    "two towers": (((), (), (0, 1)), (0, 1, 2)),
+    "a tower of two stages": (((), (0,), (), (1, 2)), (0, 0, 1, 2)),
+    "a fork": (((), (0,), (0,), (1, 2)), (0, 1, 2, 0)),
+    "an encoder that every stage of a decoder reads": (((), (0,), (), (1, 2), (1, 3)), (0, 1, 2, 3, 3)),
+    "a U-Net": (((), (0,), (1,), (1, 2), (0, 3)), (0, 1, 2, 1, 0)),
 }
 
 
@@ -71,7 +70,7 @@ def any_graph(taste: random.Random) -> After:
     """What the stages read, of three to six; the last one reads all that no other does."""
     stages = taste.randint(3, 6)
     after = [sorted(taste.sample(range(stage), taste.randint(0, min(stage, 3)))) for stage in range(stages - 1)]
-    return [*after, sorted(set(range(stages - 1)).difference(*after))]
+    return *map(tuple, after), tuple(sorted(set(range(stages - 1)).difference(*after)))
 
 
 @pytest.mark.parametrize("split", [False, True])
@@ -96,7 +95,7 @@ def test_any_graph_in_any_order(seed: int) -> None:
 
 
 def test_a_stage_that_reads_what_the_schedule_denies() -> None:
-    after = [[], [0], [0, 1]]
+    after = ((), (0,), (0, 1))
     schedule = ordered(Placement.of(0, 1, 2, after=[[], [], [0, 1]]), 2, 0, split=False)
     text = (
         r"test_branches\.py:\d+:\d+: error: stage 1 reads what stage 0 makes, but the schedule does not say so\n"
@@ -130,8 +129,13 @@ def test_what_two_towers_make_of_their_microbatch(key: str) -> None:
     params, batch = arguments(after, 3)
     given = params, batch | {"i": np.arange(3)}, jax.random.key(1)
     check(partial(train_step, schedule=schedule), given, make_mesh(3))
-    step = jaxpp.mpmd_jit_with_loop(partial(train_step, schedule=schedule), make_mesh(3))
-    first = step.lower(*given).program().as_text().partition("@mesh_0(")[2].partition("func.func public")[0]
+    first = (
+        lowered(partial(train_step, schedule=schedule), given, make_mesh(3))
+        .program()
+        .as_text()
+        .partition("@mesh_0(")[2]
+        .partition("func.func public")[0]
+    )
     assert first.count("stablehlo.send") == 3
 
 

@@ -13,8 +13,9 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.collectives import collectives
-from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
+from unit.end_to_end.compare import batch, check, feed_state, lowered, make_mesh, weights
 from unit.end_to_end.compare import loss as layers_loss
+from unit.end_to_end.transformer import cross_entropy
 
 import jaxpp.api as jaxpp
 from jaxpp import PassError
@@ -56,8 +57,7 @@ def tied_loss(params: Any, microbatch: Any) -> Any:
     x = params["table"][microbatch["tokens"]]
     for w in params["layers"]:
         x = jaxpp.mark_stage_end(x + jnp.tanh(x @ w))
-    logits = jax.nn.log_softmax(x @ params["table"].T)
-    return -jnp.take_along_axis(logits, microbatch["labels"][..., None], -1).mean()
+    return cross_entropy(x @ params["table"].T, microbatch["labels"])
 
 
 def tied(stages: int) -> tuple[Any, Any]:
@@ -67,17 +67,17 @@ def tied(stages: int) -> tuple[Any, Any]:
 
 
 def counted(step: Any, mesh: Any, *args: Any, **options: Any) -> Counter[tuple[str, str]]:
-    return collectives(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options), mesh, *args)
+    return collectives(lowered(step, args, mesh, **options), mesh)
 
 
 @pytest.fixture
 def undelayed(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Counts the collectives of a step whose reductions wait for nothing."""
 
-    def count(*args: Any, **options: Any) -> Counter[tuple[str, str]]:
+    def count(step: Any, mesh: Any, *args: Any, **options: Any) -> Counter[tuple[str, str]]:
         with monkeypatch.context() as patch:
             patch.setattr(DelayReductions, "run", lambda self, module: None)
-            return counted(*args, **options)
+            return collectives(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args), mesh)
 
     return count
 
@@ -156,11 +156,9 @@ def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
 def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
     mesh, args = make_mesh(2, data=2), (dense(2), batch(MICROBATCHES))
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=constrained(mesh))
-    lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=FSDP).lower(*args)
     price = {"gather_weights": 2 * WEIGHT, "scatter_gradients": 2 * WEIGHT // 2}
-    assert lowered.program().once_per_step_bytes == price
-    replicated = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=DATA).lower(*args)
-    assert replicated.program().once_per_step_bytes == {}
+    assert lowered(step, args, mesh, in_shardings=FSDP).program().once_per_step_bytes == price
+    assert lowered(step, args, mesh, in_shardings=DATA).program().once_per_step_bytes == {}
 
 
 def test_a_choice_that_is_none() -> None:
@@ -211,11 +209,11 @@ def test_a_loop_over_layers_gathers_layer_by_layer() -> None:
 
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
     shardings = P(None, "data"), P(None, "data")
-    lowered = jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2), in_shardings=shardings, gather_weights="chunk")
+    chunked = jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2), in_shardings=shardings, gather_weights="chunk")
     with pytest.raises(
         PassError, match="gather_weights is 'chunk', but no product of a stage gathers a weight"
     ) as error:
-        lowered.lower([jnp.stack(weights(2))] * 2, batch(MICROBATCHES)).program()
+        chunked.lower([jnp.stack(weights(2))] * 2, batch(MICROBATCHES)).program()
     assert "in a loop over the layers of a stage they are gathered layer by layer" in str(error.value)
 
 
@@ -230,7 +228,7 @@ def test_gathered_casts_of_sharded_weights() -> None:
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
     options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": "step"}
     check(step, args, mesh, tolerance=1e-2, **options)
-    price = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program().once_per_step_bytes
+    price = lowered(step, args, mesh, **options).program().once_per_step_bytes
     assert price["gather_weights"] == 2 * WEIGHT // 2, "the casts are gathered, not the weights"
 
 

@@ -16,7 +16,6 @@ from unit.end_to_end.everywhere import check_step, schedule_and_mesh
 import jaxpp.api as jaxpp
 
 mark = jaxpp.mark_stage_end
-plans = pytest.mark.parametrize("plan", ["1f1b", "sharded"])
 OPTIMIZER = optax.sgd(0.1, momentum=0.9)
 
 
@@ -44,8 +43,7 @@ def scanned(loss: Any, params: Any, rest: Any, batch: Any) -> Any:
     return jax.lax.scan(body, (jax.tree.map(jnp.zeros_like, params), rest), batch)
 
 
-@plans
-def test_flax_linen(plan: str) -> None:
+def test_flax_linen() -> None:
     nn: Any = pytest.importorskip("flax.linen")
 
     class Model(nn.Module):
@@ -68,11 +66,10 @@ def test_flax_linen(plan: str) -> None:
         return trained(loss, schedule, state, batch | {"key": keys})
 
     state = (params, OPTIMIZER.init(params))
-    check_step(step, (state, batch(4), jax.random.key(3)), plan, stages=2, steps=2, feed=feed_state)
+    check_step(step, (state, batch(4), jax.random.key(3)), "1f1b", stages=2, steps=2, feed=feed_state)
 
 
-@plans
-def test_flax_nnx(plan: str) -> None:
+def test_flax_nnx() -> None:
     """A module in the loop: its parameters are differentiated, its batch statistics and random streams move on."""
     nnx: Any = pytest.importorskip("flax.nnx")
 
@@ -101,9 +98,8 @@ def test_flax_nnx(plan: str) -> None:
         return (optax.apply_updates(params, updates), moments, rest), losses
 
     state = (params, OPTIMIZER.init(params), rest)
-    schedule, mesh = schedule_and_mesh(plan, 2)
-    in_shardings = (P(), P(None, "data")) if plan == "sharded" else None
-    options: dict[str, Any] = {"schedule": str(schedule), "in_shardings": in_shardings}
+    schedule, mesh = schedule_and_mesh("sharded", 2)
+    options: dict[str, Any] = {"schedule": str(schedule), "in_shardings": (P(), P(None, "data"))}
     check(step, (state, batch(4)), mesh, steps=2, feed=feed_state, **options)
 
 
@@ -137,8 +133,7 @@ def test_one_nnx_dropout_in_every_stage() -> None:
     assert [int(count) for count in counts] == [16]  # 2 stages, 4 microbatches, 2 steps
 
 
-@plans
-def test_equinox(plan: str) -> None:
+def test_equinox() -> None:
     eqx: Any = pytest.importorskip("equinox")
     keys = jax.random.split(jax.random.key(0), 2)
     layers = [eqx.nn.MLP(8, 8, 16, 1, activation=jax.nn.gelu, key=key) for key in keys]
@@ -154,7 +149,7 @@ def test_equinox(plan: str) -> None:
         return trained(loss, schedule, state, batch)
 
     state = (arrays, OPTIMIZER.init(arrays))
-    check_step(step, (state, batch(4)), plan, stages=2, steps=2, feed=feed_state)
+    check_step(step, (state, batch(4)), "sharded", stages=2, steps=2, feed=feed_state)
 
 
 def test_equinox_filtered_functions() -> None:

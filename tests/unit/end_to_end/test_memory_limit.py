@@ -2,14 +2,24 @@
 
 import re
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, loss, loss_with_callback, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import (
+    assert_same,
+    batch,
+    check,
+    loss,
+    loss_with_callback,
+    lowered,
+    make_mesh,
+    sgd_step,
+    weights,
+)
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -17,29 +27,21 @@ from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import NOTHING
 
-ARGUMENTS = (transformer.state(3), transformer.batch(6))
+ARGUMENTS = (transformer.state(3), transformer.batch(4))
 
 
-def step(name: str = "1f1b", meshes: int = 3, microbatches: int = 6) -> Any:
-    return partial(transformer.train_step, schedule=schedules.make(name, meshes=meshes, microbatches=microbatches))
-
-
-def lowered(**options: Any) -> Any:
-    return jaxpp.mpmd_jit_with_loop(step(), mpmd_mesh=make_mesh(3), **options).lower(*ARGUMENTS)
-
-
-@cache
-def unlimited(recompute: str | None = None) -> Any:
-    """The step without a limit, which tests compare theirs with."""
-    return lowered(recompute=recompute)
+def limited(**options: Any) -> Any:
+    """The step with a limit, or none, which tests compare theirs with."""
+    step = partial(transformer.train_step, schedule=schedules.make("1f1b", meshes=3, microbatches=4))
+    return lowered(step, ARGUMENTS, make_mesh(3), **options)
 
 
 def test_the_cheapest_that_is_below() -> None:
     """A limit just below the peak of one mesh changes the stage of that mesh, and as little as is enough."""
-    free = unlimited().program()
+    free = limited().program()
     most = max(free.peak_bytes)
-    assert lowered(memory_limit=most).program().kept_less == NOTHING
-    less = lowered(memory_limit=most - 1).program()
+    assert limited(memory_limit=most).program().kept_less == NOTHING
+    less = limited(memory_limit=most - 1).program()
     (only,) = less.kept_less["recompute"].split()
     assert re.fullmatch(rf"{free.peak_bytes.index(most)}:[0-9]+B", only)
     assert (less.kept_less["offload"], less.kept_less["evict"]) == ("", "")
@@ -47,9 +49,9 @@ def test_the_cheapest_that_is_below() -> None:
 
 
 def test_limits_mesh_by_mesh() -> None:
-    least = unlimited("inputs").program().peak_bytes
-    limit = [(most + few) // 2 for most, few in zip(unlimited().program().peak_bytes, least, strict=True)]
-    found = lowered(memory_limit=limit).program()
+    least = limited(recompute="inputs").program().peak_bytes
+    limit = [(most + few) // 2 for most, few in zip(limited().program().peak_bytes, least, strict=True)]
+    found = limited(memory_limit=limit).program()
     assert all(peak <= bound for peak, bound in zip(found.peak_bytes, limit, strict=True))
     assert "0:" in found.kept_less["recompute"]
 
@@ -65,28 +67,23 @@ def test_offload_where_recompute_is_not_enough() -> None:
     plan = partial(sgd_step, schedule=own("gpipe", 3, 16))
     arguments = (weights(3), batch(16))
     limit = [10**6, 2000, 10**6]
-    step = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit)
-    found = step.lower(*arguments).program()
+    found = lowered(plan, arguments, make_mesh(3), memory_limit=limit).program()
     assert found.kept_less["offload"] == "1"
     assert found.peak_bytes[1] <= 2000
     with pytest.raises(ProgramError, match=r"mesh 1 needs 2,9[0-9]+ bytes"):
-        jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).lower(
-            *arguments
-        ).program()
+        lowered(plan, arguments, make_mesh(3), memory_limit=limit, recompute={1: "inputs"}).program()
     check(plan, arguments, make_mesh(3), memory_limit=limit)
     host = found.peak_host_bytes[1] - 1
     with pytest.raises(ProgramError, match=r"mesh 1 needs at least [0-9,]+ bytes on each device, its memory limit is "):
-        jaxpp.mpmd_jit_with_loop(plan, make_mesh(3), memory_limit=limit, host_memory_limit=host).lower(
-            *arguments
-        ).program()
+        lowered(plan, arguments, make_mesh(3), memory_limit=limit, host_memory_limit=host).program()
 
 
 def test_another_order_where_that_is_fastest() -> None:
     """All forwards first, with room for half of the activations: nothing is done again, in a library's schedule."""
     plan, arguments = partial(sgd_step, schedule=jaxpp.GPipe(3)), (weights(3), batch(8))
-    free = jaxpp.mpmd_jit_with_loop(plan, make_mesh(3)).lower(*arguments).program()
+    free = lowered(plan, arguments, make_mesh(3)).program()
     limit = [peak * 4 // 5 for peak in free.peak_bytes]
-    found = jaxpp.mpmd_jit_with_loop(plan, make_mesh(3), memory_limit=limit).lower(*arguments).program()
+    found = lowered(plan, arguments, make_mesh(3), memory_limit=limit).program()
     order = found.kept_less["order"]
     assert found.kept_less == {**NOTHING, "order": order}
     assert order == " ".join(map(str, schedules.activations(schedules.parse(found.schedule))))
@@ -100,28 +97,28 @@ def test_the_memory_of_hosts_is_limited() -> None:
     plan = schedules.offload(schedules.make("gpipe", meshes=2, microbatches=8))
     step, arguments = partial(sgd_step, schedule=plan), (weights(2), batch(8))
 
-    def lowered(limit: Any = None) -> Any:
-        return jaxpp.mpmd_jit_with_loop(step, make_mesh(2), host_memory_limit=limit).lower(*arguments)
+    def within(limit: Any) -> Any:
+        return lowered(step, arguments, make_mesh(2), host_memory_limit=limit).program()
 
-    peaks = lowered().program().peak_host_bytes
-    assert lowered(list(peaks)).program().peak_host_bytes == peaks
+    peaks = within(None).peak_host_bytes
+    assert within(list(peaks)).peak_host_bytes == peaks
     with pytest.raises(ProgramError) as found:
-        lowered([peaks[0] - 1, 10**9]).program()
+        within([peaks[0] - 1, 10**9])
     assert str(found.value) == (
         f"mesh 0 needs {peaks[0]:,} bytes of the memory of its host for each device, its host memory limit is "
         f"{peaks[0] - 1:,}\n  offload fewer stages, or compute more again (recompute='inputs'): then less is offloaded"
     )
     with pytest.raises(TypeError, match="host_memory_limit is '1 GB', expected bytes per device"):
-        lowered("1 GB")
+        within("1 GB")
 
 
 def chosen(costs: schedules.Costs, name: str = "gpipe", **limits: int) -> Any:
     """What is done on mesh 0, if the others have room."""
     plan = own(name, 4, 8)
     step, arguments = partial(sgd_step, schedule=plan), (weights(4), batch(8))
-    most = jaxpp.mpmd_jit_with_loop(step, make_mesh(4)).lower(*arguments).program().peak_bytes[0]
+    most = lowered(step, arguments, make_mesh(4)).program().peak_bytes[0]
     options: Any = {"memory_limit": [most - 1, *[10**6] * 3], "costs": costs, **limits}
-    return jaxpp.mpmd_jit_with_loop(step, make_mesh(4), **options).lower(*arguments).program().kept_less
+    return lowered(step, arguments, make_mesh(4), **options).program().kept_less
 
 
 def test_costs_decide() -> None:
@@ -152,27 +149,27 @@ def needed(compiled: Any) -> list[int]:
 
 def test_temporaries_count_once_they_are_known() -> None:
     """A limit that the program alone is just below, and not its compiled tasks: less is kept, and all of it fits."""
-    free = unlimited()
+    free = limited()
     plain, program = free.compile(), free.program()
     limit = max(needed(plain)) - 1
     assert limit > max(program.peak_bytes)
-    limited = lowered(memory_limit=limit)
-    assert limited.program().kept_less["recompute"] == ""
-    compiled = limited.compile()
+    step = limited(memory_limit=limit)
+    assert step.program().kept_less["recompute"] == ""
+    compiled = step.compile()
     assert max(needed(compiled)) <= limit
     assert_same(compiled(*ARGUMENTS), plain(*ARGUMENTS))
-    assert limited.program().kept_less["recompute"] != ""
+    assert step.program().kept_less["recompute"] != ""
 
 
 def test_temporaries_that_are_too_much() -> None:
-    step = lowered(recompute="inputs", memory_limit=max(unlimited("inputs").program().peak_bytes))
+    step = limited(recompute="inputs", memory_limit=max(limited(recompute="inputs").program().peak_bytes))
     with pytest.raises(
         ProgramError, match=r"mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries"
     ):
         step.compile()
     limit = max(step.program().peak_bytes) * 4 // 5
     with pytest.raises(ProgramError, match=r"mesh \d needs "):
-        lowered(memory_limit=limit).compile()
+        limited(memory_limit=limit).compile()
 
 
 def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
@@ -184,17 +181,17 @@ def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
     loss = partial(loss_with_callback, look_up)
     plan = partial(sgd_step, schedule=own("gpipe", 2, 8), loss=loss)
     arguments = (weights(2), batch(8))
-    free = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(2)).lower(*arguments).program()
+    free = lowered(plan, arguments, make_mesh(2)).program()
     for share in (0.8, 0.6):
         limit = [int(free.peak_bytes[0] * share), 10**9]
-        found = jaxpp.mpmd_jit_with_loop(plan, mpmd_mesh=make_mesh(2), memory_limit=limit).lower(*arguments).program()
+        found = lowered(plan, arguments, make_mesh(2), memory_limit=limit).program()
         assert found.peak_bytes[0] <= limit[0]
         assert found.kept_less["recompute"] + found.kept_less["offload"]
 
 
 def test_below_the_least_possible() -> None:
     with pytest.raises(ProgramError) as found:
-        lowered(memory_limit=1000).program()
+        limited(memory_limit=1000).program()
     assert str(found.value).startswith("mesh ")
     assert "bytes on each device, its memory limit is 1,000\n  give the step smaller microbatches" in str(found.value)
     assert "needs at least" in str(found.value)
@@ -211,7 +208,7 @@ def test_below_the_least_possible_where_nothing_is_kept() -> None:
 
 def test_what_the_user_says_is_not_changed() -> None:
     with pytest.raises(ProgramError, match=r"needs [0-9,]+ bytes on .* 1,000\n  keep less \(recompute='inputs'"):
-        lowered(memory_limit=1000, recompute="selective").program()
+        limited(memory_limit=1000, recompute="selective").program()
 
 
 def test_it_is_counted_per_device() -> None:

@@ -55,7 +55,7 @@ def expert_layer(params: Any, x: jax.Array) -> jax.Array:
     return x + jnp.einsum("etd,te->td", back, weights)
 
 
-@pytest.mark.parametrize("plan", ["1f1b", "gpipe", "interleaved-1f1b"])
+@pytest.mark.parametrize("plan", ["1f1b", "interleaved-1f1b"])
 def test_mixture_of_experts_with_an_expert_axis(plan: str) -> None:
     schedule, mesh = schedule_and_mesh(plan)
     mesh = make_mesh(mesh.mpmd_dim, data=2)
@@ -74,8 +74,7 @@ def test_mixture_of_experts_with_an_expert_axis(plan: str) -> None:
     check(step, (experts(4), batch(4, rows=8)), mesh, reference=reference, in_shardings=in_shardings)
 
 
-@plans
-def test_load_balancing_loss_of_all_stages(plan: str) -> None:
+def test_load_balancing_loss_of_all_stages() -> None:
     def loss(params: Any, microbatch: Any) -> Any:
         x, balance = microbatch["x"], jnp.float32(0)
         for each in params:
@@ -85,7 +84,7 @@ def test_load_balancing_loss_of_all_stages(plan: str) -> None:
         return jnp.mean((x - microbatch["y"]) ** 2) + 0.01 * balance, {"balance": balance}
 
     step = partial(gradient_step, loss=loss, has_aux=True)
-    check_step(step, (experts(4), batch(4)), plan)
+    check_step(step, (experts(4), batch(4)), "sharded")
 
 
 def normalized(params: Any, statistics: Any, x: jax.Array) -> tuple[jax.Array, Any]:

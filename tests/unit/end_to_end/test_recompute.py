@@ -18,6 +18,7 @@ from unit.end_to_end.compare import (
     check,
     feed_state,
     loss_with_callback,
+    lowered,
     make_mesh,
     sgd_step,
     weights,
@@ -34,7 +35,7 @@ KEEPS = ["selective", 0.05, 0.3, {0: "selective", 2: 0.2}]
 
 def program(step: Any, arguments: Any, meshes: int, **options: Any) -> tuple[Program, tuple[int, ...]]:
     """The program of a step, and the peak bytes of its meshes."""
-    made = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes), **options).lower(*arguments).program()
+    made = lowered(step, arguments, make_mesh(meshes), **options).program()
     return load(made.module), made.peak_bytes
 
 
@@ -56,18 +57,17 @@ def recomputed(program: Program) -> set[int | None]:
 
 @pytest.mark.parametrize("keep", KEEPS, ids=str)
 def test_the_same_numbers(keep: Any) -> None:
-    schedule = schedules.make("1f1b", meshes=3, microbatches=6)
+    schedule = schedules.make("1f1b", meshes=3, microbatches=4)
     step = partial(transformer.train_step, schedule=schedule)
-    arguments = (transformer.state(3), transformer.batch(6))
+    arguments = (transformer.state(3), transformer.batch(4))
     check(step, arguments, make_mesh(3), steps=2, feed=feed_state, recompute=keep)
 
 
-@pytest.mark.parametrize(("name", "meshes"), [("zb-v", 2), ("dualpipe", 4)])
-def test_other_schedules(name: str, meshes: int) -> None:
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_other_schedules(name: str) -> None:
     """Four stages each."""
-    schedule = schedules.make(name, meshes=meshes, microbatches=8)
-    step = partial(transformer.train_step, schedule=schedule)
-    check(step, (transformer.state(4), transformer.batch(8)), make_mesh(meshes), recompute="selective")
+    step = partial(transformer.train_step, schedule=schedules.make(name, meshes=2, microbatches=4))
+    check(step, (transformer.state(4), transformer.batch(4)), make_mesh(2), recompute="selective")
 
 
 def test_stages_of_several_devices() -> None:
@@ -92,17 +92,17 @@ def test_random_numbers_and_checkpoints_of_the_user() -> None:
             x = jaxpp.mark_stage_end(x + block(w, jnp.cos(x), jax.random.fold_in(key, 7)))
         return jnp.mean((x - microbatch["y"]) ** 2)
 
-    step = partial(sgd_step, schedule=schedules.make("1f1b", meshes=3, microbatches=4), loss=loss)
-    arguments = (weights(3), batch(4))
-    kept = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3))(*arguments)
+    step = partial(sgd_step, schedule=schedules.make("gpipe", meshes=2, microbatches=3), loss=loss)
+    arguments = (weights(2), batch(3))
+    kept = lowered(step, arguments, make_mesh(2)).compile()(*arguments)
     for keep in ("inputs", "selective", 0.2):
-        assert_same(check(step, arguments, make_mesh(3), recompute=keep), kept)
+        assert_same(check(step, arguments, make_mesh(2), recompute=keep), kept)
 
 
 def test_more_flops_fewer_bytes() -> None:
     """All of it is in the verified program: the peak of the first mesh falls as its recompute may do more."""
-    step = partial(transformer.train_step, schedule=schedules.make("1f1b", meshes=3, microbatches=6))
-    arguments = (transformer.state(3), transformer.batch(6))
+    step = partial(transformer.train_step, schedule=schedules.make("1f1b", meshes=3, microbatches=4))
+    arguments = (transformer.state(3), transformer.batch(4))
     peaks = [program(step, arguments, 3, recompute=keep)[1][0] for keep in (0, 0.02, 0.1, 0.4, 1)]
     assert peaks == sorted(peaks, reverse=True)
     # What takes no FLOP is made again even with 0, and is there beside what it is made of.
@@ -149,21 +149,18 @@ def test_what_has_effects_is_kept(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_a_stage_that_is_not_there() -> None:
     step = partial(sgd_step, schedule=schedules.make("1f1b", meshes=2, microbatches=4))
-    lowered = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), recompute={2: "inputs"}).lower(
-        weights(2), batch(4)
-    )
     with pytest.raises(PassError, match="there is no stage 2 to recompute: the stages are 0 to 1"):
-        lowered.program()
+        program(step, (weights(2), batch(4)), 2, recompute={2: "inputs"})
 
 
 def test_what_it_reads_is_offloaded() -> None:
     """Fewer bytes are on the devices than with a recompute alone, and on the host than with an offload alone."""
-    keep, plain = "selective", schedules.make("gpipe", meshes=3, microbatches=6)
-    arguments = (transformer.state(3), transformer.batch(6))
+    keep, plain = "selective", schedules.make("gpipe", meshes=3, microbatches=4)
+    arguments = (transformer.state(3), transformer.batch(4))
     moving = partial(transformer.train_step, schedule=schedules.offload(plain, 0, 1))
     check(moving, arguments, make_mesh(3), recompute=keep)
     both, again, moved = (
-        jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(3), recompute=each).lower(*arguments).program()
+        lowered(step, arguments, make_mesh(3), recompute=each).program()
         for step, each in (
             (moving, keep),
             (partial(transformer.train_step, schedule=plain), keep),

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.compare import WIDTH, batch, check, make_mesh, sgd_step
@@ -20,12 +21,12 @@ Layers = dict[str, jax.Array]
 
 def stack(seed: int, layers: int = 2) -> Layers:
     """The weights of some layers: three products, a norm and biases."""
-    keys = jax.random.split(jax.random.key(seed), 8)
+    random = np.random.default_rng(seed)
     shapes = [(layers, WIDTH, WIDTH)] * 4 + [(layers, WIDTH)] * 4
     names = ("qkv", "out", "up", "down", "scale", "shift", "bias", "offset")
     drawn = {
-        name: jax.random.normal(key, shape) / shape[-1] ** 0.5
-        for name, key, shape in zip(names, keys, shapes, strict=True)
+        name: jnp.array(random.normal(size=shape) / shape[-1] ** 0.5, jnp.float32)
+        for name, shape in zip(names, shapes, strict=True)
     }
     return drawn | {"scale": 1 + 0.1 * drawn["scale"]}
 
@@ -88,7 +89,7 @@ def loss(params: Any, microbatch: Any, stages: Any, marks: int) -> Any:
 
 
 def step_of(schedule: Any, stages: Any, marks: int = 4) -> Any:
-    return partial(sgd_step, schedule=schedule, loss=partial(loss, stages=stages, marks=marks))
+    return partial(sgd_step, schedule=schedule, loss=partial(loss, stages=tuple(stages), marks=marks))
 
 
 def products_of(program: str) -> dict[str, int]:
@@ -97,10 +98,10 @@ def products_of(program: str) -> dict[str, int]:
     return {name: text.count("dot_general") for name, text in functions}
 
 
-@pytest.mark.parametrize(("name", "meshes"), [("zb-v", 2), ("dualpipe", 4)])
-def test_loops_of_every_kind(name: str, meshes: int) -> None:
-    step = step_of(schedule_of(name, meshes), [checkpointed, two_scans, nested, blocks])
-    check(step, ([stack(k) for k in range(4)], batch(8)), make_mesh(meshes))
+@pytest.mark.parametrize("name", ["zb-v", "dualpipe-v"])
+def test_loops_of_every_kind(name: str) -> None:
+    step = step_of(schedule_of(name, 2, 4), [checkpointed, two_scans, nested, blocks])
+    check(step, ([stack(k) for k in range(4)], batch(4)), make_mesh(2))
 
 
 @pytest.mark.parametrize(("stages", "marks"), [((nested, checkpointed), 1), ((two_scans, from_three), 2)])

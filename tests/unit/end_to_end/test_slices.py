@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end import decoder
-from unit.end_to_end.compare import assert_same, check, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end import compare, decoder
 from unit.end_to_end.compare import batch as microbatches
+from unit.end_to_end.compare import check, feed_state, make_mesh, plain_of, sgd_step, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -26,35 +26,38 @@ from jaxpp.runtime import load, measured_costs
 from jaxpp.schedules.memory import activations
 
 SHARDED = (P(), P(None, "data"))
+WHOLE = jax.jit(partial(decoder.train_step, slices=1))
 unchecked: Any = jaxpp.scan_slices  # by types, as of users who have no checker
 
 
-def made(name: str, meshes: int, microbatches: int = 4, slices: int = 3) -> schedules.Schedule:
+def made(name: str, meshes: int, microbatches: int = 2, slices: int = 3) -> schedules.Schedule:
     return schedules.make(name, meshes=meshes, microbatches=microbatches, slices=slices)
 
 
+def step_of(schedule: schedules.Schedule, **options: Any) -> "partial[Any]":
+    return partial(decoder.train_step, schedule=schedule, slices=schedule.slices, **options)
+
+
 def lowered(schedule: schedules.Schedule, params: Any = None, data: int = 1, **options: Any) -> Any:
-    function = partial(decoder.train_step, schedule=schedule, slices=schedule.slices, **options)
     arguments = params or decoder.parameters(schedule.stages), decoder.batch(schedule.microbatches)
-    mesh, shardings = make_mesh(schedule.meshes, data=data), SHARDED if data > 1 else None
-    return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, in_shardings=shardings).lower(*arguments)
+    mesh, shardings = make_mesh(schedule.meshes, data=data), {"in_shardings": SHARDED} if data > 1 else {}
+    return compare.lowered(step_of(schedule, **options), arguments, mesh, **shardings)
 
 
 @pytest.mark.parametrize("name", decoder.SLICES)
 def test_the_numbers_are_those_of_whole_sequences(name: str) -> None:
-    """Loss and gradients, of the same function and of one slice, under plain `jax.jit`."""
+    """Loss and gradients, under plain `jax.jit` of one slice."""
     schedule = made(name, 2)
-    arguments = decoder.parameters(schedule.stages), decoder.batch(4)
-    found = check(partial(decoder.train_step, schedule=schedule), arguments, make_mesh(2), steps=2, feed=feed_state)
-    whole = jax.jit(partial(decoder.train_step, slices=1))
-    assert_same(found, whole(whole(*arguments)[0], arguments[1]))
+    arguments = decoder.parameters(schedule.stages), decoder.batch(2)
+    check(step_of(schedule), arguments, make_mesh(2), steps=2, feed=feed_state, reference=WHOLE)
 
 
 def test_losses_are_equal_bit_for_bit() -> None:
-    arguments = decoder.parameters(2), decoder.batch(4)
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2))
-    _, found = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2))(*arguments)
-    _, expected = jax.jit(decoder.train_step)(*arguments)
+    """And what else plain `jax.jit` makes of the same function is the same."""
+    arguments = decoder.parameters(2), decoder.batch(2)
+    schedule = made("seq1f1b", 2)
+    _, found = check(step_of(schedule), arguments, make_mesh(2))
+    _, expected = plain_of(step_of(schedule))(*arguments)
     np.testing.assert_array_equal(found, expected)
 
 
@@ -78,7 +81,7 @@ def assert_one_program_per_stage(schedule: schedules.Schedule, step: Any) -> Non
 
 @pytest.mark.parametrize("name", decoder.SLICES)
 def test_peaks_are_those_of_the_schedule(name: str) -> None:
-    p, m, n = 4, 4, 3
+    p, m, n = 2 if name == "seq1f1b-i" else 4, 2, 3
     schedule = made(name, p, m, n)
     peaks = [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))]
     assert peaks == activations(schedule)
@@ -87,8 +90,8 @@ def test_peaks_are_those_of_the_schedule(name: str) -> None:
 
 
 def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2), loss=decoder.plain_scan)
-    check(step, (decoder.parameters(2), decoder.batch(4)), make_mesh(2))
+    step = step_of(made("seq1f1b", 2), loss=decoder.plain_scan)
+    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2), reference=WHOLE)
 
 
 def test_losses_that_are_no_sum_over_the_slices() -> None:
@@ -105,7 +108,7 @@ def test_losses_that_are_no_sum_over_the_slices() -> None:
         return jnp.exp(losses.sum() / counted.sum())
 
     for name in ("seq1f1b", "seq1f1b-zb"):
-        step = partial(decoder.train_step, schedule=made(name, 2, 2), loss=loss)
+        step = step_of(made(name, 2), loss=loss)
         check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
 
 
@@ -118,7 +121,7 @@ def test_rows_of_a_stack_that_the_stages_read() -> None:
 
     params = decoder.parameters(2)
     params["blocks"] = jax.tree.map(lambda *each: np.stack(each), *params["blocks"])
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2, 2), loss=loss)
+    step = step_of(made("seq1f1b", 2), loss=loss)
     check(step, (params, decoder.batch(2)), make_mesh(2))
 
 
@@ -144,8 +147,7 @@ def test_layers_that_are_scanned_in_each_stage_with_examples_on_several_devices(
     blocks = params.pop("blocks")
     params["stages"] = [jax.tree.map(lambda *each: np.stack(each), *blocks[n : n + 2]) for n in (0, 2)]
     schedule = made("seq1f1b-zb", 2)
-    step = partial(decoder.train_step, schedule=schedule, loss=loss)
-    check(step, (params, decoder.batch(4)), make_mesh(2, data=2), in_shardings=SHARDED)
+    check(step_of(schedule, loss=loss), (params, decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
     assert_one_program_per_stage(schedule, lowered(schedule, params, data=2, loss=loss))
 
 
@@ -158,15 +160,14 @@ def test_slices_that_start_with_what_a_conditional_makes() -> None:
         xs = text[:, :-1], text[:, 1:]
         return jaxpp.scan_slices(partial(decoder.of_slice, params), [(keys, zeros)] * 2, xs, slices)[1].mean()
 
-    step = partial(decoder.train_step, schedule=made("seq1f1b", 2, 2), loss=loss)
+    step = step_of(made("seq1f1b", 2), loss=loss)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
 
 
 def test_residuals_of_a_slice_that_never_come_back() -> None:
     text = str(schedules.offload(made("seq1f1b", 2, 1)))
     schedule = schedules.parse(re.sub(r"\b0reload0\.1", ".", text))
-    step = partial(decoder.train_step, schedule=schedule)
-    assert message(step, (decoder.parameters(2), decoder.batch(1))) == (
+    assert message(step_of(schedule), (decoder.parameters(2), decoder.batch(1))) == (
         "the schedule seq1f1b has offload(stage 0, mb 0, slice 1) and no reload of it\n"
         "  the backward reads what has left: bring it back before"
     )
@@ -186,38 +187,35 @@ def test_slices_that_start_with_something_of_their_microbatch() -> None:
         xs = text[:, :-1], text[:, 1:]
         return jaxpp.scan_slices(partial(of_slice, params), ([(keys, keys)] * 2, state), xs, slices)[1].mean()
 
-    step = partial(decoder.train_step, schedule=made("seq1f1b-zb", 2, 2), loss=loss)
+    step = step_of(made("seq1f1b-zb", 2), loss=loss)
     check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2, data=2), in_shardings=SHARDED)
 
 
 def test_a_schedule_without_slices_runs_them_all_in_one_task() -> None:
-    step = partial(decoder.train_step, schedule=jaxpp.ZeroBubble(2))
-    check(step, (decoder.parameters(2), decoder.batch(3)), make_mesh(2))
+    step = partial(decoder.train_step, schedule=jaxpp.ZeroBubble(2), slices=3)
+    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
 
 
 @pytest.mark.parametrize("change", [schedules.recompute, schedules.offload])
 def test_slices_that_keep_less(change: Callable[[schedules.Schedule], schedules.Schedule]) -> None:
-    schedule = change(made("seq1f1b", 2, 2))
+    schedule = change(made("seq1f1b", 2))
     assert any(task.kind == change.__name__ for task in schedule)
-    step = partial(decoder.train_step, schedule=schedule)
-    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
+    check(step_of(schedule), (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
 
 
 def test_slices_that_wait_on_a_peer() -> None:
-    schedule = schedules.evict(made("seq1f1b", 4, 4, slices=2))
-    assert activations(schedule) == [4, 4, 3, 4]
-    step = partial(decoder.train_step, schedule=schedule, slices=2)
-    check(step, (decoder.parameters(4), decoder.batch(4)), make_mesh(4))
-    assert [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))] == [4, 4, 3, 4]
+    schedule = schedules.evict(made("seq1f1b", 4))
+    assert activations(schedule) == [5, 5, 4, 4]
+    check(step_of(schedule), (decoder.parameters(4), decoder.batch(2)), make_mesh(4), reference=WHOLE)
+    assert [peak.activations for peak in peaks_of(load(lowered(schedule).program().module))] == [5, 5, 4, 4]
 
 
 def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
     """That counts no more than for the recompute itself."""
     looks = schedules.Operation.parse("looks: forward")
-    schedule = schedules.insert(schedules.recompute(made("seq1f1b", 2, 2)), looks, after="forward")
-    step = partial(decoder.train_step, schedule=schedule)
+    schedule = schedules.insert(schedules.recompute(made("seq1f1b", 2)), looks, after="forward")
     operations: dict[str, Callable[..., None]] = {"looks": lambda residuals: None}
-    pipelined = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), operations=operations)
+    pipelined = jaxpp.mpmd_jit_with_loop(step_of(schedule), mpmd_mesh=make_mesh(2), operations=operations)
     program = load(pipelined.lower(decoder.parameters(2), decoder.batch(2)).program().module)
     assert [peak.activations for peak in peaks_of(program)] == activations(schedule) == [1, 1]
 
@@ -225,9 +223,8 @@ def test_a_function_that_looks_at_what_a_slice_is_made_again_of() -> None:
 def test_slices_inside_of_a_checkpoint() -> None:
     """Each stage makes its part of a slice again in its backward, and all slices of a stage are one program."""
     loss = partial(decoder.loss, one=jax.checkpoint(decoder.of_slice))
-    schedule = made("seq1f1b-zb", 2, 2)
-    step = partial(decoder.train_step, schedule=schedule, loss=loss)
-    check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
+    schedule = made("seq1f1b-zb", 2)
+    check(step_of(schedule, loss=loss), (decoder.parameters(2), decoder.batch(2)), make_mesh(2), reference=WHOLE)
     again = lowered(schedule, loss=loss)
     assert_one_program_per_stage(schedule, again)
     assert all(np.less(again.program().peak_bytes, lowered(schedule).program().peak_bytes))
@@ -246,13 +243,13 @@ def test_gradients_alone_and_losses_alone() -> None:
         return jaxpp.treduce(one, texts, schedule=schedule, operation=jaxpp.Concat())
 
     arguments = decoder.parameters(2), decoder.batch(2)
-    check(partial(gradients, schedule=made("seq1f1b", 2, 2)), arguments, make_mesh(2))
+    check(partial(gradients, schedule=made("seq1f1b", 2)), arguments, make_mesh(2))
     check(partial(losses, schedule=schedule), arguments, make_mesh(2), exact=True)
 
 
 def test_slices_are_named_in_traces_and_costs() -> None:
     """What a task costs is what its slices take together."""
-    schedule = made("seq1f1b", 2, 2)
+    schedule = made("seq1f1b", 2)
     compiled = lowered(schedule).compile()
     _, events = compiled.trace(decoder.parameters(2), decoder.batch(2))
     backwards = [event for event in events if event.mesh == 1 and event.kind == "backward"]
@@ -265,7 +262,7 @@ def test_slices_are_named_in_traces_and_costs() -> None:
 
 
 def message(step: Callable[..., Any], arguments: Any = None, **options: Any) -> str:
-    arguments = arguments or (decoder.parameters(2), decoder.batch(4))
+    arguments = arguments or (decoder.parameters(2), decoder.batch(2))
     with pytest.raises((jaxpp.PassError, TypeError, ValueError)) as error:
         jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(2), **options).lower(*arguments).program()
     return str(error.value).partition(": error: ")[2] or str(error.value).partition(": ")[2]
@@ -273,12 +270,12 @@ def message(step: Callable[..., Any], arguments: Any = None, **options: Any) -> 
 
 def test_models_that_do_not_fit_the_slices_of_their_schedule() -> None:
     schedule = made("seq1f1b", 2)
-    step = partial(decoder.train_step, schedule=schedule)
+    step = step_of(schedule)
     assert message(partial(step, slices=2)) == (
         "the schedule seq1f1b has 3 slices, the loop over slices runs 2 times\n"
         "  cut the sequence into 3 slices, or take a schedule of as many as the loop has"
     )
-    assert message(partial(sgd_step, schedule=schedule), (weights(2), microbatches(4))) == (
+    assert message(partial(sgd_step, schedule=schedule), (weights(2), microbatches(2))) == (
         "the schedule seq1f1b has 3 slices, this stage mark is in no loop over slices\n  scan over the slices of the "
         "sequence with the stage marks in the body: jaxpp.scan_slices; or take a schedule without slices"
     )
@@ -314,12 +311,11 @@ def test_slices_of_stages_that_are_no_chain(text: str) -> None:
 
 
 def test_a_memory_limit_chooses_nothing_for_slices() -> None:
-    function = partial(decoder.train_step, schedule=made("seq1f1b", 2))
-    step = jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=make_mesh(2), memory_limit=4096)
+    step = jaxpp.mpmd_jit_with_loop(step_of(made("seq1f1b", 2)), mpmd_mesh=make_mesh(2), memory_limit=4096)
     with pytest.raises(
         ProgramError, match=r"needs [0-9,]+ bytes on each device, its memory limit is 4,096\n  keep less"
     ):
-        step.lower(decoder.parameters(2), decoder.batch(4)).program()
+        step.lower(decoder.parameters(2), decoder.batch(2)).program()
 
 
 @pytest.mark.parametrize(

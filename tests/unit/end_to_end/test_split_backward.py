@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end import transformer
-from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import assert_same, batch, check, feed_state, layers, lowered, make_mesh, sgd_step, weights
 from unit.end_to_end.everywhere import in_turn
 from unit.end_to_end.test_shared_weights import CASES, parameters
 from unit.end_to_end.test_shared_weights import tied as tied_loss
@@ -31,22 +31,25 @@ def schedule_of(name: str, meshes: int, microbatches: int = 8) -> schedules.Sche
 
 
 def program_of(step: Any, arguments: Any, meshes: int, **options: Any) -> str:
-    return jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes), **options).lower(*arguments).program().as_text()
+    return lowered(step, arguments, make_mesh(meshes), **options).program().as_text()
 
 
 def tasks(program: str, kind: str, stage: int) -> int:
     return len(re.findall(rf"call @{kind}_\d\(.*jaxpp\.stage = {stage} ", program))
 
 
-@pytest.mark.parametrize(("name", "meshes"), SPLIT)
-def test_stages_of_several_devices(name: str, meshes: int) -> None:
-    mesh = make_mesh(meshes, data=2)
-    schedule = schedule_of(name, meshes)
-    step = partial(transformer.train_step, schedule=schedule)
-    arguments = (transformer.state(4), transformer.batch(8))
-    shardings = (P(), P(None, "data"))
-    plain = transformer.PLAIN
-    check(step, arguments, mesh, steps=2, feed=feed_state, reference=plain, in_shardings=shardings, donate_argnums=0)
+MODELS: list[Any] = [
+    (transformer.train_step, transformer.state, transformer.batch),
+    (sgd_step, weights, batch),
+]
+
+
+@pytest.mark.parametrize(("schedule", "model"), in_turn(SPLIT, MODELS))
+def test_stages_of_several_devices(schedule: tuple[str, int], model: Any) -> None:
+    (name, meshes), (step, state, data) = schedule, model
+    step = partial(step, schedule=schedule_of(name, meshes))
+    options: dict[str, Any] = {"in_shardings": (P(), P(None, "data")), "donate_argnums": 0}
+    check(step, (state(4), data(8)), make_mesh(meshes, data=2), steps=2, feed=feed_state, **options)
 
 
 @pytest.mark.parametrize(("loss", "schedule"), in_turn([*CASES, *reversed(CASES)], SPLIT))
@@ -56,12 +59,11 @@ def test_weights_of_several_stages(loss: Any, schedule: tuple[str, int]) -> None
     check(step, (parameters(*CASES[loss]), batch(8)), make_mesh(meshes), steps=2, feed=feed_state)
 
 
-@pytest.mark.parametrize("name", ["zb-h1", "dualpipe"])
-def test_language_model_with_tied_embeddings(name: str) -> None:
+def test_language_model_with_tied_embeddings() -> None:
     untied, moments = transformer.state(4)
     state = tuple({k: v for k, v in tree.items() if k != "head"} for tree in (untied, moments[0].trace))
     state = (state[0], (moments[0]._replace(trace=state[1]), *moments[1:]))
-    step = partial(transformer.train_step, schedule=schedule_of(name, 4))
+    step = partial(transformer.train_step, schedule=schedule_of("dualpipe", 4))
     check(step, (state, transformer.batch(8)), make_mesh(4), steps=2, feed=feed_state, reference=transformer.PLAIN)
 
 
@@ -166,9 +168,9 @@ def test_a_stage_that_is_frozen_for_some_microbatches() -> None:
 def test_peak_of_activations(name: str) -> None:
     """A microbatch counts until its weight gradient is done."""
     meshes = 4 if name[-1] in "12e" else 2
-    schedule = schedule_of(name, meshes, 16)
+    schedule = schedule_of(name, meshes)
     step = partial(transformer.train_step, schedule=schedule)
-    program = program_of(step, (transformer.state(schedule.stages), transformer.batch(16)), meshes)
+    program = program_of(step, (transformer.state(4), transformer.batch(8)), meshes)
     peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", program)]
     simulated = schedules.simulate(schedule).peak_activations(released_at="W")
     share = 2 if "v" in name else 1  # the simulator counts a stage of two on a mesh as half
@@ -186,8 +188,8 @@ def test_peak_of_activations(name: str) -> None:
 )
 def test_a_program_for_each_distinct_stage(name: str, expected: dict[str, int]) -> None:
     """The first stage, the last, and those between, which are equal; the loss of the last is in its backward."""
-    step = partial(transformer.train_step, schedule=schedule_of(name, 8, 16))
-    program = program_of(step, (transformer.state(8), transformer.batch(16)), 8)
+    step = partial(transformer.train_step, schedule=schedule_of(name, 4))
+    program = program_of(step, (transformer.state(4), transformer.batch(8)), 4)
     kinds = re.findall(r'func\.func private @.* attributes \{jaxpp\.kind = "(.*?)"', program)
     assert {kind: kinds.count(kind) for kind in kinds if kind not in ("before", "after")} == expected
 

@@ -4,7 +4,7 @@
 
 import re
 from collections import Counter
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -15,8 +15,8 @@ import pytest
 from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
-from unit.end_to_end.everywhere import check_loss, check_step, gradient_step, more_plans, plans
+from unit.end_to_end.compare import batch, check, feed_state, lowered, make_mesh, weights
+from unit.end_to_end.everywhere import PLANS, check_loss, check_step, gradient_step, in_turn, more_plans, plans
 
 import jaxpp.api as jaxpp
 
@@ -24,7 +24,13 @@ mark = jaxpp.mark_stage_end
 
 
 def stacked(count: int = 4) -> dict[str, jax.Array]:
-    return {"w": jnp.stack(weights(count)), "b": 0.1 * jax.random.normal(jax.random.key(9), (count, 8))}
+    return jax.tree.map(jnp.array, _stacked(count))
+
+
+@cache
+def _stacked(count: int) -> dict[str, np.ndarray]:
+    biases = 0.1 * jax.random.normal(jax.random.key(9), (count, 8))
+    return {"w": np.stack(weights(count)), "b": np.asarray(biases)}
 
 
 def layer(params: Any, x: jax.Array) -> jax.Array:
@@ -47,7 +53,7 @@ def test_scan_over_all_layers(plan: str) -> None:
 
 @pytest.mark.parametrize("options", [{"reverse": True}, {"unroll": 2}, {"unroll": True}, {"_split_transpose": True}])
 def test_options_of_scan(options: dict[str, Any]) -> None:
-    check_loss(partial(loss, **options), "1f1b", stacked())
+    check_loss(partial(loss, **options), "1f1b", stacked(), same_as=None if "reverse" in options else loss)
 
 
 def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
@@ -57,13 +63,11 @@ def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
     return squared_error(lax.fori_loop(0, 4, body, microbatch["x"]), microbatch)
 
 
-@plans
-def test_fori_loop_over_all_layers(plan: str) -> None:
-    check_loss(in_fori_loop, plan, stacked())
+def test_fori_loop_over_all_layers() -> None:
+    check_loss(in_fori_loop, "sharded", stacked(), same_as=loss)
 
 
-@plans
-def test_several_layers_in_each_stage(plan: str) -> None:
+def test_several_layers_in_each_stage() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
         def stage(x: jax.Array, params: Any) -> Any:
             return mark(lax.scan(lambda x, params: (layer(params, x), None), x, params)[0]), None
@@ -71,11 +75,10 @@ def test_several_layers_in_each_stage(plan: str) -> None:
         by_stage = jax.tree.map(lambda leaf: leaf.reshape(4, 2, *leaf.shape[1:]), params)
         return squared_error(lax.scan(stage, microbatch["x"], by_stage)[0], microbatch)
 
-    check_loss(of_one, plan, stacked(8))
+    check_loss(of_one, "sharded", stacked(8))
 
 
-@plans
-def test_marks_in_a_scan_in_a_scan(plan: str) -> None:
+def test_marks_in_a_scan_in_a_scan() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
         def two(x: jax.Array, params: Any) -> Any:
             return lax.scan(lambda x, params: (mark(layer(params, x)), None), x, params)
@@ -83,11 +86,10 @@ def test_marks_in_a_scan_in_a_scan(plan: str) -> None:
         by_two = jax.tree.map(lambda leaf: leaf.reshape(2, 2, *leaf.shape[1:]), params)
         return squared_error(lax.scan(two, microbatch["x"], by_two)[0], microbatch)
 
-    check_loss(of_one, plan, stacked())
+    check_loss(of_one, "interleaved-1f1b", stacked(), same_as=loss)
 
 
-@plans
-def test_two_scans_and_what_the_first_stacks(plan: str) -> None:
+def test_two_scans_and_what_the_first_stacks() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
         def encode(x: jax.Array, params: Any) -> Any:
             x = layer(params, x)
@@ -101,7 +103,7 @@ def test_two_scans_and_what_the_first_stacks(plan: str) -> None:
         x, seen = lax.scan(encode, microbatch["x"], first)
         return squared_error(lax.scan(decode, x, (second, seen[::-1]))[0], microbatch)
 
-    check_loss(of_one, plan, stacked())
+    check_loss(of_one, "sharded", stacked())
 
 
 @pytest.mark.parametrize("plan", ["interleaved-1f1b", "chimera"])
@@ -124,8 +126,7 @@ def test_tied_embedding_dropout_counter_and_metrics_of_layers(plan: str) -> None
     check_loss(of_one, plan, params, microbatches, has_aux=True, steps=2)
 
 
-@plans
-@pytest.mark.parametrize("where", ["body", "around the mark", "all"])
+@pytest.mark.parametrize(("where", "plan"), in_turn(["body", "around the mark", "all"], PLANS[::-1]))
 def test_checkpoint(where: str, plan: str) -> None:
     def body(x: jax.Array, params: Any) -> Any:
         x = mark(layer(params, x))
@@ -135,7 +136,8 @@ def test_checkpoint(where: str, plan: str) -> None:
         chosen = body if where == "all" else jax.checkpoint(body)
         return squared_error(lax.scan(chosen, microbatch["x"], params)[0], microbatch)
 
-    check_loss(jax.checkpoint(of_one) if where == "all" else of_one, plan, stacked())
+    same_as = None if where == "around the mark" else loss
+    check_loss(jax.checkpoint(of_one) if where == "all" else of_one, plan, stacked(), same_as=same_as)
 
 
 def test_checkpoint_policy() -> None:
@@ -145,18 +147,17 @@ def test_checkpoint_policy() -> None:
         )
         return squared_error(lax.scan(body, microbatch["x"], params)[0], microbatch)
 
-    check_loss(of_one, "1f1b", stacked())
+    check_loss(of_one, "1f1b", stacked(), same_as=loss)
 
 
-@plans
-def test_cast_to_bfloat16(plan: str) -> None:
+def test_cast_to_bfloat16() -> None:
     def of_one(params: Any, microbatch: Any) -> Any:
         low = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
         x = microbatch["x"].astype(jnp.bfloat16)
         x = lax.scan(lambda x, params: (mark(layer(params, x)), None), x, low)[0]
         return squared_error(x.astype(jnp.float32), microbatch)
 
-    check_loss(of_one, plan, stacked(), tolerance=2e-2)
+    check_loss(of_one, "interleaved-1f1b", stacked(), tolerance=2e-2)
 
 
 @plans
@@ -173,15 +174,14 @@ def test_adamw_with_clipping(plan: str) -> None:
     check_step(step, (state, batch(4)), plan, steps=3, feed=feed_state, tolerance=1e-4)
 
 
-@plans
-def test_forward_only(plan: str) -> None:
+def test_forward_only() -> None:
     def step(params: Any, batch: Any, *, schedule: Any) -> Any:
         def outputs(microbatch: Any) -> Any:
             return lax.scan(lambda x, params: (mark(layer(params, x)), x.mean()), microbatch["x"], params)
 
         return jaxpp.treduce(outputs, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
 
-    check_step(step, (stacked(), batch(4)), plan)
+    check_step(step, (stacked(), batch(4)), "sharded")
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
@@ -225,10 +225,9 @@ def adamw_state(count: int = 4) -> Any:
 def sent(schedule: Any, layers: int, meshes: int, microbatches: int, loss: Any = loss) -> Counter[str]:
     """How many values of each type a step sends; activations are 3x8."""
     step = partial(adamw_step, schedule=schedule, loss=loss)
-    step = jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes))
     params, moments = adamw_state(layers)
     state = (params, (optax.EmptyState(), moments))
-    program = step.lower(state, batch(microbatches, rows=3)).program().as_text()
+    program = lowered(step, (state, batch(microbatches, rows=3)), make_mesh(meshes)).program().as_text()
     return Counter(re.findall(r'stablehlo\.send".*\(tensor<([^>]*)>', program))
 
 
@@ -240,9 +239,8 @@ def one_by_one(params: Any, microbatch: Any) -> jax.Array:
     return squared_error(x + params["b"][3], microbatch)
 
 
-@plans
-def test_layers_without_a_scan(plan: str) -> None:
-    check_loss(one_by_one, plan, stacked(), steps=2)
+def test_layers_without_a_scan() -> None:
+    check_loss(one_by_one, "interleaved-1f1b", stacked(), steps=2)
 
 
 def of_limited(params: Any, microbatch: Any) -> jax.Array:
@@ -252,13 +250,11 @@ def of_limited(params: Any, microbatch: Any) -> jax.Array:
     return loss({"w": w, "b": jnp.clip(b, -1, 1)}, microbatch)
 
 
-@plans
-def test_the_gradient_of_a_stack_goes_through_whatever_treats_rows_alike(plan: str) -> None:
-    check_loss(of_limited, plan, stacked(), steps=2)
+def test_the_gradient_of_a_stack_goes_through_whatever_treats_rows_alike() -> None:
+    check_loss(of_limited, "sharded", stacked(), steps=2)
 
 
-@pytest.mark.parametrize("microbatches", [4, 8])
-@pytest.mark.parametrize("loss", [loss, one_by_one, in_fori_loop, of_limited])
+@pytest.mark.parametrize(("loss", "microbatches"), in_turn([loss, one_by_one, in_fori_loop, of_limited], [4, 8]))
 def test_nothing_stacked_is_sent(loss: Any, microbatches: int) -> None:
     """Each mesh has the rows of its stages, sums their gradients and updates them: only norms meet."""
     found = sent(jaxpp.Std1F1B(4), 4, 4, microbatches, loss)

@@ -12,7 +12,7 @@ import optax
 import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import batch, check, feed_state, make_mesh, weights
+from unit.end_to_end.compare import batch, check, feed_state, lowered, make_mesh, weights
 from unit.end_to_end.everywhere import gradient_step
 from unit.end_to_end.test_stacked_layers import adamw_step, layer, mark, squared_error, stacked
 from unit.end_to_end.transfers import carried
@@ -51,7 +51,7 @@ def check_stays(loss: Any, plan: Any, params: Any, meshes: int) -> Any:
     """Nothing but activations, their gradients and scalars is sent; three steps as under `jax.jit`. Their state."""
     step = partial(adamw_step, schedule=plan, loss=loss)
     args = (adamw_state(params), batch(MICROBATCHES))
-    found = carried(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=make_mesh(meshes)).lower(*args).program())
+    found = carried(lowered(step, args, make_mesh(meshes), donate_argnums=0).program())
     assert set(found) == {"activation", "gradient", "scalar"}
     return check(step, args, make_mesh(meshes), steps=3, feed=feed_state, tolerance=1e-4, donate_argnums=0)[0]
 

@@ -1,12 +1,15 @@
 """The merged order: every mesh's own order, sends before receives, and the pipeline's shape in time."""
 
+import dataclasses
 import itertools
 
 import pytest
+from unit.runtime.processes.random_programs import RandomProgram
 from unit.runtime.programs import Pipeline, parse
 
-from jaxpp.ir.program import Call, Constant, Receive, Send
-from jaxpp.runtime.execution.order import merged_order, with_pulls
+from jaxpp.ir.program import Call, Constant, Instruction, Receive, Send
+from jaxpp.ir.transports import RULES, transfer_order
+from jaxpp.runtime.execution.order import merged_order, with_pulls, with_receives_at_sends
 
 
 def test_keeps_each_meshs_order_and_sends_first() -> None:
@@ -69,6 +72,29 @@ def test_values_of_other_processes_are_asked_for_some_calls_early(ahead: int) ->
     for receive in (each for each in order if isinstance(each[1], Receive)):
         before, early = ([*filter(is_call, line[: line.index(receive)])] for line in (order, found))
         assert len(before) - len(early) == min(ahead, len(before))
+
+
+def test_receives_at_their_sends_are_an_order_for_every_transport() -> None:
+    """Each value is asked for where it is sent, and due where it was received: no mesh then waits for another one."""
+    for number in range(8):
+        program = parse(RandomProgram(number).text)
+        order = merged_order(program)
+        found = with_receives_at_sends(order, program.hops.keys())
+        asked: set[int] = set()
+        due: list[tuple[int, object]] = []
+        lines: list[list[Instruction]] = [[] for _ in range(program.meshes)]
+        for mesh, each in found:
+            is_due = isinstance(each, Receive) and each.channel in asked
+            if isinstance(each, Receive):
+                asked.add(each.channel)
+            if not is_due:
+                lines[mesh].append(each)
+            if is_due or not isinstance(each, Receive):
+                due.append((mesh, each))
+        assert due == order
+        for rules in RULES:
+            transfer_order(dataclasses.replace(program, sequences=tuple(map(tuple, lines))), rules)
+        assert with_receives_at_sends(order, []) == order
 
 
 def is_call(each: tuple[int, object]) -> bool:

@@ -161,7 +161,7 @@ def wrong_variables() -> None:
     os.environ["JAXPP_TRANSFER_ADDRESS"] = "127.0.0.1"
     os.environ["JAXPP_JOB_SECRET"] = f"secret {jax.process_index()}"
     raised(compiled)
-    tell(addresses=[membership.transport().address, membership.guard().watchdog.address])
+    tell(addresses=[membership.endpoint().address, membership.guard().watchdog.address])
 
 
 def main(port: str, count: str, number: str, name: str) -> None:

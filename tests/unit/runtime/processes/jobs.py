@@ -24,7 +24,9 @@ import jaxpp.api as jaxpp
 from jaxpp import _compat, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
-from jaxpp.runtime.processes.transfer import Transport, Waiting, key
+from jaxpp.runtime.processes.transfer import PullTransport, key
+from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.waiting import Waiting
 
 WIDTH = 32
 
@@ -246,9 +248,9 @@ def meshes_of_different_sizes() -> tuple[list[list[int]], int]:
         check(2, [[first, third], [fourth]]),
         check(3, [[first], [second, third], [fourth]]),
     ]
-    with mock.patch.object(Transport, "offer", autospec=True, side_effect=Transport.offer) as offer:
+    with mock.patch.object(PullTransport, "offer", autospec=True, side_effect=PullTransport.offer) as offer:
         found.append(check(2, [[first], [third, fourth]], function=tied_step))
-    return found, sum(call.args[3].size for call in offer.call_args_list)
+    return found, sum(call.args[1].offered.size for call in offer.call_args_list)
 
 
 def traced_steps() -> list[dict[str, int]]:
@@ -574,15 +576,16 @@ def patience(waiting: Waiting, seconds: float) -> None:
         raise TimeoutError(f"{waiting}: nothing came for half a second")
 
 
-def payload_of(dtype: Any, size: int) -> payload.Payload:
-    """One array for this process's first device."""
+def transfer_of(number: int, dtype: Any, size: int, is_sent: bool = False) -> Transfer:
+    """One array from the other process to this one's first device, or back."""
     sharding = SingleDeviceSharding(jax.local_devices()[0])
-    return payload.Payload([jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)])
+    types, me = [jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)], jax.process_index()
+    return Transfer(number, me, 1 - me, types, ()) if is_sent else Transfer(number, 1 - me, me, (), types)
 
 
 def waited(array: Any, watch: Any) -> tuple[str, str, float]:
     """What a wait for something from the other process raises."""
-    transport, me = membership.transport(), jax.process_index()
+    transport, me = membership.endpoint(), jax.process_index()
     transport.watch, kept = watch, transport.watch
     try:
         return raised(lambda: transport.wait(array, Waiting(1 - me, 1 - me, f"{Receive(7, 0, me)} from")))
@@ -592,8 +595,8 @@ def waited(array: Any, watch: Any) -> tuple[str, str, float]:
 
 def one_that_does_not_send() -> tuple[str, str, float] | None:
     """Process 0 begins a step, of which its message tells, without having sent what process 1 waits for."""
-    transport, me = membership.transport(), jax.process_index()
-    asked = transport.pull(1 - me, key("test", 11), payload_of(np.float32, 8))[0]
+    transport, me = membership.endpoint(), jax.process_index()
+    asked = transport.pull(transfer_of(key("test", 11), np.float32, 8), 0)[0]
     if me == 0:
         transport.post([1], [1])
     found = waited(asked, patience) if me else None
@@ -605,18 +608,18 @@ def one_that_does_not_send() -> tuple[str, str, float] | None:
 
 def transfers_that_differ() -> list[tuple[str, str, float]]:
     """What is offered is not what is asked for: another type, number, or size under one number; and Ctrl-C."""
-    transport = membership.transport()
-    me, device = jax.process_index(), jax.local_devices()[0]
+    transport = membership.endpoint()
+    device = jax.local_devices()[0]
 
     def interrupt(waiting: Waiting, seconds: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     def asked(number: int, dtype: Any, size: int) -> Any:
-        return transport.pull(1 - me, number, payload_of(dtype, size))[0]
+        return transport.pull(transfer_of(number, dtype, size), 0)[0]
 
     offered = jax.device_put(np.arange(8, dtype="f4"), device)
-    transport.offer(1 - me, key("test", 7, "float32[8]"), payload_of(np.float32, 8), [offered])
-    transport.offer(1 - me, key("another test", 7), payload_of(np.float32, 8), [offered])
+    transport.offer(transfer_of(key("test", 7, "float32[8]"), np.float32, 8, is_sent=True), 0, [offered])
+    transport.offer(transfer_of(key("another test", 7), np.float32, 8, is_sent=True), 0, [offered])
     found = [
         waited(asked(key("test", 7, "int32[8]"), np.int32, 8), patience),
         waited(asked(key("test", 9, "float32[8]"), np.float32, 8), patience),
@@ -648,6 +651,6 @@ def one_process_ends() -> tuple[str, str, float] | None:
     step = compiled(2).compile(*arguments(2))
     step(*arguments(2))
     if jax.process_index() == 0:
-        membership.transport().close()
+        membership.endpoint().close()
         return None
     return raised(lambda: step(*arguments(2)))

@@ -40,9 +40,10 @@ def run(
     devices: int = 1,
     survivors: Sequence[int],
     act: Callable[[Sequence[Any], Sequence[str]], None] = lambda children, outputs: None,
+    main: str = f"{fault_jobs.__name__}:main",
 ) -> Outcome:
     """Run a job of fault_jobs.py until the survivors have ended by themselves; the others are killed then."""
-    with together.started([[job]] * processes, devices, f"{fault_jobs.__name__}:main") as (children, outputs):
+    with together.started([[job]] * processes, devices, main) as (children, outputs):
         act(children, outputs)
         end = time.monotonic() + 300
         while any(children[each].poll() is None for each in survivors) and time.monotonic() < end:

@@ -39,6 +39,19 @@ JOBS = [
     jobs.one_process_ends,  # the last: nothing runs after it
 ]
 
+ONCE = [
+    jobs.a_vocabulary_over_processes,
+    jobs.slices_over_processes,
+    jobs.delayed_gradients,
+    jobs.partitioned,
+    jobs.tuned,
+    jobs.stacks_of_some_meshes,
+    jobs.arrays_of_jaxpp,
+]
+"""What does not depend on how values travel."""
+
+once = pytest.mark.parametrize("results", ["wire"], indirect=True, scope="module")
+
 
 @pytest.fixture(scope="module", params=["wire", "transfer"])
 def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
@@ -46,7 +59,7 @@ def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
 
     With small values, in processes that `jaxpp.distributed` has started; with none, where JAX alone did.
     """
-    run = [*([jobs.nothing_is_small] if request.param == "transfer" else []), *JOBS]
+    run = JOBS if request.param == "wire" else [jobs.nothing_is_small, *(job for job in JOBS if job not in ONCE)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("INITIALIZE", "jax" if request.param == "transfer" else "jaxpp")
         found = together.run(run, processes=2, devices=2)
@@ -74,18 +87,21 @@ def test_residuals_that_go_to_a_peer(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_a_peer"] == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]
 
 
+@once
 def test_stages_that_are_a_graph(results: dict[str, list[Any]]) -> None:
     first, second = results["a_vocabulary_over_processes"]
     assert first == second
     assert max(first) < 1e-6
 
 
+@once
 def test_slices_of_the_sequence(results: dict[str, list[Any]]) -> None:
     first, second = results["slices_over_processes"]
     assert first == second
     assert max(first) < 1e-5
 
 
+@once
 def test_steps_that_overlap(results: dict[str, list[Any]]) -> None:
     assert results["delayed_gradients"] == [[True] * 9] * 2
 
@@ -115,12 +131,14 @@ def test_traces_of_processes(results: dict[str, list[Any]]) -> None:
     assert results["traced_steps"] == [[expected] * 4] * 2
 
 
+@once
 def test_layers_are_cut_alike_in_all_processes(results: dict[str, list[Any]]) -> None:
     one, other = results["partitioned"]
     assert one == other
     assert sum(one[0]) == 4
 
 
+@once
 def test_a_step_that_tunes_itself_over_processes(results: dict[str, list[Any]]) -> None:
     """The third layer moves to the first process, back to compare, and there again; in the second run it is back."""
     there, after = [0, 0, 1, 1], [0, 0, 0, 1]
@@ -134,10 +152,12 @@ def test_stacked_weights_keys_and_arrays_over_all_devices(results: dict[str, lis
     assert results["stacks_keys_and_whole_meshes"] == [[2, 1, 32, 32]] * 2
 
 
+@once
 def test_stacks_that_one_process_has_no_part_of(results: dict[str, list[Any]]) -> None:
     assert results["stacks_of_some_meshes"] == [[2, 0], [0, 2]]
 
 
+@once
 def test_names_of_jaxpp(results: dict[str, list[Any]]) -> None:
     assert results["arrays_of_jaxpp"] == [[False, True, True], [True, False, False]]
 

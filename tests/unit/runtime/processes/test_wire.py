@@ -145,6 +145,20 @@ def test_errors_arrive_instead_of_arrays(ends: tuple[Wire, Wire]) -> None:
     assert len(received(ends[1], 3)) == 4
 
 
+def test_an_error_is_seen_without_a_wait(ends: tuple[Wire, Wire]) -> None:
+    """Also behind something that nobody has asked for; what is no error is left for who waits for it."""
+    one, other = ends
+    assert other.error(2) is None
+    one.send_bytes(1, b"a value")
+    one.send_bytes(2, b"the disk is full", is_error=True)
+    end = time.monotonic() + 20
+    while (error := other.error(2)) is None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert error == "the disk is full"
+    assert other.error(1) is None
+    assert received(other, 1) == b"a value"
+
+
 def test_a_peer_that_is_gone_is_an_error_for_who_waits(sockets: tuple[socket.socket, socket.socket]) -> None:
     end = Wire(sockets[0])
     sockets[1].close()

@@ -1,0 +1,92 @@
+"""Which transport carries the values between the processes of a `jax.distributed` job."""
+
+import os
+import socket
+import sys
+from functools import cache
+
+import jax
+
+from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
+from jaxpp.runtime.processes.membership import ProcessError, endpoint
+from jaxpp.runtime.processes.ordered import tags_are_wanted
+from jaxpp.runtime.processes.transport import Transport
+
+TRANSPORTS = ("pull", "device_put", "pair")
+
+_ADDRESS = "jax_cross_host_transfer_socket_address"
+"""Where other processes ask for what `jax.device_put` sends from CPUs; JAX reads it as it starts."""
+
+_given: list[str] = []
+"""What `jaxpp.distributed.initialize` was given."""
+
+
+def choose(name: str | None) -> None:
+    """Take this transport, or that of JAXPP_TRANSPORT, before JAX starts. Raises ProcessError as `wanted`."""
+    _given[:] = [name] if name is not None else []
+    if wanted() == "device_put" and _platform() == "cpu":
+        host = os.environ.get("JAXPP_TRANSFER_ADDRESS", "127.0.0.1")
+        with socket.create_server((host.strip("[]"), 0), family=_family(host)) as free:
+            port = free.getsockname()[1]  # JAX does not take port 0
+        jax.config.update(_ADDRESS, f"{host}:{port}")
+        jax.config.update("jax_cross_host_transport_addresses", f"{host}:0,{host}:0")
+
+
+def wanted() -> str:
+    """The transport that the user has chosen; empty where he has not. Raises ProcessError for an unknown one."""
+    where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
+    if name == "nccl":
+        raise ProcessError(f"{where} is 'nccl', which does not exist yet; give 'device_put', which is NCCL on GPUs")
+    if name not in {"", *TRANSPORTS}:
+        raise ProcessError(f"{where} is {name!r}; give one of {', '.join(TRANSPORTS)}")
+    return name
+
+
+def name_of(platform: str, can_put: bool) -> str:
+    """The transport to take: what the user has chosen, or else the best that the platform has.
+
+    can_put: whether `jax.device_put` reaches devices of other processes.
+    Raises ProcessError as `wanted`, and where what the user has chosen does not work.
+    """
+    name = wanted()
+    if name == "device_put" and not can_put:
+        raise ProcessError(
+            f"the transport 'device_put' does not work here: jax.device_put reaches no device of another process on "
+            f"{platform}; {_REMEDY if platform == 'cpu' else ''}take 'pair'"
+        )
+    return name or ("pull" if platform == "cpu" else "device_put" if can_put else "pair")
+
+
+_REMEDY = "choose it by jaxpp.distributed.initialize, with JAX_PLATFORMS=cpu, so that JAX starts with it; or "
+
+
+def described() -> str:
+    """What all processes of a program have to have chosen alike."""
+    name = type(transport()).__name__
+    return f"values go by {name}{' with tags' if transport().is_ordered and tags_are_wanted() else ''}"
+
+
+@cache
+def transport() -> Transport:
+    """What carries the values between this process and the others. Raises ProcessError as `name_of`.
+
+    The first process says which one it is, where it is not that of CPUs.
+    """
+    device, messages = jax.local_devices()[0], endpoint()
+    can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
+    name = name_of(device.platform, can_put)
+    if name != "pull" and messages.me == 0:
+        print(f"jaxpp: values go from process to process by {name} (JAXPP_TRANSPORT)\n", end="", file=sys.stderr)
+    if name == "pull":
+        return messages
+    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, device.platform == "cpu")
+
+
+def _platform() -> str:
+    """The platform that JAX was told to start with; empty where it chooses."""
+    platforms: str | None = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]  # an option
+    return (platforms or "").partition(",")[0]
+
+
+def _family(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -1,0 +1,236 @@
+"""Transports that match the two ends of a transfer by their order, as collectives do.
+
+The order is that of the program, and the same in all processes (`Links`). A thread makes the transfers in that order,
+whatever the order in which the thread that dispatches offers arrays and asks for them: only so do both ends agree, and
+only so can a wait for a process that is gone be ended. A transfer that is not made leaves the two ends out of step.
+Then nothing more can be sent: the next step says so.
+"""
+
+import collections
+import dataclasses
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxpp import _compat
+from jaxpp.runtime.processes.transfer import PullTransport
+from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure
+from jaxpp.runtime.processes.wire import TICK
+
+
+@dataclasses.dataclass(eq=False, slots=True)
+class _Entry:
+    """A transfer of one step.
+
+    is_given: whether this process has offered its arrays, or asked for them, or has no part in it.
+    arrays: what it sends.
+    made: what it received; error: why it did not.
+    """
+
+    transfer: Transfer
+    number: int
+    is_given: bool
+    arrays: list[Any] = dataclasses.field(default_factory=list[Any])
+    made: list[Any] = dataclasses.field(default_factory=list[Any])
+    error: Exception | None = None
+    done: threading.Event = dataclasses.field(default_factory=threading.Event)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _OrderedArray:
+    """The array `index` of a transfer that is received."""
+
+    entry: _Entry
+    index: int
+
+
+def tags_are_wanted() -> bool:
+    """Whether each transfer also carries its number, which the receiver compares: `JAXPP_CHECK_TRANSFERS`."""
+    return os.environ.get("JAXPP_CHECK_TRANSFERS", "") not in {"", "0"}
+
+
+class OrderedTransport:
+    """A transport that makes one transfer after the other, in the order that `begin` is given.
+
+    messages: what tells the peers of errors, and ends waits for those that are gone.
+    """
+
+    is_ordered = True
+    counts_all = False
+    waits_in_xla = False
+    """Whether `move` waits for the other process."""
+
+    def __init__(self, messages: PullTransport) -> None:
+        self.messages, self.me = messages, messages.me
+        self._has_tags = tags_are_wanted()
+        self._queue: collections.deque[_Entry] = collections.deque()
+        self._entries: dict[int, _Entry] = {}
+        """By number those that are not given yet."""
+        self._changed = threading.Condition()
+        self._broken = ""
+        self._thread = threading.Thread(target=self._serve, name="jaxpp-transfers", daemon=True)
+        messages.others.append(self)
+
+    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+        """Begin a transfer, whose turn it is: with `arrays` at the sender, with none elsewhere.
+
+        sources, targets: the types of the arrays at both ends.
+        Returns the arrays at the receiver, which may not have arrived; anything elsewhere.
+        """
+        raise NotImplementedError
+
+    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+        if self._broken:
+            raise TransferError(
+                f"transfers are matched by their order, and one was not made ({self._broken}): "
+                "start the job again from a checkpoint"
+            )
+        with self._changed:
+            for transfer in transfers:
+                is_mine = self.me in (transfer.sender, transfer.receiver)
+                entry = _Entry(transfer, transfer.number_at(step), not is_mine)
+                self._queue.append(entry)
+                if is_mine:
+                    self._entries[entry.number] = entry
+            self._changed.notify()
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:
+        self._give(transfer.number_at(step), arrays)
+
+    def pull(self, transfer: Transfer, step: int) -> list[Any]:
+        entry = self._give(transfer.number_at(step), [])
+        return [_OrderedArray(entry, index) for index in range(len(transfer.targets))]
+
+    def _give(self, number: int, arrays: list[Any]) -> _Entry:
+        with self._changed:
+            entry = self._entries.pop(number)
+            entry.arrays, entry.is_given = arrays, True
+            self._changed.notify()
+        return entry
+
+    def wait(self, array: Any, waiting: Waiting) -> Any:
+        entry: _Entry = array.entry
+        try:
+            self._wait(entry, waiting)
+            if self._has_tags and array.index == 0:
+                self._check_tag(entry, waiting)
+            self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
+            return entry.made[array.index]
+        except BaseException as error:  # Ctrl-C too
+            self._break(f"{type(error).__name__}: {str(error)[:200]}")
+            raise
+
+    def _wait(self, entry: _Entry, waiting: Waiting) -> None:
+        start = time.monotonic()
+        while not entry.done.wait(TICK):
+            self.messages.look(waiting, time.monotonic() - start, entry.number)
+            if self._broken:
+                self.messages.give_up(TransferError(self._broken), waiting)
+        if entry.error is not None:
+            self.messages.give_up(entry.error, waiting)
+
+    def settle(self, waiting: Waiting) -> None:
+        with self._changed:
+            given = [entry for entry in self._queue if entry.is_given and self.me in _ends(entry)]
+        for entry in given:
+            self._wait(entry, waiting)
+
+    def fail(self, transfer: Transfer, step: int, reason: str) -> None:
+        number = transfer.number_at(step)
+        self.messages.refuse(transfer.receiver, number, reason)
+        if number in self._entries:
+            self._break(reason)
+
+    @property
+    def is_stuck(self) -> bool:
+        return bool(self._broken) and self.waits_in_xla
+
+    def finish(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while self._thread.is_alive() and (self._broken or self._queue) and time.monotonic() < end:
+            time.sleep(0.01)
+
+    def _break(self, reason: str) -> None:
+        """Make no more transfers."""
+        with self._changed:
+            self._broken = self._broken or reason
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        with jax.enable_x64(True), _compat.OwnTransfers():
+            while (entry := self._next()) is not None:
+                try:
+                    self._make(entry)
+                except Exception as error:  # of any kind: the one who waits is told
+                    entry.error = error
+                    if entry.transfer.sender == self.me:
+                        self.messages.refuse(entry.transfer.receiver, entry.number, str(error))
+                    self._break(f"{type(error).__name__}: {str(error)[:200]}")
+                entry.arrays = []
+                self._queue.popleft()
+                entry.done.set()
+                del entry  # arrays must not live until the next transfer
+
+    def _next(self) -> _Entry | None:
+        """The next transfer, when it is given; None if there will be none. Refuses then what was to be sent."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._broken or (self._queue and self._queue[0].is_given))
+        if not self._broken:
+            return self._queue[0]
+        for entry in self._queue:
+            if entry.transfer.sender == self.me:
+                self.messages.refuse(entry.transfer.receiver, entry.number, self._broken)
+        return None
+
+    def _make(self, entry: _Entry) -> None:
+        transfer, arrays = entry.transfer, entry.arrays
+        sources, targets = transfer.sources, transfer.targets
+        if self._has_tags:
+            sources, targets = [*sources, _tag_type(sources[0])], [*targets, _tag_type(targets[0])]
+        if transfer.sender == self.me:
+            if transfer.offered.is_on_cpu:
+                for array in arrays:  # one that could not be computed would only be missed by the receiver
+                    if error := failure(array):
+                        raise error
+            if self._has_tags:
+                arrays = [*arrays, _compat.to_device(_tag(entry.number), sources[-1].sharding)]
+        full = [number for number, each in enumerate(targets) if math.prod(each.shape)]
+        given, here, there = ([each[k] for k in full] if each else [] for each in (arrays, sources, targets))
+        found = iter(self.move(transfer, given, here, there))
+        if transfer.receiver == self.me:  # what is empty is not sent: sockets of JAX never deliver it
+            entry.made = [next(found) if number in full else zeros(each) for number, each in enumerate(targets)]
+
+    def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
+        self.messages.wait_computed(entry.made[-1], waiting, entry.number)
+        found = _compat.to_host(entry.made[-1])
+        if found.tolist() != _tag(entry.number).tolist():
+            raise TransferError(
+                f"{waiting}: another transfer came, of tag {found.tolist()} and not {_tag(entry.number).tolist()}: "
+                "the two processes send in different orders"
+            )
+
+
+def zeros(type_: Any) -> Any:
+    """An array of zeros of this type, on its device."""
+    return _compat.to_device(np.zeros(type_.shape, type_.dtype), type_.sharding)
+
+
+def _ends(entry: _Entry) -> tuple[int, int]:
+    return entry.transfer.sender, entry.transfer.receiver
+
+
+def _tag(number: int) -> np.ndarray[Any, Any]:
+    return np.array(divmod(number, 1 << 32), np.uint32)
+
+
+def _tag_type(like: Any) -> Any:
+    return jax.ShapeDtypeStruct((2,), np.uint32, sharding=like.sharding)

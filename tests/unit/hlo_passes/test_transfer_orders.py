@@ -1,0 +1,111 @@
+"""Every schedule of the library, ordered by `insert-transfers` for each transport: proved by `verify-program`."""
+
+import os
+import re
+
+import pytest
+from jaxlib.mlir import ir
+
+from jaxpp import _compat, schedules
+from jaxpp.hlo_passes.base import run_passes
+from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
+from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
+from jaxpp.hlo_passes.program.verify_program import VerifyProgram
+from jaxpp.ir.kinds import form_of
+from jaxpp.ir.program import Program
+from jaxpp.ir.read_program import read_program
+from jaxpp.ir.transports import RULES, OrderError, Rules, transfer_order
+
+MOST = int(os.environ.get("JAXPP_TEST_MESHES", "0"))
+"""If given, all numbers of meshes up to it are tried: of 8, that takes minutes."""
+
+
+def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
+    """`@main` of a step with this schedule (docs/ir.md, section 5), whose tasks make one number each."""
+    graph = schedule.graph
+    calls: list[str] = []
+    functions: dict[str, str] = {}
+    cells: dict[int, int] = {}
+    for mesh, number in schedules.merged_numbers(schedule):
+        cell = range(number, number + graph.spans[number])
+        cells.update(dict.fromkeys(cell, number))
+        if not cell:
+            continue
+        kind = "+".join(graph.tasks[each].kind for each in cell)
+        needs = dict.fromkeys(cells.get(need, need) for each in cell for need in graph.needs[each] if need not in cell)
+        operands = ([] if form_of(kind).is_copy else [f"%mesh{mesh}"]) + [f"%{need}" for need in needs]
+        name, types = f"{kind.replace('+', '_')}_{len(operands)}", ", ".join(["tensor<f32>"] * len(operands))
+        stages = ", ".join(str(graph.tasks[each].stage) for each in cell)
+        microbatches = ", ".join(str(graph.tasks[each].microbatch) for each in cell)
+        which, part = f"jaxpp.stage = {stages}, jaxpp.microbatch = {microbatches}", ""
+        if len(cell) > 1:
+            which = f"jaxpp.stages = array<i64: {stages}>, jaxpp.microbatches = array<i64: {microbatches}>"
+            part = " {jaxpp.part = 0 : i64}"
+        attributes = f"{{jaxpp.mesh = {mesh}, {which}}}"
+        calls.append(f"%{number} = call @{name}({', '.join(operands)}) {attributes} : ({types}) -> tensor<f32>")
+        arguments = ", ".join(f"%{each}: tensor<f32>{part}" for each in range(len(operands)))
+        functions[name] = (
+            f'func.func private @{name}({arguments}) -> (tensor<f32>{part}) attributes {{jaxpp.kind = "{kind}"}} '
+            "{ return %0 : tensor<f32> }"
+        )
+    inputs = ", ".join(f"%mesh{k}: tensor<f32> {{jaxpp.meshes = array<i64: {k}>}}" for k in range(schedule.meshes))
+    return "\n".join(
+        (
+            f"module attributes {{jaxpp.meshes = {schedule.meshes} : i64, mhlo.num_partitions = {devices} : i32}} {{",
+            f"func.func public @main({inputs}) {{",
+            *calls,
+            "return }",
+            *functions.values(),
+            "}",
+        )
+    )
+
+
+def program_of(schedule: schedules.Schedule, transport: str, devices: int = 1) -> Program:
+    """The program of a schedule, ordered and verified for a transport."""
+    with _compat.make_context():
+        module = ir.Module.parse(placed(schedule, devices))
+        run_passes(module, [InsertTransfers(transport), PlanBuffers(), VerifyProgram(transport=transport)])
+        return read_program(module)
+
+
+def made(name: str, meshes: int) -> schedules.Schedule | None:
+    """A schedule of the library; None if there is none for so many meshes."""
+    try:
+        return schedules.make(name, meshes=meshes, microbatches=2 * meshes)
+    except schedules.ScheduleError:
+        return None
+
+
+FREE = Rules(rendezvous=False, numbered=True, stream="direction", collectives=False)
+"""Nothing waits for anything but its values."""
+
+
+@pytest.mark.parametrize("name", schedules.names())
+def test_every_schedule(name: str) -> None:
+    """Proved for every transport; where transfers have streams of their own the order costs no time."""
+    found = [made(name, meshes) for meshes in (range(1, MOST + 1) if MOST else (3, 2))]
+    for schedule in [each for each in found if each][: MOST or 1]:
+        pulled, ordered = program_of(schedule, "pull"), program_of(schedule, "nccl")
+        for hop in (0.0, 0.1):
+            assert transfer_order(ordered, "nccl", hop=hop).time == transfer_order(pulled, FREE, hop=hop).time
+        for transport, devices in (("device-put", 1), ("nccl", 2)):
+            program_of(schedule, transport, devices)
+        met = program_of(schedule, "pair", 2)
+        for transport in RULES:
+            transfer_order(met, transport)
+
+
+def test_an_order_for_another_transport_may_not_do() -> None:
+    """Where a value is sent as soon as it is made, and received when it is needed, sends of 1F1B face each other."""
+    schedule = schedules.make("1f1b", meshes=2, microbatches=4)
+    wait = (
+        "the receive from mesh 1 of backward of stage 1, microbatch 0 (channel 1) comes after "
+        "the send to mesh 1 of forward of stage 0, microbatch 1 (channel 2)"
+    )
+    pulled = program_of(schedule, "pull")
+    transfer_order(pulled, "nccl")
+    for transport in ("pair", "device-put"):
+        text = f"deadlock: by the transport '{transport}' these meshes wait for one another\n  mesh 0: {wait}"
+        with pytest.raises(OrderError, match=re.escape(text)):
+            transfer_order(pulled, transport)

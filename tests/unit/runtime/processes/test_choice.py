@@ -1,0 +1,64 @@
+"""Which transport is taken, and which are refused."""
+
+import pytest
+
+from jaxpp import distributed
+from jaxpp.runtime.processes import choice
+from jaxpp.runtime.processes.membership import ProcessError
+
+
+@pytest.fixture(autouse=True)
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAXPP_TRANSPORT", raising=False)
+    monkeypatch.setattr(choice, "_given", [])
+
+
+@pytest.mark.parametrize(
+    ("platform", "can_put", "expected"),
+    [("cpu", False, "pull"), ("cpu", True, "pull"), ("gpu", True, "device_put"), ("gpu", False, "pair")],
+)
+def test_the_platform_chooses(platform: str, can_put: bool, expected: str) -> None:
+    assert choice.name_of(platform, can_put) == expected
+
+
+def test_the_user_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_TRANSPORT", "pair")
+    choice.choose(None)
+    assert choice.name_of("gpu", can_put=True) == "pair"
+    choice.choose("pull")
+    assert choice.name_of("gpu", can_put=True) == "pull"
+
+
+def test_what_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ProcessError, match=r"^transport is 'tcp'; give one of pull, device_put, pair$"):
+        distributed.initialize(transport="tcp")
+    choice._given.clear()
+    monkeypatch.setenv("JAXPP_TRANSPORT", "nccl")
+    expected = r"^JAXPP_TRANSPORT is 'nccl', which does not exist yet; give 'device_put', which is NCCL on GPUs$"
+    with pytest.raises(ProcessError, match=expected):
+        distributed.initialize()
+
+
+def test_device_put_is_refused_where_jax_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_TRANSPORT", "device_put")
+    begin = "the transport 'device_put' does not work here: jax.device_put reaches no device of another process on"
+    with pytest.raises(ProcessError) as error:
+        choice.name_of("gpu", can_put=False)
+    assert str(error.value) == f"{begin} gpu; take 'pair'"
+    with pytest.raises(ProcessError) as error:
+        choice.name_of("cpu", can_put=False)
+    remedy = "choose it by jaxpp.distributed.initialize, with JAX_PLATFORMS=cpu, so that JAX starts with it"
+    assert str(error.value) == f"{begin} cpu; {remedy}; or take 'pair'"
+
+
+def test_cpus_are_given_an_address_before_jax_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr("jax.config.update", given.__setitem__)
+    for platform in ("cuda", "cpu"):
+        assert not given
+        monkeypatch.setattr(choice, "_platform", lambda platform=platform: platform)
+        choice.choose("device_put")
+    address, transport_addresses = given.values()
+    assert address.startswith("127.0.0.1:")
+    assert not address.endswith(":0")
+    assert transport_addresses == "127.0.0.1:0,127.0.0.1:0"

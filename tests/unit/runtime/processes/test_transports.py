@@ -1,0 +1,59 @@
+"""Every transport carries every value, ends waits for what won't come, and programs give the same by each."""
+
+import re
+import signal
+
+import pytest
+from unit.runtime.processes import conformance, test_faults
+
+TRANSPORTS = ("pull", "device_put", "pair")
+DIED = r"mesh 1 on process 1 \(\S+, pid \d+\) {}; mesh 0 waited for receive on channel 7 from process 1"
+WHERE = "mesh 0: receive on channel 7 from process 1: "
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("JAXPP_TRANSPORT", request.param)
+    monkeypatch.setenv("JAXPP_WATCHDOG_SECONDS", "2")
+    return request.param
+
+
+def run(job: str, survivors: list[int], devices: int) -> test_faults.Outcome:
+    return test_faults.run(job, 2, devices=devices, survivors=survivors, main=f"{conformance.__name__}:main")
+
+
+def test_values_programs_and_a_peer_that_dies(transport: str) -> None:
+    found = run("one_is_killed", [0], devices=2)
+    assert found.codes == [0, -signal.SIGKILL], found.shown
+    test_faults.check_loss(found, 1, {0: DIED.format("died")})
+    said = "jaxpp: values go from process to process by"
+    assert (f"{said} {transport} (JAXPP_TRANSPORT)" in found.texts[0]) == (transport != "pull")
+    assert said not in found.texts[1]
+
+
+def test_transfers_that_fail_or_come_in_another_order(transport: str) -> None:
+    found = run("wrong_order_and_values", [0, 1], devices=1)
+    assert found.codes == [0, 0], found.shown
+    sender, receiver = found.find(1, "message"), found.find(0, "message")
+    if transport == "pull":
+        assert found.find(1, "found") == [[[0] * 4, [1] * 4]]
+        assert (sender, receiver) == ([], [f"{WHERE}the disk is full"])
+        return
+    order, own, again = sender
+    another = r"another transfer came, of tag \[\d+, \d+\] and not \[\d+, \d+\]"
+    where = "mesh 1: receive on channel 7 from process 0: "
+    assert re.fullmatch(f"{where}{another}: the two processes send in different orders", order)
+    assert own == f"{where}the disk is full"
+    assert receiver[0] == f"{WHERE}the disk is full"
+    for each in (again, receiver[1]):
+        assert each.startswith("transfers are matched by their order, and one was not made (")
+        assert each.endswith("the disk is full): start the job again from a checkpoint")
+
+
+def test_a_step_that_fails_and_a_peer_that_freezes(transport: str) -> None:
+    found = run("one_is_stopped", [0], devices=1)
+    told, frozen = found.find(0, "message")
+    assert told == f"{WHERE}process 1 failed: OSError: the disk is full"
+    assert re.fullmatch(DIED.format("is frozen: it gave no sign of life for 2 s"), frozen)
+    assert found.codes[0] == 0, found.shown
+    assert found.find(0, "at")[1] - found.find(1, "hit")[0] - 2 < test_faults.together.SOON
