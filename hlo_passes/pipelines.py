@@ -23,6 +23,7 @@ from jaxpp.hlo_passes.loop.verify_loop import VerifyLoop
 from jaxpp.hlo_passes.program.copy_host_state import CopyHostState
 from jaxpp.hlo_passes.program.deduplicate_functions import DeduplicateFunctions
 from jaxpp.hlo_passes.program.fuse_tasks import FuseTasks
+from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
@@ -32,6 +33,7 @@ from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
 from jaxpp.hlo_passes.program.verify_placed import VerifyPlaced
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.hlo_passes.program.verify_unrolled import VerifyUnrolled
+from jaxpp.hlo_passes.program.weave_units import WeaveUnits
 from jaxpp.hlo_passes.stages.call_operations import CallOperations
 from jaxpp.hlo_passes.stages.merge_slices import MergeSlices
 from jaxpp.hlo_passes.stages.move_residuals import MoveResiduals
@@ -93,6 +95,8 @@ def mpmd(
         MergeSlices(),  # the last of the phase: each slice has all its functions
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
+        WeaveUnits(),  # the tasks of a call are in one function
+        GatherWeights(),  # what tasks are calls now, and in which order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
@@ -108,7 +112,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
     MergeSlices: VerifyTasks(),  # the last pass of the phase
-    FuseTasks: VerifyUnrolled(),
+    GatherWeights: VerifyUnrolled(),  # the last pass of the phase
     ShareFunctions: VerifyPlaced(),
 }
 """What checks the promises of docs/ir.md that hold after a pass."""

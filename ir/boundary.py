@@ -1,10 +1,11 @@
-"""Stage marks in the IR: reading, numbering and writing `jaxpp.boundary`."""
+"""Marks in the IR: reading, numbering and writing `jaxpp.boundary`; the marks of units inside a stage."""
 
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp.ir.attributes import BOUNDARY, dictionary, i64
+from jaxpp.ir.attributes import BOUNDARY, UNIT, dictionary, i64
 from jaxpp.ir.errors import PassError
 
 PHASES = ("forward", "backward")
@@ -25,9 +26,21 @@ def is_mark(op: ir.Operation) -> bool:
     return op.name == "stablehlo.optimization_barrier" and BOUNDARY in op.attributes
 
 
+def is_unit_mark(op: ir.Operation) -> bool:
+    """Whether `op` says that a unit of a stage ends with its one operand."""
+    return op.name == "stablehlo.optimization_barrier" and UNIT in op.attributes
+
+
+def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
+    """Make the mark of a unit that ends with `value`; returns its result."""
+    barrier = stablehlo.OptimizationBarrierOp([value], ip=ip)
+    barrier.operation.attributes[UNIT] = ir.UnitAttr.get()
+    return barrier.results[0]
+
+
 def is_barrier(op: ir.Operation) -> bool:
-    """Whether `op` is a barrier that is no stage mark, as `jax.checkpoint` makes them."""
-    return op.name == "stablehlo.optimization_barrier" and BOUNDARY not in op.attributes
+    """Whether `op` is a barrier that is no mark, as `jax.checkpoint` makes them."""
+    return op.name == "stablehlo.optimization_barrier" and BOUNDARY not in op.attributes and UNIT not in op.attributes
 
 
 def read(op: ir.Operation) -> Boundary:

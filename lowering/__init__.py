@@ -13,7 +13,7 @@ hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
 from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
-from jaxpp.lowering.marks import mark_stage_end, pipeline_enter_stage  # noqa: E402
+from jaxpp.lowering.marks import mark_stage_end, mark_unit_end, pipeline_enter_stage  # noqa: E402
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding  # noqa: E402
 from jaxpp.lowering.microbatch_loop import treduce, treduce_i  # noqa: E402
 from jaxpp.lowering.reductions import Add, Concat, Max, Op  # noqa: E402
@@ -36,6 +36,7 @@ __all__ = [
     "lower",
     "lower_step",
     "mark_stage_end",
+    "mark_unit_end",
     "pipeline_enter_stage",
     "scan_slices",
     "train_loop",

@@ -1,6 +1,6 @@
-"""Stage marks: where one pipeline stage ends and the next begins."""
+"""Marks: where one pipeline stage ends and the next begins, and where a unit inside of a stage does."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -53,6 +53,31 @@ def pipeline_enter_stage(x: T, name: str | None = None) -> T:
     return _mark(x, name, "pipeline_enter_stage")
 
 
+def mark_unit_end(x: T) -> T:
+    """Say that a unit of a stage ends with `x`: attention, an MLP, a dispatch to experts, with its collective.
+
+    Where a schedule runs a forward and a backward as one task (`jaxpp.DualPipe`), their units are woven: those of one
+    compute while the collectives at the end of the other's are under way (STP, arXiv 2510.27257). Everywhere else these
+    marks do nothing. They stand between stage marks, which end units too, behind what devices exchange: a product of
+    which each device has a part, and what is added to it. Differentiating a mark yields a mark on the gradients.
+
+        x = jaxpp.mark_unit_end(x + attention(x))
+        x = jaxpp.mark_unit_end(x + mlp(x))
+
+    Args:
+        x: a pytree of arrays of any shape and dtype (integers, booleans and keys pass through).
+
+    Returns:
+        A pytree like `x`; the values are unchanged.
+
+    Raises:
+        ValueError: `x` holds no array.
+        TypeError: a leaf of `x` is not an array.
+    """
+    leaves, tree = _leaves(x, "mark_unit_end")
+    return jax.tree.unflatten(tree, unit_p.bind(*leaves))
+
+
 @contextmanager
 def stage_numbering() -> Generator[None]:
     """Number the marks traced inside from 0 on."""
@@ -66,6 +91,14 @@ def stage_numbering() -> Generator[None]:
 def _mark(x: Any, name: str | None, caller: str) -> Any:
     if not isinstance(name, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(f"{here()}{caller}: the name of a stage is a string, found {type(name).__name__}")
+    leaves, tree = _leaves(x, caller)
+    stage = _next_stage.get()
+    _next_stage.set(stage + 1)
+    return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or ""))
+
+
+def _leaves(x: Any, caller: str) -> tuple[list[Any], Any]:
+    """The arrays of what is marked, and their tree."""
     leaves, tree = jax.tree.flatten(x)
     if not leaves:
         raise ValueError(f"{here()}{caller}: its argument holds no array, so it marks nothing")
@@ -73,9 +106,7 @@ def _mark(x: Any, name: str | None, caller: str) -> Any:
         if not is_array(leaf):
             where = f"x{jax.tree_util.keystr(path)}"
             raise TypeError(f"{here()}{caller}: {where} is of type {type(leaf).__name__}, not an array")
-    stage = _next_stage.get()
-    _next_stage.set(stage + 1)
-    return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or ""))
+    return leaves, tree
 
 
 def is_array(leaf: Any) -> bool:
@@ -87,53 +118,60 @@ def is_array(leaf: Any) -> bool:
     return True
 
 
-mark_p = Primitive("jaxpp_mark")
-mark_p.multiple_results = True
+def _identity(*values: Any, **_: Any) -> list[Any]:
+    return list(values)
 
 
-@mark_p.def_impl
-def _run(*arrays: Any, **_: Any) -> list[Any]:
-    return list(arrays)
+def _identity_primitive(
+    name: str, transposed: Callable[[dict[str, Any]], dict[str, Any]], lower: Callable[..., Any]
+) -> Primitive:
+    """A primitive that returns what it takes, under every transformation; `transposed` are its parameters there."""
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+    primitive.def_impl(_identity)
+    primitive.def_abstract_eval(_identity)
 
+    def of_those_there(values: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+        """Symbolic zeros and float0 (of integers, booleans, keys) stay as they are."""
+        there = [k for k, value in enumerate(values) if not _is_zero(value)]
+        if not there:
+            return list(values)
+        bound = dict(zip(there, primitive.bind(*(values[k] for k in there), **params), strict=True))
+        return [bound.get(k, value) for k, value in enumerate(values)]
 
-@mark_p.def_abstract_eval
-def _abstract(*avals: Any, **_: Any) -> list[Any]:
-    return list(avals)
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
+        return primitive.bind(*primals, **params), of_those_there(tangents, params)
 
+    def transpose(cotangents: Sequence[Any], *_: Any, **params: Any) -> list[Any]:
+        return of_those_there(cotangents, transposed(params))
 
-def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> tuple[list[Any], list[Any]]:
-    return mark_p.bind(*primals, **params), _mark_nonzero(tangents, params)
+    def batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
+        return primitive.bind(*args, **params), dims
 
-
-def _transpose(cotangents: Sequence[Any], *_: Any, phase: str, **params: Any) -> list[Any]:
-    mirrored = BACKWARD if phase == FORWARD else FORWARD
-    return _mark_nonzero(cotangents, {"phase": mirrored, **params})
-
-
-def _mark_nonzero(values: Sequence[Any], params: dict[str, Any]) -> list[Any]:
-    """Mark the values that are there; symbolic zeros and float0 (of integers, booleans, keys) stay as they are."""
-    there = [k for k, value in enumerate(values) if not _is_zero(value)]
-    if not there:
-        return list(values)
-    marked = dict(zip(there, mark_p.bind(*(values[k] for k in there), **params), strict=True))
-    return [marked.get(k, value) for k, value in enumerate(values)]
+    ad.primitive_jvps[primitive] = jvp
+    ad.primitive_transposes[primitive] = transpose
+    batching.primitive_batchers[primitive] = batch
+    mlir.register_lowering(primitive, lower)
+    return primitive
 
 
 def _is_zero(value: Any) -> bool:
     return isinstance(value, ad.Zero) or getattr(value, "dtype", None) == jax.dtypes.float0
 
 
-def _batch(args: Sequence[Any], dims: Sequence[Any], **params: Any) -> tuple[list[Any], Sequence[Any]]:
-    return mark_p.bind(*args, **params), dims
+def _mirrored(params: dict[str, Any]) -> dict[str, Any]:
+    return params | {"phase": BACKWARD if params["phase"] == FORWARD else FORWARD}
 
 
-def _lower(_: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str) -> list[ir.Value]:
+def _lower_mark(_: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str) -> list[ir.Value]:
     barrier = stablehlo.OptimizationBarrierOp(list(values))
     boundary.write(barrier.operation, boundary.Boundary(stage, phase, name))
     return list(barrier.results)
 
 
-ad.primitive_jvps[mark_p] = _jvp
-ad.primitive_transposes[mark_p] = _transpose
-batching.primitive_batchers[mark_p] = _batch
-mlir.register_lowering(mark_p, _lower)
+def _lower_unit(_: mlir.LoweringRuleContext, *values: ir.Value) -> list[ir.Value]:
+    return [boundary.unit_mark(value) for value in values]
+
+
+mark_p = _identity_primitive("jaxpp_mark", _mirrored, _lower_mark)
+unit_p = _identity_primitive("jaxpp_unit", dict, _lower_unit)

@@ -13,12 +13,13 @@ from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, PartialSum, Stac
 from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
 from jaxpp.ir.values import is_used, is_zero
 
-CHOICES = ("microbatch", "step")
+CHOICES = {"gather_weights": ("microbatch", "chunk", "step"), "scatter_gradients": ("microbatch", "step")}
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,14 @@ class DelayReductions(Pass):
     Sums of floats are taken in another order afterwards.
 
     Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
-    default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. The
+    default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. What
+    is gathered per `chunk` is gathered here, and `gather-weights` puts that before each run of a stage's tasks. The
     module says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
     `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
-        gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, or once per `step`.
+        gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, once per `chunk` (a
+            run of tasks of one stage, one after the other on their mesh), or once per `step`.
         scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, or once per `step`.
 
     Preconditions: `propagate-shardings` ran. A loop over one microbatch stays as it is.
@@ -61,8 +64,8 @@ class DelayReductions(Pass):
 
     def __post_init__(self) -> None:
         for name, value in (("gather_weights", self.gather_weights), ("scatter_gradients", self.scatter_gradients)):
-            if value not in CHOICES:
-                raise ValueError(f"{name} is '{value}', expected 'microbatch' or 'step'")
+            if value not in CHOICES[name]:
+                raise ValueError(f"{name} is '{value}', expected {' or '.join(map(repr, CHOICES[name]))}")
 
     def run(self, module: ir.Module) -> None:
         """Delay the reductions of the loop of `module`. Raises PassError when there is no canonical loop."""
@@ -81,9 +84,19 @@ class DelayReductions(Pass):
             module.operation.attributes[at.ONCE_PER_STEP] = ir.DictAttr.get(entries)
         if self.scatter_gradients == "microbatch":
             totals = [total for total in totals if not _is_scattered(mesh, loop, total)]
-        if self.gather_weights == "step":
-            for each in gathers:
-                gather(mesh, loop, each)
+        if self.gather_weights == "chunk":
+            gathers = find_gathers(mesh, loop, rows=True)
+            if not gathers:
+                raise PassError(
+                    "gather_weights is 'chunk', but no product of a stage gathers a weight",
+                    location=loop.op.location,
+                    hint="shard weights over the axis of the batch; in a loop over the layers of a stage they are "
+                    "gathered layer by layer: write the layers one after the other, or leave this out",
+                )
+        for each in gathers if self.gather_weights != "microbatch" else ():
+            made = gather(mesh, loop, each)
+            for op in made if self.gather_weights == "chunk" else ():
+                op.attributes[at.GATHER] = ir.UnitAttr.get()
         if totals:
             _Rewrite(mesh, loop).run(totals)
 

@@ -16,30 +16,34 @@ Marks = Sequence[tuple[ir.Operation, Boundary]]
 
 
 def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operation) -> Marks:
-    """The marks among the operations of `main`, in program order.
+    """The stage marks among the operations of `main`, in program order.
 
-    Raises PassError for one that stands not directly in the body of `loop`, or is of an unknown form.
+    Raises PassError for one, or the mark of a unit, that stands not directly in the body of `loop`, or is of an unknown
+    form.
     """
     body = loop_body(loop)
     marks: list[tuple[ir.Operation, Boundary]] = []
     for op in ops:
-        if at.BOUNDARY not in op.attributes:
+        name = next((name for name in (at.BOUNDARY, at.UNIT) if name in op.attributes), None)
+        if name is None:
             continue
-        if not boundary.is_mark(op):
+        kind = "stage" if name == at.BOUNDARY else "unit"
+        if not boundary.is_mark(op) and not boundary.is_unit_mark(op):
             raise PassError(
-                f"{at.BOUNDARY} on a {op.name}",
+                f"{name} on a {op.name}",
                 location=op.location,
-                hint="a stage mark is a stablehlo.optimization_barrier",
+                hint=f"a {kind} mark is a stablehlo.optimization_barrier",
             )
         if op.block != body:
             parent = op.parent.operation if op.parent is not None else main
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(
-                f"a stage mark {where}",
+                f"a {kind} mark {where}",
                 location=op.location,
                 hint="marks must stand directly in the function that treduce maps over the microbatches",
             )
-        marks.append((op, boundary.read(op)))
+        if name == at.BOUNDARY:
+            marks.append((op, boundary.read(op)))
     return marks
 
 

@@ -26,8 +26,11 @@ class Gather:
         return mesh.bytes_per_device(self.value.type, without(mesh.read(self.value), self.axes))
 
 
-def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop) -> list[Gather]:
-    """The weights that the tasks gather, each once, in the order of their first use."""
+def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) -> list[Gather]:
+    """The weights that the tasks gather, each once, in the order of their first use.
+
+    rows: of stacked layers the rows that a stage reads, not the whole stack: a slice in the body.
+    """
     found: dict[ir.Value, tuple[set[str], dict[ir.Value, None]]] = {}
     for op in operations(loop.body):
         if op.name != "stablehlo.dot_general":
@@ -38,8 +41,8 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop) -> list[Gather]:
                 axes &= _axes_of_others(mesh, op, number)
             if not axes:
                 continue
-            root, views = _root(op.operands[number], loop.body)
-            if block_of(root) == loop.body:
+            root, views = _root(op.operands[number], loop.body, rows)
+            if block_of(root) == loop.body and not _is_rows(root, loop.body):
                 continue
             axes.intersection_update(axis for names in mesh.read(root) for axis in names)
             if axes:
@@ -49,16 +52,20 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop) -> list[Gather]:
     return [Gather(value, frozenset(axes), list(views)) for value, (axes, views) in found.items()]
 
 
-def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> None:
-    """Gather a weight before the loop, for all of its microbatches."""
+def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Operation]:
+    """Gather a weight before the loop, for all of its microbatches; returns the operations that do it."""
     inside = set(nested(loop.op))
     uses = [(use.owner.operation, use.operand_number) for use in weight.value.uses if use.owner.operation in inside]
+    source, ip = weight.value, ir.InsertionPoint(loop.op)
+    rows = [ir.OpResult(source).owner.operation.clone(ip).operation] if _is_rows(source, loop.body) else []
+    source = rows[0].results[0] if rows else source
     whole = mesh.attribute(without(mesh.read(weight.value), weight.axes))
-    made = sdy.sharding_constraint(weight.value, whole, ip=ir.InsertionPoint(loop.op), loc=loop.op.location)
+    made = sdy.sharding_constraint(source, whole, ip=ip, loc=loop.op.location)
     for op, number in uses:
         op.operands[number] = made
     for view in weight.views:
         sharded(view, mesh.attribute(without(mesh.read(view), weight.axes)))
+    return [*rows, ir.OpResult(made).owner.operation]
 
 
 def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
@@ -70,10 +77,21 @@ def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:
     return {axis for names in (axes[left:] if number == 0 else axes[batch:left]) for axis in names}
 
 
-def _root(value: ir.Value, body: ir.Block) -> tuple[ir.Value, list[ir.Value]]:
-    """Return the value of which `value` is a view in `body`, and the views between them."""
+def _is_rows(value: ir.Value, body: ir.Block) -> bool:
+    """Whether `value` is made in `body` of some rows of a value from outside."""
+    op = defining_op(value)
+    if op is None or op.name != "stablehlo.slice" or op.block != body or block_of(op.operands[0]) == body:
+        return False
+    (_, *before), (_, *after) = (ir.RankedTensorType(each.type).shape for each in (op.operands[0], value))
+    return before == after
+
+
+def _root(value: ir.Value, body: ir.Block, rows: bool) -> tuple[ir.Value, list[ir.Value]]:
+    """Return the value of which `value` is a view in `body`, and the views between them; `rows` as above."""
     views: list[ir.Value] = []
     while (op := defining_op(value)) is not None and traits(op).view and op.block == body:
+        if rows and _is_rows(value, body):
+            break
         views.append(value)
         value = op.operands[0]
     return value, views

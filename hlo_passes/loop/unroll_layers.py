@@ -1,4 +1,4 @@
-"""`unroll-layers`: a scan over layers with a stage mark in its body becomes its layers, one after the other."""
+"""`unroll-layers`: a scan over layers with a mark in its body becomes its layers, one after the other."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,12 +17,13 @@ from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, 
 
 @dataclass(frozen=True)
 class UnrollLayers(Pass):
-    """Unrolls each loop with stage marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
+    """Unrolls each loop with marks inside the microbatch loop: a `lax.scan` over all layers, and its gradient.
 
     Large models are written so: the parameters of all layers are stacked, and scanned over. Each layer then has its
     mark, and stands between those of its neighbours: `forward-rows` finds which rows each of them reads.
 
-    A loop that runs once, such as that of a stage with one layer, becomes its body. Other loops without marks stay.
+    So is a loop with marks of units (`mark_unit_end`). A loop that runs once, such as that of a stage with one layer,
+    becomes its body. Other loops without marks stay.
 
     Preconditions: `inline-calls` ran. Loops with marks count to constants.
 
@@ -52,7 +53,7 @@ class UnrollLayers(Pass):
 
 
 def _has_marks(loop: ir.Operation) -> bool:
-    return any(map(boundary.is_mark, nested(loop)))
+    return any(boundary.is_mark(op) or boundary.is_unit_mark(op) for op in nested(loop))
 
 
 def _unroll(loop: ir.Operation) -> None:
@@ -75,9 +76,10 @@ def _unroll(loop: ir.Operation) -> None:
 def _trips(loop: ir.Operation) -> int:
     found = trips(loop)
     if found is None:
+        kind = "stage" if any(map(boundary.is_mark, nested(loop))) else "unit"
         raise PassError(
-            "a stage mark inside a loop that runs an unknown number of times",
+            f"a {kind} mark inside a loop that runs an unknown number of times",
             location=loop.location,
-            hint="loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the stages",
+            hint=f"loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the {kind}s",
         )
     return found

@@ -8,10 +8,9 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, main_of, operations
+from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.phases import broken, read_placed
 from jaxpp.ir.values import defining_op
-
-_AROUND = ("before", "after")
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class VerifyPlaced(Pass):
         kinds = {name: kind_and_stage(function)[0] for name, function in functions(module).items()}
         for op in operations(body_of(main_of(module)))[:-1]:
             if op.name == "func.call":
-                if kinds[callee(op)] in _AROUND and (at.STAGE in op.attributes or at.MICROBATCH in op.attributes):
+                if kinds[callee(op)] in AROUND and (at.STAGE in op.attributes or at.MICROBATCH in op.attributes):
                     raise broken(5, f"the call of @{callee(op)}, which is no task, has a stage or a microbatch", op)
             elif op.name != "stablehlo.constant" and not _is_of_blocks(op):
                 raise broken(5, f"a {op.name} in @main, expected constants and calls", op)

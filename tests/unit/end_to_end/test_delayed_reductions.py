@@ -14,9 +14,11 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from unit.end_to_end.collectives import collectives
 from unit.end_to_end.compare import batch, check, feed_state, lowered, make_mesh, weights
+from unit.end_to_end.compare import loss as layers_loss
 from unit.end_to_end.transformer import cross_entropy
 
 import jaxpp.api as jaxpp
+from jaxpp import PassError
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 
 MICROBATCHES = 4
@@ -113,6 +115,7 @@ def test_tied_embedding(name: str, undelayed: Any) -> None:
 
 FSDP = ([{"w": P("data"), "scale": P(), "bias": P()}] * 2, P(None, "data"))
 WEIGHT = 8 * 8 * 4
+WIDE = 32
 
 
 def constrained(mesh: jaxpp.MpmdMesh) -> Any:
@@ -129,8 +132,10 @@ def constrained(mesh: jaxpp.MpmdMesh) -> Any:
     return loss
 
 
-@pytest.mark.parametrize("scatter", ["microbatch", "step"])
-@pytest.mark.parametrize("gather", ["microbatch", "step"])
+@pytest.mark.parametrize(
+    ("gather", "scatter"),
+    [("microbatch", "microbatch"), ("microbatch", "step"), ("chunk", "microbatch"), ("step", "step")],
+)
 def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
     mesh = make_mesh(2, data=2)
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=constrained(mesh))
@@ -141,7 +146,8 @@ def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
     run = counted(step, mesh, *args, **options)
     gathered = {kind: times for (kind, name), times in run.items() if name == "all-gather"}
     # No gradient leaves stage 0: its backward needs no weight.
-    assert gathered == ({"before": 2} if gather == "step" else {"forward": 2 * MICROBATCHES, "backward": MICROBATCHES})
+    each = {"forward": 2 * MICROBATCHES, "backward": MICROBATCHES}
+    assert gathered == {"microbatch": each, "chunk": {"gather": 2}, "step": {"before": 2}}[gather]
     # Scales, biases and the loss are summed once per step in any case.
     assert run[BACKWARD] == (0 if scatter == "step" else 2 * MICROBATCHES)
     assert run[AFTER] == (7 if scatter == "step" else 5)
@@ -156,8 +162,59 @@ def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
 
 
 def test_a_choice_that_is_none() -> None:
-    with pytest.raises(ValueError, match="gather_weights is 'never', expected 'microbatch' or 'step'"):
+    with pytest.raises(ValueError, match="gather_weights is 'never', expected 'microbatch' or 'chunk' or 'step'"):
         jaxpp.mpmd_jit_with_loop(gradient_step, mpmd_mesh=make_mesh(2), gather_weights="never")
+
+
+def stacked_loss(params: Any, microbatch: Any) -> Any:
+    """As `weights`, but in one array."""
+    x = microbatch["x"]
+    for stage in range(4):
+        x = jaxpp.mark_stage_end(jnp.tanh(x @ params[stage]))
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+@pytest.mark.parametrize("is_stacked", [False, True], ids=["apart", "stacked"])
+def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None:
+    """Of each of the two stages of a mesh: all forwards, all backwards. The last stage of each has both in one run.
+
+    The backward of stage 0 needs no weight. A mesh never has the whole weights of two stages at once.
+    """
+    mesh = make_mesh(2, data=2)
+    params = jnp.stack(weights(4, WIDE)) if is_stacked else weights(4, WIDE)
+    args = params, batch(MICROBATCHES, width=WIDE)
+    shardings = P(None, "data") if is_stacked else P("data"), P(None, "data")
+    loss = stacked_loss if is_stacked else None
+    step = partial(gradient_step, schedule=jaxpp.LoopedBFS(num_stages=4, mpmd_dim=2), loss=loss or layers_loss)
+    programs = {
+        choice: jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=shardings, gather_weights=choice)
+        .lower(*args)
+        .program()
+        for choice in ("microbatch", "chunk", "step")
+    }
+    assert programs["chunk"].as_text().count("call @gather") == 2 + 3
+    for least, peak, most in zip(*(program.peak_bytes for program in programs.values()), strict=True):
+        assert least < peak <= least + 4 * WIDE**2
+        assert peak < most
+    check(step, args, mesh, in_shardings=shardings, gather_weights="chunk")
+
+
+def test_a_loop_over_layers_gathers_layer_by_layer() -> None:
+    def loss(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        for stage in params:
+            x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stage)
+            x = jaxpp.mark_stage_end(x)
+        return jnp.mean((x - microbatch["y"]) ** 2)
+
+    step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
+    shardings = P(None, "data"), P(None, "data")
+    chunked = jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2), in_shardings=shardings, gather_weights="chunk")
+    with pytest.raises(
+        PassError, match="gather_weights is 'chunk', but no product of a stage gathers a weight"
+    ) as error:
+        chunked.lower([jnp.stack(weights(2))] * 2, batch(MICROBATCHES)).program()
+    assert "in a loop over the layers of a stage they are gathered layer by layer" in str(error.value)
 
 
 def test_gathered_casts_of_sharded_weights() -> None:

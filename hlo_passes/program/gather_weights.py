@@ -1,0 +1,139 @@
+"""`gather-weights`: sharded weights are gathered once for each run of a stage's tasks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, call, kind_and_stage, name_of, operations
+from jaxpp.ir.kinds import form_of
+from jaxpp.ir.outlining import Outlined, outline
+from jaxpp.ir.phases import check_unrolled, main_line
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.values import defining_op
+
+_GATHER = "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True)
+class GatherWeights(Pass):
+    """Calls `@gather_0` before each run of tasks that use the weights that `jaxpp.gather` gathers.
+
+    Weights that are sharded over the axis of the batch (FSDP) are gathered when they are used. A run are tasks of one
+    stage that stand one after the other on their mesh: under a breadth-first schedule (arXiv 2211.05953) all forwards
+    of a stage, and all its backwards. One gather serves them all, and what it makes lives until the last of them:
+    between two runs a mesh has the shards only, so that the most that it has at once are the weights of one stage.
+
+    Copies of residuals, which read no weights, don't end a run. Where the stages of a mesh take turns, as in
+    interleaved 1F1B, a run may be a single task.
+
+    Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
+
+    ```mlir
+    %g = sdy.sharding_constraint %w {jaxpp.gather}   ==>   %g0 = call @gather_0(%w)
+    %a = call @forward_0(%g, %x0)                          %a = call @forward_0(%g0, %x0)
+    %b = call @forward_0(%g, %x1)                          %b = call @forward_0(%g0, %x1)
+    %c = call @forward_2(%h, %y)                           %c = call @forward_2(%h0, %y)
+    %d = call @backward_0(%g, %dx)                         %g1 = call @gather_0(%w)
+                                                           %d = call @backward_0(%g1, %dx)
+    ```
+    """
+
+    name: ClassVar[str] = "gather-weights"
+
+    def run(self, module: ir.Module) -> None:
+        """Let each run of `@main` gather what it uses."""
+        line = check_unrolled(module)
+        gathers = [step.op for step in line.steps if at.GATHER in step.attributes]
+        if not gathers:
+            leave(module, line)
+            return
+        made = _Gathers(module, [op for op in gathers if op.name == _GATHER])
+        tasks = [step for step in line.steps if step.function is not None]
+        for mesh in range(line.meshes):
+            made.call(mesh, [task for task in tasks if task.meshes == (mesh,) and not form_of(_kind(task)).is_copy])
+        steps = [each for step in line.steps if step.op not in gathers for each in (*made.before.get(step, ()), step)]
+        for op in reversed(gathers):
+            op.erase()
+        leave(module, main_line(module, steps, placed=False))
+
+
+class _Gathers:
+    """What is gathered: functions that do it, and their calls.
+
+    before: the call that stands before a task.
+    """
+
+    def __init__(self, module: ir.Module, gathers: Sequence[ir.Operation]) -> None:
+        self._module, self._gathers = module, gathers
+        self._number = {op.results[0]: number for number, op in enumerate(gathers)}
+        self._shardings = Shardings(module)
+        self._functions: dict[tuple[int, ...], Outlined] = {}
+        self.before: dict[Step[ir.Value], list[Step[ir.Value]]] = {}
+
+    def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
+        """Gather before each run of the tasks of a mesh what these use."""
+        users: dict[int, list[int]] = {}
+        for position, task in enumerate(tasks):
+            for number in {self._number[value] for value in task.operands if value in self._number}:
+                users.setdefault(number, []).append(position)
+        begun: dict[int, dict[int, list[int]]] = {}
+        for number in sorted(users):
+            for run in _runs(tasks, users[number]):
+                begun.setdefault(run[0], {})[number] = run
+        for position, runs in begun.items():
+            first = tasks[position]
+            function = self._function(tuple(runs))
+            attributes = {at.MESH: at.i64(mesh)}
+            types = [value.type for value in function.outputs]
+            name, ip = name_of(function.function), ir.InsertionPoint(first.op)
+            made = call(name, types, function.inputs, attributes, ip, first.op.location)
+            self.before[first] = [Step.of(made)]
+            for (number, run), result in zip(runs.items(), made.results, strict=True):
+                for each in run:
+                    for n, value in enumerate(tasks[each].operands):
+                        if value == self._gathers[number].results[0]:
+                            tasks[each].use(n, result)
+
+    def _function(self, numbers: tuple[int, ...]) -> Outlined:
+        """The function that gathers these."""
+        if numbers not in self._functions:
+            gathers = [self._gathers[number] for number in numbers]
+            rows = [op for each in gathers if (op := defining_op(each.operands[0])) and at.GATHER in op.attributes]
+            name = f"gather_{len(self._functions)}"
+            kind = {at.KIND: ir.StringAttr.get("gather")}
+            outputs = [each.results[0] for each in gathers]
+            found = outline(self._module, name, [*rows, *gathers], outputs, kind, self._shardings)
+            for op in operations(body_of(found.function))[:-1]:
+                del op.attributes[at.GATHER]
+            self._functions[numbers] = found
+        return self._functions[numbers]
+
+
+def _kind(task: Step[ir.Value]) -> str:
+    assert task.function is not None
+    return kind_and_stage(task.function)[0]
+
+
+def _stages(task: Step[ir.Value]) -> set[int]:
+    stage = at.integer(task.op, at.STAGE)
+    return set(at.integers(task.op, at.STAGES)) if stage is None else {stage}
+
+
+def _runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
+    """The users among the tasks of a mesh, by number, in runs: between two of a run are tasks of their stages only."""
+    used_by = [_stages(tasks[user]) for user in users]
+    # A call of several tasks uses the weights of one of them.
+    stages = set[int]().union(*(each for each in used_by if len(each) == 1)) or set.intersection(*used_by)
+    runs: list[list[int]] = []
+    for user in users:
+        last = runs[-1][-1] if runs else user
+        if runs and all(_stages(task) & stages for task in tasks[last + 1 : user]):
+            runs[-1].append(user)
+        else:
+            runs.append([user])
+    return runs

@@ -1,0 +1,265 @@
+"""`weave-units`: a forward and a backward that are one task compute while the other's collectives are under way."""
+
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+from typing import ClassVar, NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import replace, rewire, shardings
+from jaxpp.ir.functions import body_of, functions, nested, operations, terminator
+from jaxpp.ir.numbered import Numbered
+from jaxpp.ir.ops import traits
+from jaxpp.ir.shardings import MeshAxes, Shardings
+from jaxpp.ir.steps import MainLine, handed, leave
+
+
+@dataclass(frozen=True)
+class WeaveUnits(Pass):
+    """Weaves the units of tasks that are one call: the collectives of one stand beside products of the other.
+
+    A unit of a stage ends at a mark (`mark_unit_end`), usually with a collective: the sum of partial products over the
+    devices (tensor parallelism), or an all-to-all (experts). Two tasks of different microbatches don't wait for each
+    other, so one can compute while the other communicates (STP, arXiv 2510.27257; the overlapped cells of DualPipe).
+    XLA chooses the order within a function, and may do one task before the other. Here barriers give the order: the
+    units of the tasks take turns, and a unit starts when the one before it, of the other task, has come to its last
+    collective. That one, and the product whose parts it sums, then run beside the unit.
+
+    - Collectives at the beginning of a unit, as in the gradient of an all-to-all, count with the unit before.
+    - A value belongs to the unit behind the most marks on which it depends: the gradients of weights to that which
+      makes the gradient that they are made of. They may be computed later: nothing waits for them.
+    - Of tasks with different numbers of units the shorter one is spread evenly over the longer one.
+    - Tasks are left alone where one takes what the other makes. Of a unit without a collective the last products count.
+
+    Then the marks go, in all functions: elsewhere XLA fuses across them.
+
+    Preconditions: `fuse-tasks` ran.
+
+    ```mlir
+    // of the forward, then of the backward               ==>   %a = stablehlo.tanh %x
+    %a = stablehlo.tanh %x                                      %b = stablehlo.multiply %dy, %r
+    %y = stablehlo.dot_general %a, %w   // all-reduced          %y = stablehlo.dot_general %a, %w
+    %m = stablehlo.optimization_barrier %y {jaxpp.unit}         %m, %c = stablehlo.optimization_barrier %y, %b
+    %z = stablehlo.tanh %m                                      %z = stablehlo.tanh %m
+    %b = stablehlo.multiply %dy, %r                             %d = stablehlo.dot_general %c, %v
+    %d = stablehlo.dot_general %b, %v   // all-reduced
+    ```
+    """
+
+    name: ClassVar[str] = "weave-units"
+
+    def run(self, module: ir.Module) -> None:
+        """Weave the functions of several tasks, and erase the marks of units."""
+        line = handed(module, MainLine)
+        mesh = MeshAxes.of(module)
+        for function in functions(module).values():
+            if at.KIND not in function.attributes:
+                continue
+            ops = operations(body_of(function))[:-1]
+            marks = [op for op in ops if boundary.is_unit_mark(op)]
+            if marks and mesh is not None and at.STAGE not in function.attributes:
+                marks += _move_behind_collectives(mesh, marks)
+                _weave(function, _Units(module, mesh, function, operations(body_of(function))[:-1]))
+            for mark in marks:
+                replace(mark, mark.operands)
+        if line is not None:
+            leave(module, line)
+
+
+class _Unit(NamedTuple):
+    """The unit of this number of one of the tasks."""
+
+    task: int
+    number: int
+
+
+class _Units(Numbered):
+    """The operations of several tasks, and the unit of each.
+
+    Attributes:
+        tasks: the results of each task, in the order in which the tasks take turns: forwards first.
+        unit: the unit of each operation that a task needs; none where the tasks depend on one another.
+        marks: those at which a unit begins.
+        shardings: those of all values.
+    """
+
+    def __init__(self, module: ir.Module, mesh: MeshAxes, function: ir.Operation, ops: Sequence[ir.Operation]) -> None:
+        super().__init__(ops)
+        self._mesh = mesh
+        self.shardings = Shardings(module)
+        kinds = ir.StringAttr(function.attributes[at.KIND]).value.split("+")
+        results: dict[int, list[ir.Value]] = {}
+        for entry, value in zip(at.result_attributes(function), terminator(body_of(function)).operands, strict=True):
+            results.setdefault(ir.IntegerAttr(entry[at.PART]).value, []).append(value)
+        parts = sorted(results, key=lambda part: (kinds[part] != "forward", part))
+        self.tasks = [results[part] for part in parts]
+        self.unit: dict[int, _Unit] = {}
+        self.marks: dict[_Unit, list[ir.Operation]] = {}
+        needed = [sorted(self._behind(values)) for values in self.tasks]
+        if len({number for numbers in needed for number in numbers}) == sum(map(len, needed)):
+            for task, numbers in enumerate(needed):
+                self._divide(task, numbers)
+
+    def _divide(self, task: int, numbers: Sequence[int]) -> None:
+        """Divide the operations of a task, in program order, into units, each of which has a product."""
+        marks: dict[int, int] = {}
+        for number in numbers:
+            before = (self.producers.get(value) for value in self.operands[number])
+            behind = max((marks[each] for each in before if each is not None), default=0)
+            marks[number] = behind + boundary.is_unit_mark(self.ops[number])
+        begins = sorted({marks[number] for number in numbers if _is_product(self.ops[number])})[1:]
+        for number in numbers:
+            unit = self.unit[number] = _Unit(task, bisect(begins, marks[number]))
+            if boundary.is_unit_mark(self.ops[number]) and marks[number] in begins:
+                self.marks.setdefault(unit, []).append(self.ops[number])
+
+    def order(self) -> list[_Unit]:
+        """The units in the order in which they take turns."""
+        count = Counter(task for task, _ in set(self.unit.values()))
+        return sorted(
+            set(self.unit.values()), key=lambda unit: (Fraction(2 * unit.number + 1, count[unit.task]), unit.task)
+        )
+
+    def last(self, unit: _Unit) -> list[int]:
+        """The last collectives of a unit; of one without, its last products."""
+        return self._last(unit, self.communicates) or self._last(unit, _is_product)
+
+    def communicates(self, op: ir.Operation) -> bool:
+        """Whether devices exchange what `op` makes."""
+        return _communicates(self._mesh, op)
+
+    def _last(self, unit: _Unit, is_one: Callable[[ir.Operation], bool]) -> list[int]:
+        """The operations of this kind in a unit that no other one of it depends on."""
+        following = self.marks.get(_Unit(unit.task, unit.number + 1))
+        work = [mark.operands[0] for mark in following] if following else list(self.tasks[unit.task])
+        reached = self._behind(work, lambda number: self.unit[number] == unit)
+        found = [number for number in sorted(reached) if is_one(self.ops[number])]
+        last: list[int] = []
+        earlier = set[int]()
+        for number in reversed(found):
+            if number not in earlier:
+                last.append(number)
+                earlier |= self._behind(self.operands[number], lambda each: self.unit[each] == unit)
+        return last
+
+    def made_in(self, unit: _Unit, numbers: Iterable[int]) -> list[ir.Value]:
+        """The operands of these operations that the unit makes, or begins with."""
+        values = dict.fromkeys(value for number in numbers for value in self.operands[number])
+        return [value for value in values if self.unit.get(self.producers.get(value, -1)) == unit]
+
+    def _behind(self, values: Iterable[ir.Value], is_in: Callable[[int], bool] = lambda _: True) -> set[int]:
+        """The operations that make these values, as far as `is_in` says."""
+        work = list(values)
+        found: set[int] = set()
+        while work:
+            number = self.producers.get(work.pop())
+            if number is not None and number not in found and is_in(number):
+                found.add(number)
+                work.extend(self.operands[number])
+        return found
+
+
+def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
+    """Whether devices exchange what `op` makes: sums over a sharded dimension, other shardings, collectives."""
+    if op.name == "stablehlo.dot_general":
+        numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
+        axes = mesh.read(op.operands[0])
+        return any(axes[dimension] for dimension in numbers.lhs_contracting_dimensions)
+    if op.name == "stablehlo.reduce":
+        axes = mesh.read(op.operands[0])
+        return any(axes[dimension] for dimension in at.numbers(op.attributes["dimensions"]))
+    if op.name == "sdy.sharding_constraint":
+        both = zip(mesh.read(op.operands[0]), mesh.read(op.results[0]), strict=True)
+        return any(not set(before) <= set(after) for before, after in both)
+    return traits(op).collective or any(_communicates(mesh, each) for each in nested(op))
+
+
+def _is_product(op: ir.Operation) -> bool:
+    return any(traits(each).product for each in (op, *nested(op)))
+
+
+def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> list[ir.Operation]:
+    """Move marks behind collectives that begin a unit, into the unit before; returns new marks.
+
+    The gradient of what an all-to-all returns begins with one.
+    """
+    made: list[ir.Operation] = []
+    for mark in marks:
+        for use in list(mark.results[0].uses):
+            op = use.owner.operation
+            while traits(op).light and not _communicates(mesh, op) and len(users := list(op.results[0].uses)) == 1:
+                op = users[0].owner.operation
+            if op.block == mark.block and _communicates(mesh, op) and not _is_product(op):
+                use.owner.operands[use.operand_number] = mark.operands[0]
+                for result in op.results:
+                    behind = boundary.unit_mark(result, ir.InsertionPoint.after(op))
+                    made.append(ir.OpResult(behind).owner.operation)
+                    result.replace_all_uses_except(behind, made[-1])
+    return made
+
+
+def _weave(function: ir.Operation, units: _Units) -> None:
+    """Let each unit wait until the one before it, of another task, has come to its last collective."""
+    if not any(units.communicates(units.ops[number]) for number in units.unit):
+        return
+    order = units.order()
+    turn = {unit: number for number, unit in enumerate(order)}
+    # By what they make: the hash of an operation changes with its operands.
+    place = {result: turn[unit] for number, unit in units.unit.items() for result in units.results[number]}
+    for before, unit in pairwise(order):
+        marks = units.marks.get(unit, [])
+        last = units.last(before) if marks and before.task != unit.task else []
+        awaited = units.made_in(before, last)
+        if awaited:
+            made = _wait(units, marks, awaited, [units.ops[number] for number in last])
+            place.update(dict.fromkeys(made, turn[unit]))
+    _sort(body_of(function), place)
+
+
+def _wait(
+    units: _Units, marks: Sequence[ir.Operation], awaited: Sequence[ir.Value], users: Sequence[ir.Operation]
+) -> Sequence[ir.Value]:
+    """Make a barrier of what is marked and what is awaited, which `users` then use; returns its results."""
+    values = [*(mark.operands[0] for mark in marks), *awaited]
+    ip, location = ir.InsertionPoint(marks[0]), marks[0].location
+    barrier = stablehlo.OptimizationBarrierOp(values, ip=ip, loc=location).operation
+    for name, sharding in shardings([units.shardings.of(value) for value in values]).items():
+        barrier.attributes[name] = sharding
+    results = list(barrier.results)
+    for mark, value in zip(marks, results, strict=False):
+        mark.operands[0] = value
+    for op in users:
+        rewire(op, dict(zip(awaited, results[len(marks) :], strict=True)))
+    return results
+
+
+def _sort(block: ir.Block, place: Mapping[ir.Value, int]) -> None:
+    """Sort the operations of a block by the places of what they make, but each behind those that it needs."""
+    *ops, end = operations(block)
+    body = Numbered(ops)
+    places = [place.get(results[0], 0) if results else 0 for results in body.results]
+    needs = [{body.producers[value] for value in values if value in body.producers} for values in body.operands]
+    users: dict[int, list[int]] = {}
+    for number, before in enumerate(needs):
+        for each in before:
+            users.setdefault(each, []).append(number)
+    waiting = [len(before) for before in needs]
+    ready = [(places[number], number) for number in range(len(ops)) if not waiting[number]]
+    heapify(ready)
+    while ready:
+        _, number = heappop(ready)
+        block.append(ops[number])
+        for user in users.get(number, ()):
+            waiting[user] -= 1
+            if not waiting[user]:
+                heappush(ready, (places[user], user))
+    block.append(end)
