@@ -54,13 +54,13 @@ class Rules:
 RULES: Final[Mapping[str, Rules]] = {
     "pull": Rules(rendezvous=False, numbered=True),
     "nccl": Rules(stream="direction"),
-    "device-put": Rules(stream="mesh", early=True),
+    "device_put": Rules(stream="mesh", early=True),
     "pair": Rules(),
 }
 """Those of each transport, by its name. What keeps to those of `pair` keeps to all, but for receives that are `early`.
 
 `pull`: a send offers its value, a receive asks for it by number. `nccl`: point to point, a communicator for each
-direction between two meshes. `device-put`: across processes, in one order for each process. `pair`: a program on the
+direction between two meshes. `device_put`: across processes, in one order for each process. `pair`: a program on the
 devices of two meshes.
 """
 

@@ -31,6 +31,7 @@ from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
 from jaxpp.planning.target import target_of
 from jaxpp.runtime.execution.progress import Progress
+from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
 from jaxpp.task_times import Rates
 
@@ -109,19 +110,22 @@ def rewrite(
     Args:
         lowered: stays as it is.
         schedule: for a loop that names none.
-        options: of the passes, by keyword; a "schedule" takes the place of that of the loop.
+        options: of the passes, by keyword; a "schedule" takes the place of that of the loop. The "transport" is that
+            between the processes of the mesh, if not given: in its order values are sent and received, and so kept.
         costs: of the tasks, by which what keeps less is chosen; of a `jaxpp.target`, else, the facts of its chip.
 
     Raises:
         PassError: the marks, the loop or the schedule don't fit together.
         ScheduleError: the costs are for another schedule.
         ValueError: an argument is to be sharded over the mpmd axis, and is no stack of layers.
+        ProcessError: the transport that the user has chosen does not work.
     """
     mesh, dump = lowered.mpmd_mesh, dump_of(lowered.module)
     if dump:
         dump.lowered(lowered.module)
     module = own_copy(lowered.module)
-    options = dict(options)
+    carried = mesh.is_present and mesh.backend is None
+    options = {"transport": transport_between(mesh.jax_mesh.devices.flat) if carried else "pull", **options}
     text = options.pop("schedule", "") or _schedule_text(module, schedule, mesh.mpmd_dim)
     rates = Rates(costs=costs)
     if not mesh.is_present:

@@ -36,7 +36,7 @@ class InsertTransfers(Pass):
     Where transfers run beside the tasks of a mesh it moves when it is made. `verify-program` proves the order.
 
     Options:
-        transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`, as in `verify-program`.
+        transport: what the values are to go by: `pull`, `nccl`, `device_put` or `pair`, as in `verify-program`.
 
     Preconditions: `infer-placement` ran.
 

@@ -21,7 +21,7 @@ class VerifyProgram(Pass):
 
     - Every recv has its one send, and the other way round: same channel, meshes, type and sharding.
     - The sequences together have no cycle: whatever the timing, no mesh waits forever. That holds by the
-      rules of a transport (`jaxpp.ir.transports`): of `pull`, whose sends never wait, or of `nccl`, `device-put` and
+      rules of a transport (`jaxpp.ir.transports`): of `pull`, whose sends never wait, or of `nccl`, `device_put` and
       `pair`, where a send waits for its receive, and values are known by their order, not by a number.
     - Nothing is used after its last use, and nothing is forgotten: each value dies once or is returned.
     - What an offload or an evict takes away comes back as what it was: with the reload or load of the same microbatch,
@@ -42,7 +42,7 @@ class VerifyProgram(Pass):
         memory_limit: the most bytes that a device may need at its peak: a number for all meshes, or one for each,
             separated by blanks. A program that needs more is refused. If empty, there is no limit.
         host_memory_limit: likewise the most bytes that the values of a device may take in the memory of its host.
-        transport: what the values are to go by: `pull`, `nccl`, `device-put` or `pair`.
+        transport: what the values are to go by: `pull`, `nccl`, `device_put` or `pair`.
 
     Preconditions: `plan-buffers` ran.
 

@@ -3,7 +3,9 @@
 import os
 import socket
 import sys
+from collections.abc import Collection, Iterable
 from functools import cache
+from typing import Any
 
 import jax
 
@@ -72,14 +74,31 @@ def transport() -> Transport:
 
     The first process says which one it is, where it is not that of CPUs.
     """
-    device, messages = jax.local_devices()[0], endpoint()
-    can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
-    name = name_of(device.platform, can_put)
+    name, messages = _name(), endpoint()
     if name != "pull" and messages.me == 0:
         print(f"jaxpp: values go from process to process by {name} (JAXPP_TRANSPORT)\n", end="", file=sys.stderr)
     if name == "pull":
         return messages
-    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, device.platform == "cpu")
+    is_cpu = jax.local_devices()[0].platform == "cpu"
+    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, is_cpu)
+
+
+def transport_between(devices: Iterable[Any]) -> str:
+    """The name of what carries values between these devices: "pull" where all are of one process.
+
+    Raises ProcessError as `name_of`.
+    """
+    return _name() if len(_processes(devices)) > 1 else "pull"
+
+
+def _processes(devices: Iterable[Any]) -> Collection[int]:
+    return {device.process_index for device in devices}
+
+
+def _name() -> str:
+    device = jax.local_devices()[0]
+    can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
+    return name_of(device.platform, can_put)
 
 
 def _platform() -> str:

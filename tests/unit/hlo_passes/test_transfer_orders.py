@@ -87,7 +87,7 @@ FREE = Rules(rendezvous=False, numbered=True, stream="direction", collectives=Fa
 HOPS = (0.0, 0.1)
 MOST_TIME = [
     ("nccl", 1, (1.0, 1.0)),
-    ("device-put", 1, (1.0, 1.09)),
+    ("device_put", 1, (1.0, 1.09)),
     ("nccl", 2, (1.06, 1.31)),
     ("pair", 2, (1.06, 1.31)),
 ]
@@ -118,7 +118,7 @@ def test_an_order_for_another_transport_may_not_do() -> None:
     )
     pulled = program_of(schedule, "pull")
     transfer_order(pulled, "nccl")
-    for transport in ("pair", "device-put"):
+    for transport in ("pair", "device_put"):
         text = f"deadlock: by the transport '{transport}' these meshes wait for one another\n  mesh 0: {wait}"
         with pytest.raises(OrderError, match=re.escape(text)):
             transfer_order(pulled, transport)

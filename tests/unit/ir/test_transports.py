@@ -87,7 +87,7 @@ WAITING: list[list[Instruction]] = [
                 "send to mesh 0 of forward of stage 1, microbatch 1 (channel 8)\n"
                 f"  run insert-transfers{{transport={transport}}}",
             )
-            for transport, devices in (("nccl", 2), ("device-put", 1), ("pair", 1))
+            for transport, devices in (("nccl", 2), ("device_put", 1), ("pair", 1))
         ),
         ("pull", SWAPPED, 1, None),
         (
@@ -128,9 +128,9 @@ def test_the_time_is_that_of_the_rules() -> None:
     ]
     program = program_of(lines, (1, 1))
     times = {name: transfer_order(program, name, hop=0.5).time for name in RULES}
-    assert times == {"pull": 3.5, "nccl": 3, "device-put": 3.5, "pair": 4.5}
+    assert times == {"pull": 3.5, "nccl": 3, "device_put": 3.5, "pair": 4.5}
 
 
 def test_a_transport_that_is_none() -> None:
-    with pytest.raises(ValueError, match=r"^transport is 'tcp', expected one of pull, nccl, device-put, pair$"):
+    with pytest.raises(ValueError, match=r"^transport is 'tcp', expected one of pull, nccl, device_put, pair$"):
         check_transport("tcp")

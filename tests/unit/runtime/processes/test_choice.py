@@ -1,11 +1,17 @@
 """Which transport is taken, and which are refused."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 
+import jaxpp
 from jaxpp import distributed
+from jaxpp.ir.program import Program
+from jaxpp.ir.transports import RULES, OrderError, transfer_order
+from jaxpp.runtime import load
 from jaxpp.runtime.processes import choice, job
 from jaxpp.runtime.processes.membership import ProcessError
 
@@ -77,3 +83,24 @@ def test_on_cpus_device_put_needs_all_processes(monkeypatch: pytest.MonkeyPatch)
         "on CPUs the transport 'device_put' needs all 3 processes of the job, the step is on processes 0, 2: "
         "take 'pair', or 'pull'"
     )
+
+
+def test_programs_are_ordered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program for meshes of several processes, of which the mesh itself knows nothing."""
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="zb-h1"), make_mesh(4))
+    orders: list[set[str]] = []
+    for several in (False, True):
+        monkeypatch.setenv("JAXPP_TRANSPORT", "pair")
+        if several:
+            monkeypatch.setattr(choice, "_processes", lambda devices: range(len(list(devices))))
+        program = load(step.lower(weights(4), batch(8)).program().module)
+        orders.append({name for name in RULES if is_ordered_for(program, name)})
+    assert orders == [{"pull", "nccl"}, {*RULES}]
+
+
+def is_ordered_for(program: Program, transport: str) -> bool:
+    try:
+        transfer_order(program, transport)
+    except OrderError:
+        return False
+    return True
