@@ -17,6 +17,7 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, Mesh
 
 import jaxpp.api as jaxpp
+from jaxpp import schedules
 from jaxpp._compat import trace_context
 from jaxpp.lowering.train_loop import lower_step
 
@@ -170,13 +171,13 @@ def _pipelined(
     function: Callable[..., Any], mesh: jaxpp.MpmdMesh, args: Any, kwargs: Any, options: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The function on these meshes."""
-    if kwargs or not options.keys().isdisjoint(_CALLED):
+    if kwargs or not options.keys().isdisjoint(_CALLED) or isinstance(options.get("cuts"), schedules.Partition):
         return jaxpp.mpmd_jit_with_loop(function, mpmd_mesh=mesh, **options)
     return lowered(function, args, mesh, **options).compile()
 
 
 _CALLED = "static_argnums", "static_argnames", "schedule"
-"""With these options `check` compiles a step as its users do, by calling it."""
+"""With these options, and with cuts that have a schedule, `check` compiles a step as its users do, by calling it."""
 
 
 def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **options: Any) -> Any:
