@@ -323,11 +323,11 @@ def test_an_operation_that_jax_lowers_in_two_steps() -> None:
     """`jnp.histogram` is such a one in JAX 0.12, here in the update alone."""
 
     class Counts(Op):
-        def state(self, n_mubatches: int, aval: Any) -> jax.Array:
+        def state(self, n: int, a: Any) -> jax.Array:
             return jnp.zeros(4)
 
-        def update(self, state: jax.Array, value: jax.Array, index: Any) -> jax.Array:
-            return state + jnp.histogram(value, bins=4, range=(-3, 3))[0]
+        def update(self, state: jax.Array, update: jax.Array, index: Any) -> jax.Array:
+            return state + jnp.histogram(update, bins=4, range=(-3, 3))[0]
 
     x = jax.random.normal(jax.random.key(0), (4, 4, 8))
     found = jax.jit(lambda batch: treduce(lambda each: each, batch, operation=Counts))(x)
