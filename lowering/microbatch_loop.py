@@ -182,6 +182,7 @@ def _chained(values: ClosedJaxpr, update: ClosedJaxpr) -> tuple[ClosedJaxpr, lis
         eqns=[*first.eqns, *(eqn.replace(invars=replaced(eqn.invars)) for eqn in then.eqns)],
         effects=first.effects | then.effects,
         debug_info=first.debug_info.with_unknown_names(),
+        is_high=first.is_high or then.is_high,
     )
     return closed_over_as_arguments(ClosedJaxpr(chained, [*values.consts, *update.consts]))
 
@@ -249,7 +250,7 @@ class _Loop(Primitive):
     """The primitive of the loop.
 
     JAX 0.12 asks a primitive whose body has "high" primitives (`jnp.histogram` has) for a rule that lowers these first.
-    This one needs none: `_lower` traces the body again, as ordinary JAX.
+    This one needs none: `_lower` makes a `while` of it, which has that rule.
     """
 
     def is_high(self, *avals: Any, **params: Any) -> bool:

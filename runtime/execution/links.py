@@ -18,7 +18,7 @@ from jaxpp.runtime.processes.digests import digest, sampling
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
 from jaxpp.runtime.processes.transfer import Peers, key
 from jaxpp.runtime.processes.transport import NUMBERS, Transfer
-from jaxpp.runtime.processes.waiting import Waiting
+from jaxpp.runtime.processes.waiting import Waiting, in_a_line
 
 Run = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
@@ -241,10 +241,11 @@ class Links:
         For an error of XLA, raises PeerError if a process has died, which makes collectives fail.
         """
         self.end()
-        reason = f"process {self.me} failed: {type(error).__name__}: {str(error)[:500]}"
+        reason = f"process {self.me} failed: {in_a_line(error)}"
         for transfer in self._offers - self._offered:
             self.transport.fail(transfer, self._step, reason)
         self._offered.update(self._offers)
+        self.transport.abandon(reason)
         if isinstance(error, jax.errors.JaxRuntimeError):
             self.messages.failed(Waiting(self.me, owners=self.owners))
 

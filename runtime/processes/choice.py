@@ -76,7 +76,7 @@ def transport() -> Transport:
     """
     name, messages = _name(), endpoint()
     if name != "pull" and messages.me == 0:
-        print(f"jaxpp: values go from process to process by {name} (JAXPP_TRANSPORT)\n", end="", file=sys.stderr)
+        print(f"jaxpp: values go from process to process by {name}\n", end="", file=sys.stderr)
     if name == "pull":
         return messages
     is_cpu = jax.local_devices()[0].platform == "cpu"
@@ -95,7 +95,9 @@ def _processes(devices: Iterable[Any]) -> Collection[int]:
     return {device.process_index for device in devices}
 
 
+@cache
 def _name() -> str:
+    """What the environment says later changes nothing: programs are for the one that carries."""
     device = jax.local_devices()[0]
     can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
     return name_of(device.platform, can_put)

@@ -84,7 +84,9 @@ def _permute(source: Any, target: Any) -> tuple[Any, NamedSharding]:
     hop = [(pair.index(source), pair.index(target))]
 
     def permute(array: jax.Array) -> jax.Array:
-        return lax.ppermute(array, "pair", hop)
+        if array.dtype.name not in ("int2", "uint2"):
+            return lax.ppermute(array, "pair", hop)
+        return lax.ppermute(array.astype("int8"), "pair", hop).astype(array.dtype)  # jaxlib aborts for these
 
     anywhere = PartitionSpec()
     function = jax.shard_map(permute, mesh=mesh, in_specs=anywhere, out_specs=anywhere, check_vma=False)

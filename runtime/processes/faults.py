@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from jaxpp import _compat
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.waiting import TransferError, Waiting
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 
 SETTLE = 0.5
@@ -115,16 +115,16 @@ class Guard:
             _compat.skip_farewell()
             return
         self._leaving = True
-        error = _error(getattr(sys, "last_value", None))
+        last: BaseException | None = getattr(sys, "last_value", None)
+        error = in_a_line(last) if last is not None else ""
         if self._transport is not None:
             self._transport.close(error)
-        is_early = bool(error) and self._transport is None
-        self.watchdog.goodbye(error, is_early)
+        is_stuck = self._transport is not None and self._transport.is_stuck
+        skips = is_stuck or (bool(error) and self._transport is None)
+        self.watchdog.goodbye(error, skips)
         try:
             together = self.watchdog.wait_for_goodbyes(FAREWELL)
-            if is_early or any(loss.is_early for loss in self.watchdog.lost):
-                together = False
-            if self._transport is not None and self._transport.is_stuck:  # in each of the others too
+            if skips or any(loss.skips_farewell for loss in self.watchdog.lost):
                 together = False
             if not together and self.me == 0:
                 self.watchdog.wait_until_alone(LAST)
@@ -157,7 +157,7 @@ class Guard:
             begun = (begun or now) if _compat.is_backend_starting() else None
             if begun is not None and now - begun > START:
                 _say(f"{loss}; JAX waits for its devices here, so this process ends")
-                self.watchdog.goodbye(f"PeerError: {loss}", is_early=True)
+                self.watchdog.goodbye(f"PeerError: {loss}", skips_farewell=True)
                 if self.me == 0:
                     self.watchdog.wait_until_alone(START)
                 os._exit(1)
@@ -168,14 +168,6 @@ class Guard:
         if self._transport is not None and running & self._transport.running:
             _say(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)
-
-
-def _error(error: BaseException | None) -> str:
-    """Return the error that ended this process, in a line; empty if there was none."""
-    if error is None:
-        return ""
-    text = " ".join(str(error).split())[:500]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _say(message: str) -> None:

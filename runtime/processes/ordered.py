@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from jaxpp import _compat
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.transport import Transfer
-from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure
+from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
 
@@ -128,7 +128,7 @@ class OrderedTransport:
             self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
             return entry.made[array.index]
         except BaseException as error:  # Ctrl-C too
-            self._break(f"{type(error).__name__}: {str(error)[:200]}")
+            self._break(self._said(error))
             raise
 
     def _wait(self, entry: _Entry, waiting: Waiting) -> None:
@@ -136,15 +136,30 @@ class OrderedTransport:
         while not entry.done.wait(TICK):
             self.messages.look(waiting, time.monotonic() - start, entry.number)
             if self._broken:
-                self.messages.give_up(TransferError(self._broken), waiting)
+                self._give_up(self._broken, waiting)
         if entry.error is not None:
-            self.messages.give_up(entry.error, waiting)
+            self._give_up(self._said(entry.error), waiting)
+
+    def _give_up(self, reason: str, waiting: Waiting) -> NoReturn:
+        """Raise TransferError for what this process could not send, or PeerError where a dead process is the cause."""
+        self.messages.failed(waiting)
+        raise TransferError(reason)
+
+    def _said(self, error: BaseException) -> str:
+        """The error of a transfer, as other processes are told."""
+        return str(error) if isinstance(error, TransferError) else f"process {self.me} failed: {in_a_line(error)}"
 
     def settle(self, waiting: Waiting) -> None:
         with self._changed:
             given = [entry for entry in self._queue if entry.is_given and self.me in _ends(entry)]
         for entry in given:
             self._wait(entry, waiting)
+
+    def abandon(self, reason: str) -> None:
+        with self._changed:
+            is_whole = all(entry.is_given for entry in self._queue)
+        if not is_whole:
+            self._break(reason)
 
     def fail(self, transfer: Transfer, step: int, reason: str) -> None:
         number = transfer.number_at(step)
@@ -175,8 +190,8 @@ class OrderedTransport:
                 except Exception as error:  # of any kind: the one who waits is told
                     entry.error = error
                     if entry.transfer.sender == self.me:
-                        self.messages.refuse(entry.transfer.receiver, entry.number, str(error))
-                    self._break(f"{type(error).__name__}: {str(error)[:200]}")
+                        self.messages.refuse(entry.transfer.receiver, entry.number, self._said(error))
+                    self._break(self._said(error))
                 entry.arrays = []
                 self._queue.popleft()
                 entry.done.set()

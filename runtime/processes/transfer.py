@@ -159,6 +159,9 @@ class PullTransport:
             return [_WireArray(coming, index) for index in range(len(payload.types))]
         return _compat.pull(self.connection(peer), number, self.device, payload.types)
 
+    def abandon(self, reason: str) -> None:
+        """Do nothing: each step has numbers of its own."""
+
     def fail(self, transfer: Transfer, step: int, reason: str) -> None:
         """Offer an error in place of the arrays of a transfer."""
         self.offer(transfer, step, [_compat.error_array(each, reason) for each in transfer.sources])

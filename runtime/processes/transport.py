@@ -84,6 +84,10 @@ class Transport(Protocol):
         """Wait until what was offered and pulled before is under way. Raises as `wait`."""
         ...
 
+    def abandon(self, reason: str) -> None:
+        """End a step that failed: what it has not offered or asked for until now it never will."""
+        ...
+
     def fail(self, transfer: Transfer, step: int, reason: str) -> None:
         """Tell the receiver that this step won't offer the arrays of a transfer, and why."""
         ...

@@ -44,6 +44,14 @@ class Waiting:
         return f"{self.action} process {self.peer}".lstrip()
 
 
+def in_a_line(error: BaseException) -> str:
+    """An error in a line: of a long one its beginning and its end, which says what a callback of the user's raised."""
+    text = " ".join(str(error).split())
+    if len(text) > 500:
+        text = f"{text[:200]} ... {text[-295:]}"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 class WaitingThread:
     """Waits in a thread of its own. A wait of JAX can't be ended, not even by Ctrl-C; a wait for this thread can."""
 

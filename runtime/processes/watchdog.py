@@ -43,8 +43,8 @@ class Loss:
 
     peer: its number; name: as which process, host and pid it introduced itself.
     how: "died", "is frozen: ...", "failed: ..." with the error that ended it, or "has ended".
-    ended: whether it said goodbye; has_failed: because of an error; is_early: before JAX had started on all processes,
-        so that it takes no part in JAX's own farewell.
+    ended: whether it said goodbye; has_failed: because of an error; skips_farewell: it takes no part in JAX's own
+        farewell, as JAX had not started on all processes, or as a thread of it may still wait in XLA.
     """
 
     peer: int
@@ -52,7 +52,7 @@ class Loss:
     how: str
     ended: bool = False
     has_failed: bool = False
-    is_early: bool = False
+    skips_farewell: bool = False
 
     def __str__(self) -> str:
         return f"{self.name} {self.how}"
@@ -148,9 +148,9 @@ class Watchdog:
         with self._changed:
             return self._changed.wait_for(self._is_one_dead, seconds)
 
-    def goodbye(self, reason: str, is_early: bool = False) -> None:
+    def goodbye(self, reason: str, skips_farewell: bool = False) -> None:
         """Tell the peers that this process ends, and the error that ends it. It goes on listening to them."""
-        self._goodbye = {"goodbye": reason, "early": is_early}
+        self._goodbye = {"goodbye": reason, "skips": skips_farewell}
         self._say(self._goodbye)
 
     def wait_for_goodbyes(self, seconds: float) -> bool:
@@ -249,9 +249,9 @@ class Watchdog:
         while True:
             message: dict[str, Any] = json.loads((yield))
             if "goodbye" in message:
-                error, is_early = str(message["goodbye"]), bool(message.get("early"))
+                error, skips_farewell = str(message["goodbye"]), bool(message.get("skips"))
                 how = f"failed: {error}" if error else "has ended"
-                self._lose(peer, how, ended=True, has_failed=bool(error), is_early=is_early)
+                self._lose(peer, how, ended=True, has_failed=bool(error), skips_farewell=skips_farewell)
 
     def _admit(self, peer: int, name: str, use: str) -> None:
         if use not in {LIFE, VALUES} or peer == self.me or (use == VALUES and peer in self.wires):

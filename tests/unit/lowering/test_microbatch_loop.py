@@ -317,3 +317,18 @@ def test_error(name: str) -> None:
         make()
     assert text in str(info.value)
     assert len(str(info.value)) < 400
+
+
+def test_an_operation_that_jax_lowers_in_two_steps() -> None:
+    """`jnp.histogram` is such a one in JAX 0.12, here in the update alone."""
+
+    class Counts(Op):
+        def state(self, n_mubatches: int, aval: Any) -> jax.Array:
+            return jnp.zeros(4)
+
+        def update(self, state: jax.Array, value: jax.Array, index: Any) -> jax.Array:
+            return state + jnp.histogram(value, bins=4, range=(-3, 3))[0]
+
+    x = jax.random.normal(jax.random.key(0), (4, 4, 8))
+    found = jax.jit(lambda batch: treduce(lambda each: each, batch, operation=Counts))(x)
+    np.testing.assert_array_equal(found, np.histogram(x, bins=4, range=(-3, 3))[0])

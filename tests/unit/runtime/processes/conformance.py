@@ -23,7 +23,7 @@ from jaxpp.runtime.processes.waiting import Waiting
 
 DTYPES = (
     *("bool", "int4", "uint4", "int8", "uint16", "int64", "float16", "bfloat16", "float32", "float64", "complex64"),
-    *("float8_e4m3fn", "float8_e5m2"),
+    *("float8_e4m3fn", "float8_e5m2", "int2", "uint2"),
 )
 SHAPES = ((), (0,), (3, 0), (1,), (7, 5))
 MEGABYTES = int(os.environ.get("MEGABYTES", "4"))
@@ -168,6 +168,24 @@ def failing() -> None:
         raised(lambda: membership.endpoint().wait(membership.endpoint().fetch(1), Waiting(1)))
 
 
+def abandoned() -> None:
+    """A step that fails when it has sent everything, but not asked for all."""
+    planned = transfers([(1, [np.zeros(4, "f4")]), (0, [np.zeros(4, "f4")])], "abandoned")
+    transport, messages = choice.transport(), membership.endpoint()
+    transport.begin(planned, 0)
+    if jax.process_index() == 1:
+        transport.offer(planned[0], 0, [placed(np.zeros(4, "f4"))])
+        transport.settle(waiting())
+        transport.abandon("process 1 failed: OSError: the disk is full")
+        if transport.is_ordered:
+            raised(lambda: transport.check([0]))
+    else:
+        transport.wait(transport.pull(planned[0], 0)[0], waiting())
+        if transport.is_ordered:
+            raised(lambda: messages.wait(messages.fetch(1), Waiting(1)))
+    choice.transport.cache_clear()
+
+
 def one_is_killed() -> None:
     """After all that goes well."""
     for each in (all_values, late_values, programs):
@@ -176,7 +194,8 @@ def one_is_killed() -> None:
 
 
 def one_is_stopped() -> None:
-    """After a step that failed, of which it has told."""
+    """After steps that failed, of which it has told."""
+    abandoned()
     planned = transfers([(1, [np.zeros(4, "f4")])], "refused")
     transport = choice.transport()
     transport.begin(planned, 0)

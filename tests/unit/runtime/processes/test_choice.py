@@ -1,5 +1,6 @@
 """Which transport is taken, and which are refused."""
 
+from collections.abc import Iterator
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -18,9 +19,12 @@ from jaxpp.runtime.processes.membership import ProcessError
 
 
 @pytest.fixture(autouse=True)
-def nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_given(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("JAXPP_TRANSPORT", raising=False)
     monkeypatch.setattr(choice, "_given", [])
+    choice._name.cache_clear()
+    yield
+    choice._name.cache_clear()
 
 
 @pytest.mark.parametrize(
