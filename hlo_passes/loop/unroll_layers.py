@@ -64,9 +64,11 @@ class UnrollLayers(Pass):
 
     def _drop_units(self, module: ir.Module, marks: Sequence[ir.Operation], loops: Sequence[ir.Operation]) -> None:
         """Erase the marks of units where none is woven."""
-        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module) if marks else None
+        if not marks:
+            return
+        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
         weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
-        inside = {op for loop in loops for op in nested(loop)} if marks and weaves else set[ir.Operation]()
+        inside = {op for loop in loops for op in nested(loop)} if weaves else set[ir.Operation]()
         for mark in [mark for mark in marks if mark not in inside]:
             replace(mark, mark.operands)
 
