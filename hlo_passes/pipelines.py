@@ -75,7 +75,7 @@ def mpmd(
         InlineCalls(),  # marks inside helpers come up to the loop body
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
-        UnrollLayers(),  # before the marks are counted; after inlining, which shows the marks in the bodies of scans
+        UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed

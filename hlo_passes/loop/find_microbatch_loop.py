@@ -116,6 +116,13 @@ class FindMicrobatchLoop(Pass):
         steps = TrainLoop.of(module)
         return (steps and steps.schedule) or text
 
+    def known_schedule(self, module: ir.Module) -> schedules.Schedule | None:
+        """What `schedule_of` says, for passes that run before; None where it raises: the errors are those of `run`."""
+        try:
+            return parsed(self.schedule_of(module))
+        except (PassError, schedules.ScheduleError):
+            return None
+
     def _operations(self, module: ir.Module) -> dict[str, bool]:
         return operations_of(module) | parse_operations(self.operations)
 

@@ -40,7 +40,9 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             raise PassError(
                 f"a {kind} mark {where}",
                 location=op.location,
-                hint="marks must stand directly in the function that treduce maps over the microbatches",
+                hint="marks must stand directly in the function that treduce maps over the microbatches"
+                if kind == "stage"
+                else "put unit marks between two of these",
             )
         if name == at.BOUNDARY:
             marks.append((op, boundary.read(op)))

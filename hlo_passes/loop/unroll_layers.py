@@ -1,5 +1,6 @@
 """`unroll-layers`: a scan over layers with a mark in its body becomes its layers, one after the other."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,9 +8,10 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_scalar_constraints
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.build import clone
+from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
@@ -22,8 +24,14 @@ class UnrollLayers(Pass):
     Large models are written so: the parameters of all layers are stacked, and scanned over. Each layer then has its
     mark, and stands between those of its neighbours: `forward-rows` finds which rows each of them reads.
 
-    So is a loop with marks of units (`mark_unit_end`). A loop that runs once, such as that of a stage with one layer,
-    becomes its body. Other loops without marks stay.
+    So is a loop with marks of units (`mark_unit_end`). These marks go first, and cost nothing, where no unit is ever
+    woven: all of them for a schedule that fuses no tasks of different microbatches, and those outside of the loop.
+
+    A loop that runs once, such as that of a stage with one layer, becomes its body. Other loops without marks stay.
+
+    Options:
+        schedule: as that of `find-microbatch-loop`.
+        meshes: likewise.
 
     Preconditions: `inline-calls` ran. Loops with marks count to constants.
 
@@ -38,18 +46,31 @@ class UnrollLayers(Pass):
     """
 
     name: ClassVar[str] = "unroll-layers"
+    schedule: str = ""
+    meshes: int = 0
 
     def run(self, module: ir.Module) -> None:
         """Unroll these loops of `module`. Raises PassError for a marked one that runs an unknown number of times."""
         main = main_of(module)
         loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while"]
-        named = [op for op in loops if at.LOOP in op.attributes]
-        for loop in named or loops:
+        loops = [op for op in loops if at.LOOP in op.attributes] or loops
+        self._drop_units(module, [op for op in nested(main) if boundary.is_unit_mark(op)], loops)
+        for loop in loops:
             ops = list(nested(loop))
             inside = [op for op in ops if op.name == "stablehlo.while" and at.LOOP not in op.attributes]
             drop_scalar_constraints(ops)
             for inner in reversed([op for op in inside if trips(op) == 1 or _has_marks(op)]):
                 _unroll(inner)
+
+    def _drop_units(self, module: ir.Module, marks: Sequence[ir.Operation], loops: Sequence[ir.Operation]) -> None:
+        """Erase the marks of units where none is woven."""
+        if not marks:
+            return
+        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
+        weaves = schedule is None or any(len({task.microbatch for task in cell}) > 1 for cell in schedule.fused)
+        inside = {op for loop in loops for op in nested(loop)} if weaves else set[ir.Operation]()
+        for mark in [mark for mark in marks if mark not in inside]:
+            replace(mark, mark.operands)
 
 
 def _has_marks(loop: ir.Operation) -> bool:
@@ -77,9 +98,11 @@ def _trips(loop: ir.Operation) -> int:
     found = trips(loop)
     if found is None:
         kind = "stage" if any(map(boundary.is_mark, nested(loop))) else "unit"
+        between = "put unit marks between two of these, or " if kind == "unit" else ""
         raise PassError(
             f"a {kind} mark inside a loop that runs an unknown number of times",
             location=loop.location,
-            hint=f"loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the {kind}s",
+            hint=f"{between}loop over the layers with lax.scan, or fori_loop with constant bounds: their marks are the "
+            f"{kind}s",
         )
     return found

@@ -7,7 +7,6 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
@@ -25,7 +24,6 @@ from jaxpp.ir.functions import (
     operations,
     terminator,
 )
-from jaxpp.ir.loop import parsed
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
 
@@ -72,13 +70,14 @@ class UnrollSlices(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Unroll the loops of `module`. Raises PassError for a model that the slices of its schedule don't fit."""
-        slices, name = self._slices(module)
-        if slices == 1:
+        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
+        if schedule is None or schedule.slices == 1:
             return
+        slices = schedule.slices
         loop = drop_invariants(find_loop(main_of(module)))
         drop_scalar_constraints(nested(loop))
         marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
-        _check(marked, slices, name, loop)
+        _check(marked, slices, schedule.name, loop)
         loop, numbers = _with_numbers(loop, slices)
         made: set[ir.Value] = set()
         last: list[tuple[ir.Value, ir.Value]] = []
@@ -95,14 +94,6 @@ class UnrollSlices(Pass):
         end = terminator(loop_body(new))
         for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
             end.operands[position] = value
-
-    def _slices(self, module: ir.Module) -> tuple[int, str]:
-        """The slices of the schedule, and its name; 1 where there is none, which `find-microbatch-loop` tells."""
-        try:
-            schedule = parsed(FindMicrobatchLoop(self.schedule, self.meshes).schedule_of(module))
-        except (PassError, schedules.ScheduleError):
-            return 1, ""
-        return schedule.slices, schedule.name
 
 
 def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Operation) -> None:

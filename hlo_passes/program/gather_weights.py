@@ -26,7 +26,8 @@ class GatherWeights(Pass):
     Weights that are sharded over the axis of the batch (FSDP) are gathered when they are used. A run are tasks of one
     stage that stand one after the other on their mesh: under a breadth-first schedule (arXiv 2211.05953) all forwards
     of a stage, and all its backwards. One gather serves them all, and what it makes lives until the last of them:
-    between two runs a mesh has the shards only, so that the most that it has at once are the weights of one stage.
+    between two runs a mesh has the shards only, so that the most that it has at once are the weights of one stage, or
+    of both stages of a fused task.
 
     Copies of residuals, which read no weights, don't end a run. Where the stages of a mesh take turns, as in
     interleaved 1F1B, a run may be a single task.
@@ -127,7 +128,8 @@ def _stages(task: Step[ir.Value]) -> set[int]:
 def _runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
     """The users among the tasks of a mesh, by number, in runs: between two of a run are tasks of their stages only."""
     used_by = [_stages(tasks[user]) for user in users]
-    # A call of several tasks uses the weights of one of them.
+    # Of a task that is several, only some stages use these weights: those that tasks of one stage show, or, where there
+    # are none, those that all users have in common.
     stages = set[int]().union(*(each for each in used_by if len(each) == 1)) or set.intersection(*used_by)
     runs: list[list[int]] = []
     for user in users:

@@ -1,8 +1,7 @@
 """Writes gpt_units.mlir: the model of gpt.py on stages of four devices, for the passes that place collectives.
 
 Weights are cut by heads and hidden units over two devices, and once more over the axis of the batch (FSDP). Attention
-and MLP
-are units. The optimizer is plain SGD.
+and MLP are units. The optimizer is plain SGD.
 
     python tests/lit/Inputs/gpt_units.py
 """

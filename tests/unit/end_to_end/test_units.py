@@ -57,10 +57,16 @@ def loss(params: Any, microbatch: Any, *, of_stage: Any, of_layer: Layer, is_mar
     return jnp.mean((x - microbatch["y"]) ** 2)
 
 
-def lowered(of_stage: Any, of_layer: Layer = mlp, is_marked: bool = True) -> Any:
+def lowered(
+    of_stage: Any,
+    of_layer: Layer = mlp,
+    is_marked: bool = True,
+    schedule: str = "dualpipe",
+    after: Callable[[Any], Any] = tuple,
+) -> Any:
     step = partial(sgd_step, loss=partial(loss, of_stage=of_stage, of_layer=of_layer, is_marked=is_marked))
     pipelined = jaxpp.mpmd_jit_with_loop(
-        partial(step, schedule="dualpipe"), make_mesh(STAGES, model=2), in_shardings=(SPECS, P())
+        lambda *args: after(step(*args, schedule=schedule)), make_mesh(STAGES, model=2), in_shardings=(SPECS, P())
     )
     return pipelined.lower(PARAMS, batch(2 * STAGES, width=WIDTH))
 
@@ -92,9 +98,28 @@ def in_a_loop(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:
     ("of_stage", "error"),
     [
         (in_a_conditional, "a unit mark inside a conditional"),
-        (in_a_loop, "a unit mark inside a loop that runs an unknown number of times"),
+        (
+            in_a_loop,
+            "a unit mark inside a loop that runs an unknown number of times",
+        ),
     ],
 )
-def test_marks_where_no_unit_can_end(of_stage: Any, error: str) -> None:
-    with pytest.raises(PassError, match=error):
+def test_marks_where_no_unit_can_end_in_fused_tasks(of_stage: Any, error: str) -> None:
+    with pytest.raises(PassError, match=rf"{error}\n.*put unit marks between two of these"):
         lowered(lambda layer, stage, x: of_stage(layer, stage, lax.stop_gradient(x))).program()
+
+
+@pytest.mark.parametrize("of_stage", [scanned, in_a_conditional, in_a_loop])
+def test_marks_of_tasks_that_are_not_fused_change_nothing(of_stage: Any) -> None:
+    """The scan stays a scan; in the others there could be no marks of units that are woven."""
+
+    def stage(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:
+        return of_stage(of_layer, stage, x if of_stage is scanned else lax.stop_gradient(x))
+
+    marked, plain = (lowered(stage, is_marked=each, schedule="1f1b").program().as_text() for each in (True, False))
+    assert marked == plain
+
+
+def test_a_mark_outside_of_the_loop_changes_nothing() -> None:
+    inside, both = (lowered(unrolled, after=after).program().as_text() for after in (tuple, jaxpp.mark_unit_end))
+    assert inside == both
