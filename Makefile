@@ -10,6 +10,7 @@ STAMP := $(VENV)/installed
 PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder
 QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
   runtime/execution/test_execute.py end_to_end/test_calls.py))
+SEARCHES := $(addprefix tests/unit/schedules/test_,$(addsuffix .py,search improve docs))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
   $(addprefix tests/unit/test_benchmarks_,published.py search.py partition.py)
@@ -40,8 +41,8 @@ train: $(STAMP) ## Train the example and compare it with plain jax.jit on one de
 test: lint ## Everything below: lint, and side by side types, unit and lit tests
 	+@$(MAKE) --no-print-directory -j2 types unit
 
-quick: lint ## A minute's worth: lint, lit tests, and the unit tests that start few processes and compile little
-	$(PYTEST) $(QUICK)
+quick: lint ## A minute's worth: lint, lit tests, and unit tests that start few processes, compile and search little
+	$(PYTEST) $(QUICK) $(addprefix --ignore=,$(SEARCHES))
 
 lint: $(STAMP) ## ruff (the rules of our own, CHECK directives and layers, are unit tests)
 	$(BIN)/ruff check .
