@@ -1,20 +1,29 @@
 """Side work in the bubbles of a GPT's training step: the share of the bubbles that it fills, and what it delays.
 
-    python benchmarks/bubbles.py [--schedule 1f1b] [--repeat 9]
+    python benchmarks/bubbles.py [--schedule 1f1b] [--seconds 180]
 
 The schedule is filled by the costs of traced steps. Traces take the time of each task alone, and put them together as
 if every mesh had processors of its own. A row per length of the side work's tasks: how many there are, the share of the
-bubbles that they filled, and the time of a step with them over that of one without: by turns, and by the costs of all
-traced steps together, which a busy machine disturbs less. Last the processor time that a task which does nothing takes
-of the thread that starts all tasks: what side work costs besides itself.
+bubbles that they filled, and the time of a step with them over that of one without. The first row is the step without
+side work over itself: what the machine alone does. All steps go by turns, in another order each round.
+
+- By turns: the median of the ratios of all rounds.
+- By tasks: of every task the lower quartile of its times in all rounds is taken, and the steps are put together of
+  these. What side work does to the tasks that follow it shows here, too; what a busy machine does, shows less.
+
+Both with the interval that holds 95 % of what rounds give that are drawn from these again (bootstrap).
+Last the processor time that a task which does nothing takes of the thread that starts all tasks: what side work costs
+besides itself.
 """
 
 import argparse
+import gc
 import importlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,10 +68,11 @@ def seconds(events: Any) -> float:
     return max(event.end for event in events) - min(event.start for event in events)
 
 
-def starting(steps: Sequence[Any], arguments: Any, repeat: int) -> list[float]:
+def starting(steps: Sequence[Any], arguments: Any, limit: float) -> list[float]:
     """The least processor time, in seconds, that starting all tasks of each of these steps took, by turns."""
     least = [float("inf")] * len(steps)
-    for _ in range(10 * repeat):
+    end = time.perf_counter() + limit
+    while time.perf_counter() < end:
         for number, step in enumerate(steps):
             start = time.thread_time()
             made = step(*arguments)
@@ -71,41 +81,83 @@ def starting(steps: Sequence[Any], arguments: Any, repeat: int) -> list[float]:
     return least
 
 
+class Rounds:
+    """A step that was traced in every round."""
+
+    def __init__(self, step: Any, plan: schedules.Schedule, rounds: Sequence[Sequence[Any]]) -> None:
+        self._step, self._plan, self._events = step, plan, rounds[0]
+        self.makespans = np.array([seconds(events) for events in rounds])
+        self.times = np.array([[event.seconds for event in events] for events in rounds])
+        self.filled = float(np.median([bubble_use(events, ["side"]).share for events in rounds]))
+
+    def costs(self, drawn: Any) -> schedules.Costs:
+        """What the tasks cost if each takes the lower quartile of its times in these rounds."""
+        times = np.percentile(self.times[drawn], 25, axis=0).tolist()
+        return self._step.costs([replace(event, seconds=each) for event, each in zip(self._events, times, strict=True)])
+
+    def length(self, drawn: Any) -> float:
+        """How long the step takes then."""
+        return schedules.simulate(self._plan, self.costs(drawn)).makespan
+
+    def over(self, other: "Rounds") -> Iterator[str]:
+        """The ratios to another step, with their intervals: by turns, and by tasks."""
+        ratios, every = self.makespans / other.makespans, np.arange(len(self.times))
+        draws = np.random.default_rng(0).choice(every, (200, len(every)))
+        lengths = [self.length(drawn) / other.length(drawn) for drawn in (every, *draws)]
+        for value, again in ((np.median(ratios), np.median(ratios[draws], axis=1)), (lengths[0], lengths[1:])):
+            low, high = np.percentile(again, (2.5, 97.5))
+            yield f"{value:.4f} ({low:.4f}, {high:.4f})"
+
+
+def by_turns(steps: Sequence[Any], arguments: Any, limit: float) -> list[list[Any]]:
+    """The events of each of these steps, in every round that begins within so many seconds: three at least."""
+    order, rounds = np.random.default_rng(0), list[list[Any]]()
+    end = time.perf_counter() + limit
+    gc.collect()
+    gc.disable()
+    while len(rounds) < 3 or time.perf_counter() < end:
+        rounds.append([None] * len(steps))
+        for number in order.permutation(len(steps)):
+            rounds[-1][number] = steps[number].trace(*arguments)[1]
+    gc.enable()
+    return [list(events) for events in zip(*rounds, strict=True)]
+
+
 def main() -> None:
     """Print a line for each length of the side work's tasks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=180, help="for all rounds together")
     parser.add_argument("--schedule", default="1f1b")
     options = parser.parse_args()
-    model = gpt_model.Config(4, 8, 128, 4, 128, "float32")
-    text = np.random.default_rng(0).integers(0, 256, (8, 4, model.sequence + 1)).astype(np.int32)
+    model = gpt_model.Config(4, 8, 64, 4, 64, "float32")
+    text = np.random.default_rng(0).integers(0, 256, (8, 2, model.sequence + 1)).astype(np.int32)
     arguments = gpt_model.init(model, 0), text
     plan = schedules.make(options.schedule, meshes=4, microbatches=8)
     plain = compiled(model, plan, arguments)
     plain.trace(*arguments)
-    costs = plain.costs(*(plain.trace(*arguments)[1] for _ in range(options.repeat)), unit="s")
-    print("| task of the side work, ms | tasks | bubbles filled | by turns (quartiles) | by costs |")
-    print("|---:|---:|---:|---|---:|")
-    for share in (0.25, 0.5, 1, 2):
-        length = share * float(np.mean(costs.forward))
-        work = schedules.Operation.parse(f"side:; time {length:.17g}")
-        filled = schedules.fill(plan, work, costs, most=0.8)
-        step = compiled(model, filled, arguments, {"side": partial(spin, length)})
-        step.trace(*arguments)
-        turns = [(plain.trace(*arguments)[1], step.trace(*arguments)[1]) for _ in range(options.repeat)]
-        low, middle, high = np.percentile([seconds(other) / seconds(one) for one, other in turns], (25, 50, 75))
-        filled_share = np.median([bubble_use(other, ["side"]).share for _, other in turns])
-        measured = step.costs(*(other for _, other in turns), unit="s")
-        longer = schedules.simulate(filled, measured).makespan / schedules.simulate(plan, measured).makespan
+    costs = Rounds(plain, plan, by_turns([plain], arguments, options.seconds / 20)[0]).costs(slice(None))
+    lengths = [share * float(np.mean(costs.forward)) for share in (0.25, 0.5, 1)]
+    works = [schedules.Operation.parse(f"side:; time {length:.17g}") for length in lengths]
+    plans = [schedules.fill(plan, work, costs, most=0.8) for work in works]
+    steps = [plain, plain]
+    for filled, length in zip(plans, lengths, strict=True):
+        steps.append(compiled(model, filled, arguments, {"side": partial(spin, length / 1e3)}))
+        steps[-1].trace(*arguments)
+    traced = by_turns(steps, arguments, options.seconds)
+    without, *others = map(Rounds, steps, (plan, plan, *plans), traced)
+    print(f"{len(traced[0])} rounds; a step without side work takes {1e3 * np.median(without.makespans):.1f} ms\n")
+    print("| task of the side work, ms | tasks | bubbles filled | by turns (95 %) | by tasks (95 %) |")
+    print("|---:|---:|---:|---|---|")
+    for number, (rounds, filled) in enumerate(zip(others, (plan, *plans), strict=True)):
         count = sum(task.kind == "side" for task in filled)
-        row = f"| {1e3 * length:.2f} | {count} | {filled_share:.0%} | {middle:.3f} ({low:.3f}, {high:.3f})"
-        print(f"{row} | {longer:.4f} |", flush=True)
+        length = f"{lengths[number - 1]:.2f}" if number else "none"
+        print(f"| {length} | {count} | {rounds.filled:.0%} | {' | '.join(rounds.over(without))} |", flush=True)
     filled = schedules.fill(plan, schedules.Operation.parse("side:; time 1"), most=0.8)
     count = sum(task.kind == "side" for task in filled)
     idle = compiled(model, filled, arguments, {"side": lambda: None})
-    without, with_them = starting((plain, idle), arguments, options.repeat)
-    each = (with_them - without) / count
-    print(f"\n{1e6 * each:.1f} us to start each of {count} tasks, {1e3 * without:.2f} ms to start all others")
+    alone, together = starting((plain, idle), arguments, options.seconds / 20)
+    each = (together - alone) / count
+    print(f"\n{1e6 * each:.1f} us to start each of {count} tasks, {1e3 * alone:.2f} ms to start all others")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Both run on the same devices, each in a process of its own, in turns, without a 
 one mesh of all devices: the batch is sharded over its data axis, the parameters over its model axis, as in each stage
 of the pipeline; along the mpmd axis are copies. The first call traces, lowers, rewrites, compiles and runs a step; it
 is timed until all results are ready. Behind each time stands that of the processors, summed over all threads.
+`restart` is the first call in a new process of the step that the pipeline's process has saved.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +26,7 @@ from typing import Any
 # By part: the seconds that passed, and those of the processors.
 Times = dict[str, tuple[float, float]]
 
+STEPS = ("plain", "pipeline", "restart")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -31,24 +34,28 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--only", choices=("plain", "pipeline"), help="measure once, in this process; prints JSON")
+    parser.add_argument("--only", choices=STEPS, help="measure once, in this process; prints JSON")
+    parser.add_argument("--folder", default="", help=argparse.SUPPRESS)
     options, flags = parser.parse_known_args()
     if options.only:
-        print(json.dumps(measure(options.only, flags)))
+        print(json.dumps(measure(options.only, flags, options.folder)))
         return
-    found: dict[str, list[Times]] = {"plain": [], "pipeline": []}
-    for _ in range(options.repeat):
-        for name, measured in found.items():
-            measured.append(_in_process(name, flags))
-    print("| seconds (of the processors) | plain `jax.jit` | pipeline | ratio, run by run |\n|---|---:|---:|---:|")
-    for part in dict.fromkeys(part for name in ("pipeline", "plain") for part in found[name][0]):
-        plain, pipeline = ([each[part] for each in found[name] if part in each] for name in ("plain", "pipeline"))
-        ratios = [(b[0] / a[0], b[1] / a[1]) for a, b in zip(plain, pipeline, strict=False)]
-        print(f"| {part} | {_spread(plain)} | {_spread(pipeline)} | {_spread(ratios) if part == 'all' else ''} |")
+    found: dict[str, list[Times]] = {name: [] for name in STEPS}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.repeat):
+            for name, measured in found.items():
+                measured.append(_in_process(name, flags, folder))
+    print("| seconds (of the processors) | plain `jax.jit` | pipeline | restart |\n|---|---:|---:|---:|")
+    for part in ("tracing and lowering", "passes", "compiling", "loading", "running", "all"):
+        cells = [_spread([each[part] for each in found[name] if part in each]) for name in STEPS]
+        print(f"| {part} | {' | '.join(cells)} |")
+    for name, other in (("pipeline", "plain"), ("restart", "pipeline")):
+        pairs = [(a["all"], b["all"]) for a, b in zip(found[name], found[other], strict=True)]
+        print(f"{name} / {other}, run by run: {_spread([(a[0] / b[0], a[1] / b[1]) for a, b in pairs])}")
 
 
-def _in_process(name: str, flags: Sequence[str]) -> Times:
-    command = [sys.executable, __file__, "--only", name, *flags]
+def _in_process(name: str, flags: Sequence[str], folder: str) -> Times:
+    command = [sys.executable, __file__, "--only", name, "--folder", folder, *flags]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -61,7 +68,7 @@ def _spread(times: Sequence[tuple[float, float]]) -> str:
     return f"{median(wall):.2f} ({median(processors):.2f}), {min(wall):.2f} to {max(wall):.2f}"
 
 
-def measure(name: str, flags: Sequence[str]) -> Times:
+def measure(name: str, flags: Sequence[str], folder: str) -> Times:
     """One first call, part by part."""
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     sys.path.insert(0, str(EXAMPLES))
@@ -77,7 +84,11 @@ def measure(name: str, flags: Sequence[str]) -> Times:
     state = (parameters, jax.device_get(optimizer.init(parameters)))
     batch = next(gpt.batches(options))
     step = gpt.make_train_step(options, model, optimizer)
-    return (_plain if name == "plain" else _pipeline)(step, options, devices, state, batch)
+    if name == "restart":
+        return _restart(state, batch, folder)
+    if name == "plain":
+        return _plain(step, options, devices, state, batch)
+    return _pipeline(step, options, devices, state, batch, folder)
 
 
 class _Clock:
@@ -124,7 +135,7 @@ def _plain(step: Any, options: Any, devices: Sequence[Any], state: Any, batch: A
     return clock.parts
 
 
-def _pipeline(step: Any, options: Any, devices: Sequence[Any], state: Any, batch: Any) -> Times:
+def _pipeline(step: Any, options: Any, devices: Sequence[Any], state: Any, batch: Any, folder: str) -> Times:
     import jax
     from jax.sharding import PartitionSpec
 
@@ -144,6 +155,21 @@ def _pipeline(step: Any, options: Any, devices: Sequence[Any], state: Any, batch
     compiled = lowered.compile()
     clock.look("compiling")
     jax.block_until_ready(compiled(state, batch))
+    clock.look("running")
+    if folder:
+        compiled.save(folder)
+    return clock.parts
+
+
+def _restart(state: Any, batch: Any, folder: str) -> Times:
+    import jax
+
+    import jaxpp
+
+    clock = _Clock()
+    step = jaxpp.load(folder, like=(state, batch))
+    clock.look("loading")
+    jax.block_until_ready(step(state, batch))
     clock.look("running")
     return clock.parts
 

@@ -59,7 +59,7 @@ AHEAD = {"offload": 1, "offload, one at a time": 0, BY_BLOCKS: 0}
 RATE = 0.01
 
 
-class Plan(NamedTuple):
+class Needs(NamedTuple):
     """What is known of a way before it is compiled.
 
     Attributes:
@@ -121,7 +121,7 @@ def _updated(rate: float, weight: Any, gradient: Any) -> Any:
     return weight - rate * gradient
 
 
-def analyse(lowered: Any) -> Plan:
+def analyse(lowered: Any) -> Needs:
     """What the program of a step says."""
     module = lowered.program()
     program = load(module.module)
@@ -134,7 +134,7 @@ def analyse(lowered: Any) -> Plan:
         if isinstance(each, Call) and each.kind in ("offload", "reload")
         for register in each.results
     )
-    return Plan(_kept(program), max(module.peak_bytes), sum(flops.get(call.function, 0) for call in calls), copied)
+    return Needs(_kept(program), max(module.peak_bytes), sum(flops.get(call.function, 0) for call in calls), copied)
 
 
 def _flops(bytecode: bytes) -> int:
@@ -213,7 +213,7 @@ def main() -> None:
     show(plans, steps, times)
 
 
-def show(plans: Mapping[str, Plan], steps: Mapping[str, Any], times: Mapping[str, list[float]]) -> None:
+def show(plans: Mapping[str, Needs], steps: Mapping[str, Any], times: Mapping[str, list[float]]) -> None:
     """Print a row for each way."""
     print("| keep | kept MiB | of all | peak MiB | FLOPs | copied MiB | XLA's peak MiB | ms | quartiles | time |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")

@@ -69,7 +69,7 @@ ZERO_BUBBLE: Final = {
 
 
 def zero_bubble() -> Iterator[Row]:
-    """Zero Bubble, arXiv 2401.10241, table 5: bubble rates; table 1: peaks."""
+    """Zero Bubble, arXiv 2401.10241, table 5: bubble rates; table 2: bubbles and peaks of the schedules by hand."""
     names = ("1f1b", "interleaved-1f1b", "zb-h1", "zb-h2", "zb-1p", "zb-2p")
     for (meshes, microbatches, chunks), (times, rates) in ZERO_BUBBLE.items():
         *kinds, hop = times
@@ -110,6 +110,8 @@ def pipe_offload() -> Iterator[Row]:
     Of its figures what captions, and summaries of the paper, say: of 2 (half of the peak of interleaved 1F1B with the
     first of two stages in the host), 9 (half of the stages moved save about three quarters), 10 (PO-F keeps about four
     layers, however many stages there are). Their axes, and the times and GiB that the paper measured, are left out.
+    Copies that begin when the paper's open code begins them (there at once, back half a backward before they must be)
+    give PO-H the same peaks as here.
     """
     for p, v, g in ((4, 2, 2), (4, 2, 4), (8, 2, 4), (8, 4, 6)):
         m = g * 8

@@ -58,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stages = None if options.is_auto else options.stages
     sizes = (options.layers, options.width, options.heads, options.sequence)
     model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices, options.shards)
+    model = dataclasses.replace(model, exchange=options.exchange)
     optimizer = make_optimizer(options)
     parameters = gpt_model.init(model, options.seed)
     state: State = (parameters, jax.device_get(optimizer.init(parameters)))
@@ -83,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     agrees = True
     trained_parameters = jaxpp.fetch(trained[0])
     if options.check and jax.process_index() == 0:
-        whole = make_train_step(options, dataclasses.replace(model, slices=1, shards=0), optimizer)
+        whole = make_train_step(options, dataclasses.replace(model, slices=1, shards=0, exchange=False), optimizer)
         plain = jax.jit(whole, donate_argnums=0).lower(state, batch).compile()
         expected, expected_losses, _ = train("plain jax.jit on one device", plain, state, options, done)
         agrees = compare(options, (losses, trained_parameters), (expected_losses, expected[0]))

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec
 import jaxpp
 
 Parameters = dict[str, Any]
-Cache = tuple[jax.Array, jax.Array]  # the keys and values of one block, each [sequences, heads, length, width / heads]
+Cache = tuple[jax.Array, jax.Array]  # the keys and values of one block, each [sequences, length, heads, width / heads]
 
 # Tensor parallelism is where four weights live; all that follows is the compiler's work. Attention is cut by heads, the
 # MLP by hidden units. Leaves are found by name, in any pytree: so an optimizer's moments lie with their weights.
@@ -41,6 +41,7 @@ class Config:
         dtype: what is computed with; parameters, norms and the loss stay float32.
         vocabulary: how many tokens there are; those of the text are bytes.
         slices: into how many the sequence is cut, for a schedule whose tasks are of slices.
+        exchange: whether late slices lend a part of their attention to other meshes, for the schedule `slimpipe`.
         shards: into how many the vocabulary is cut, for a schedule that gives each mesh one; 0: the last stage has all.
     """
 
@@ -53,6 +54,7 @@ class Config:
     vocabulary: int = 256
     slices: int = 1
     shards: int = 0
+    exchange: bool = False
 
 
 def specs(tree: Any) -> Any:
@@ -99,7 +101,7 @@ def loss(config: Config, parameters: Parameters, text: jax.Array) -> jax.Array:
     whole = text[:, :-1], text[:, 1:]
     if config.slices == 1:
         return _of_slice(config, parameters, [None] * config.layers, whole)[1]
-    shape = len(text), config.heads, whole[0].shape[1], config.width // config.heads
+    shape = len(text), whole[0].shape[1], config.heads, config.width // config.heads
     zeros = jnp.zeros(shape, config.dtype)
     caches = [(zeros, zeros)] * config.layers
     _, losses = jaxpp.scan_slices(partial(_of_slice, config, parameters), caches, whole, config.slices)
@@ -119,7 +121,7 @@ def _of_slice(
     for layer, (weights, cache) in enumerate(zip(parameters["blocks"], caches, strict=True)):
         if layer % per_stage == 0 and (layer or not config.stages):
             x = jaxpp.mark_stage_end(x)
-        x, cache = _block(weights, x, cache, start)
+        x, cache = _block(weights, x, cache, start, config.exchange)
         new.append(cache)
     if not config.stages:
         x = jaxpp.mark_stage_end(x)
@@ -144,10 +146,10 @@ def block(weights: Parameters, x: jax.Array) -> jax.Array:
 
 
 def _block(
-    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None
+    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None, exchange: bool = False
 ) -> tuple[jax.Array, Cache | None]:
     """`block`; of a slice also the keys and values up to its end."""
-    mixed, cache = _attention(weights, _norm(weights["attention_norm"], x), cache, start)
+    mixed, cache = _attention(weights, _norm(weights["attention_norm"], x), cache, start, exchange)
     x = x + mixed
     return x + _mlp(weights, _norm(weights["mlp_norm"], x)), cache
 
@@ -168,23 +170,23 @@ def _norm(weights: Parameters, x: jax.Array) -> jax.Array:
 
 
 def _attention(
-    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None
+    weights: Parameters, x: jax.Array, cache: Cache | None, start: jax.Array | None, exchange: bool
 ) -> tuple[jax.Array, Cache | None]:
     """Causal self-attention of x [sequences, length, width]; a slice also sees the cache, and writes its own rows."""
-    q, k, v = jnp.einsum("btw,wnhd->nbhtd", x, weights["qkv"].astype(x.dtype))
-    seen = jnp.tri(x.shape[1], dtype=bool)
+    q, k, v = jnp.einsum("btw,wnhd->nbthd", x, weights["qkv"].astype(x.dtype))
     if cache is not None and start is not None:
-        cache = k, v = _written(cache[0], k, start), _written(cache[1], v, start)
-        seen = jnp.arange(k.shape[2]) <= start + jnp.arange(x.shape[1])[:, None]
-    scores = jnp.einsum("bhqd,bhkd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
-    scores = jnp.where(seen, scores, -jnp.inf)
-    mixed = jnp.einsum("bhqk,bhkd->bqhd", jax.nn.softmax(scores).astype(x.dtype), v)
+        cache = _written(cache[0], k, start), _written(cache[1], v, start)
+        mixed = jaxpp.slice_attention(q, *cache, start, exchange=exchange)
+    else:
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k).astype(jnp.float32) * q.shape[-1] ** -0.5
+        scores = jnp.where(jnp.tri(x.shape[1], dtype=bool), scores, -jnp.inf)
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores).astype(x.dtype), v)
     return jnp.einsum("bqhd,hdw->bqw", mixed, weights["out"].astype(x.dtype)), cache
 
 
 def _written(cache: jax.Array, rows: jax.Array, start: jax.Array) -> jax.Array:
-    """The cache with the rows of a slice, [sequences, heads, length of the slice, width / heads]."""
-    return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=2)
+    """The cache with the rows of a slice, [sequences, length of the slice, heads, width / heads]."""
+    return jax.lax.dynamic_update_slice_in_dim(cache, rows, start, axis=1)
 
 
 def _mlp(weights: Parameters, x: jax.Array) -> jax.Array:

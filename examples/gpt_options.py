@@ -75,24 +75,32 @@ class Options:
     @property
     def shards(self) -> int:
         """Over how many meshes the vocabulary is spread, 0 where the last stage has it."""
-        return self.plan.meshes if self.plan.placement.after else 0
+        return self.plan.meshes if self.plan.placement.after and not self.exchange else 0
+
+    @property
+    def exchange(self) -> bool:
+        """Whether late slices of the sequence have a part of their attention done on other meshes."""
+        return self.plan.placement.after != () and self.plan.slices > 1
 
     @cached_property
     def plan(self) -> schedules.Schedule:
         """What each mesh does, at first. Raises ValueError when the schedule doesn't exist for these numbers."""
         name = "1f1b" if self.is_auto else self.schedule
         given = {"chunks": self.chunks, "slices": self.slices}
+        if name.partition("{")[0] == "slimpipe":
+            given["layers"] = max(self.layers // self.stages, 1)
         made = partial(schedules.resolve, name, **{key: value for key, value in given.items() if value is not None})
         small = made(meshes=2, microbatches=4)
-        per_mesh = SPREAD.get(small.name, small.stages // small.meshes)
-        if small.placement.after and small.stages != (per_mesh + 1) * small.meshes + 1:
+        per_mesh = 1 if small.name == "slimpipe" else SPREAD.get(small.name, small.stages // small.meshes)
+        of_others = small.stages - per_mesh * small.meshes if small.placement.after else 0
+        if small.placement.after and small.slices == 1 and of_others != small.meshes + 1:
             raise ValueError(f"--schedule {small.name} is for stages that are a graph: those of this model are a chain")
         if self.stages % per_mesh:
             raise ValueError(f"--stages ({self.stages}) must be a multiple of --chunks ({per_mesh})")
         plan = made(meshes=self.stages // per_mesh, microbatches=self.microbatches)
-        of_vocabulary = plan.meshes + 1 if plan.placement.after else 0
+        of_others = plan.stages - per_mesh * plan.meshes if plan.placement.after else 0
         for what, wanted, found in (
-            ("stages", self.stages, plan.stages - of_vocabulary),
+            ("stages", self.stages, plan.stages - of_others),
             ("microbatches", self.microbatches, plan.microbatches),
         ):
             if found != wanted:  # in a file

@@ -8,7 +8,7 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp import _compat
 from jaxpp.ir.counted import trips
-from jaxpp.ir.ops import traits
+from jaxpp.ir.ops import shape_of, traits
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -132,24 +132,20 @@ def _elements(value: ir.Value) -> int:
     return math.prod(type_.shape) if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape else 0
 
 
-def _shape(value: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(value.type).shape)
-
-
 def _element(op: ir.Operation) -> str:
     return str(ir.RankedTensorType(op.operands[0].type).element_type)
 
 
 def _dot(op: ir.Operation) -> int:
     numbers = stablehlo.DotDimensionNumbers(op.attributes["dot_dimension_numbers"])
-    lhs = _shape(op.operands[0])
-    return 2 * math.prod(_shape(op.results[0])) * math.prod(lhs[axis] for axis in numbers.lhs_contracting_dimensions)
+    lhs = shape_of(op.operands[0])
+    return 2 * math.prod(shape_of(op.results[0])) * math.prod(lhs[axis] for axis in numbers.lhs_contracting_dimensions)
 
 
 def _convolution(op: ir.Operation) -> int:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    kernel = _shape(op.operands[1])
-    return 2 * math.prod(_shape(op.results[0])) * math.prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
+    kernel = shape_of(op.operands[1])
+    return 2 * math.prod(shape_of(op.results[0])) * math.prod(kernel) // kernel[numbers.kernel_output_feature_dimension]
 
 
 def _trips(loop: ir.Operation) -> int:

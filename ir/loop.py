@@ -10,7 +10,7 @@ from jaxpp import schedules
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, is_integer_scalar
 
 _MOST = 1 << 20
 """The most microbatches or stages that a loop may have: more are a mistake, and would take hours."""
@@ -144,7 +144,7 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
         and len({len(each) for each in lists}) == 1
         and len(lists) == 3
         and len(set(lists[0])) == len(lists[0])
-        and all(0 <= index < len(loop.operands) and _can_count(loop.operands[index]) for index in lists[0])
+        and all(0 <= index < len(loop.operands) and is_integer_scalar(loop.operands[index]) for index in lists[0])
     )
     if not well_formed:
         found = ", ".join(f"{name} = {said}" for name, said in fields.items() if name != "schedule")
@@ -155,9 +155,3 @@ def _read(loop: ir.Operation, fields: Mapping[str, ir.Attribute]) -> MicrobatchL
         )
     schedule = ir.StringAttr(fields["schedule"]).value
     return MicrobatchLoop(loop, counts[0], counts[1], schedule, lists[0], lists[1], lists[2], slices)
-
-
-def _can_count(value: ir.Value) -> bool:
-    """Whether a value can count microbatches: it is an integer scalar."""
-    type_ = value.type
-    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)

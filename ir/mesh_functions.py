@@ -90,7 +90,7 @@ def _read(function: ir.Operation) -> MeshLine:
         if not known.keys() >= set(step.operands):
             raise ProgramError(f"a {step.name} of a token, which only a send or a recv takes", location=op.location)
         operands = [known[value] for value in step.operands]
-        steps.append(Step(op, step.name, operands, numbers, step.attributes, step.callee))
+        steps.append(Step(op, step.name, operands, numbers, step.callee))
     return MeshLine(steps, values)
 
 

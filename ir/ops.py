@@ -89,9 +89,9 @@ def is_elementwise(op: ir.Operation) -> bool:
     """Whether each element of the one result of `op` depends on the operands' elements at its place, and on scalars."""
     if not traits(op).elementwise:
         return False
-    shape = _shape(op.results[0])
+    shape = shape_of(op.results[0])
     scalars = op.name in ("stablehlo.select", "stablehlo.clamp")
-    return all((found := _shape(value)) == shape or (scalars and not found) for value in op.operands)
+    return all((found := shape_of(value)) == shape or (scalars and not found) for value in op.operands)
 
 
 def linear_in(op: ir.Operation) -> Sequence[tuple[int, ...]]:
@@ -110,5 +110,6 @@ def float_width(value: ir.Value) -> int:
     return element.width if isinstance(element, ir.FloatType) else 0
 
 
-def _shape(value: ir.Value) -> list[int]:
+def shape_of(value: ir.Value) -> list[int]:
+    """The shape of a ranked tensor."""
     return list(ir.RankedTensorType(value.type).shape)

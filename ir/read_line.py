@@ -26,14 +26,15 @@ Source = tuple[ir.Operation | None, MeshAxes]
 """The func.func of a function of the program, and the mesh for which it is; None for one that the module lacks."""
 
 
-_KEPT, _MORTAL, _DEAD = range(3)
-"""The states of registers: what must not die; what the program made or was given, and may die; what has died."""
+End = tuple[Channel, TensorSpec]
+"""What a send and its receive must agree on: the channel, and what goes through it."""
 
 
 @dataclass
 class Tables:
     """What the lines of all meshes share; each thing is read once, as attributes of MLIR are slow to take apart.
 
+    sends: by channel what is sent; `receives`: likewise.
     resharded: whether values are brought into the sharding in which they are needed, as where meshes differ in size.
     """
 
@@ -41,8 +42,8 @@ class Tables:
     tasks: dict[str, ir.Operation]
     functions: dict[str, Function] = field(default_factory=dict[str, Function])
     sources: dict[str, Source] = field(default_factory=dict[str, Source])
-    sends: dict[int, Step[int]] = field(default_factory=dict[int, Step[int]])
-    receives: dict[int, Step[int]] = field(default_factory=dict[int, Step[int]])
+    sends: dict[int, End] = field(default_factory=dict[int, End])
+    receives: dict[int, End] = field(default_factory=dict[int, End])
     resharded: bool = False
     _specs: dict[Any, TensorSpec] = field(default_factory=dict[Any, TensorSpec])
     _constants: dict[Any, "np.ndarray[Any, Any]"] = field(default_factory=dict[Any, Any])
@@ -84,11 +85,6 @@ class Tables:
 
     def channel(self, step: Step[int]) -> Channel:
         """What a send or receive says of its channel. Raises ProgramError on another form."""
-        if step.channel is None:
-            step.channel = self._read_channel(step)
-        return step.channel
-
-    def _read_channel(self, step: Step[int]) -> Channel:
         op, attributes = step.op, step.attributes
         pairs = attributes.get("source_target_pairs")
         if pairs is None:
@@ -213,10 +209,13 @@ class Line:
         self._tables, self._op = tables, op
         self._attribute = at.i64(mesh)
         self._values: list[ir.Value] = []
+        self._steps: Sequence[Step[int]] = []
         self._returned: set[int] = set()
         self._copies: list[TensorSpec] = []
         """The specs of the registers that have a value in another sharding; they follow those of the values."""
-        self._states = bytearray()
+        self._mortal: set[int] = set()
+        """The registers that may die: what the program made or was given."""
+        self._dead: set[int] = set()
         self._forgotten: set[int] = set()
         self._functions: dict[str, Function] = {}
         self._received: dict[tuple[ir.Type, ir.Attribute | None], TensorSpec] = {}
@@ -228,8 +227,7 @@ class Line:
 
         The number of a value is its register.
         """
-        self._values, self._returned = line.values, set(line.steps[-1].operands)
-        self._states = bytearray(len(line.values))
+        self._values, self._steps, self._returned = line.values, line.steps, set(line.steps[-1].operands)
         for register, border in enumerate(arguments):
             self.specs.append(self._border_spec(border, register))
             self.arguments.append((border, register))
@@ -255,10 +253,15 @@ class Line:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
         return self._values[min(self._forgotten)] if self._forgotten else None
 
+    def end_of(self, name: str, channel: int) -> ir.Operation:
+        """The send or receive of this mesh on a channel."""
+        return next(step.op for step in self._steps if step.name == name and self._channel(step)[0] == channel)
+
     def _make_mortal(self, registers: Sequence[int]) -> None:
-        for register in registers:
-            if register not in self._returned:
-                self._states[register] = _MORTAL
+        if self._returned.isdisjoint(registers):
+            self._mortal.update(registers)
+        else:
+            self._mortal.update(self._returned.symmetric_difference(registers).intersection(registers))
 
     def _last_use(self, step: Step[int]) -> Sequence[int]:
         if step.last_use is None:
@@ -268,17 +271,19 @@ class Line:
 
     def _use(self, step: Step[int]) -> list[int]:
         """Let a step use its operands, and those die that it uses last; their registers."""
-        own, states, dying = step.operands, self._states, list[int]()
-        for register in own:
-            if states[register] == _DEAD:
-                raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
-        for number in self._last_use(step):
-            if not 0 <= number < len(own) or states[own[number]] != _MORTAL:
-                message = f"{at.LAST_USE} names operand {number}, which must not die here"
-                raise ProgramError(message, location=step.op.location)
-            dying.append(own[number])
-        for register in dying:
-            states[register] = _DEAD
+        own, last = step.operands, self._last_use(step)
+        if not self._dead.isdisjoint(own):
+            raise ProgramError(f"a {step.name} uses a value after its last use", location=step.op.location)
+        if not last:
+            return []
+        are_operands = 0 <= min(last) <= max(last) < len(own)
+        dying = [own[number] for number in last] if are_operands else []
+        if not are_operands or not self._mortal.issuperset(dying):
+            wrong = next(number for number in last if not 0 <= number < len(own) or own[number] not in self._mortal)
+            message = f"{at.LAST_USE} names operand {wrong}, which must not die here"
+            raise ProgramError(message, location=step.op.location)
+        self._mortal.difference_update(dying)
+        self._dead.update(dying)
         return dying
 
     def _constant(self, step: Step[int]) -> None:
@@ -289,10 +294,12 @@ class Line:
         self.sequence.append(constant)
 
     def _send(self, step: Step[int]) -> None:
-        frees = tuple(self._use(step))
-        number, source, target = self._tables.channel(step)
-        self._note(self._tables.sends, number, step, on_mesh=target != source == self.mesh)
-        self.sequence.append(Send(number, step.operands[0], target, frees))
+        frees, operand = tuple(self._use(step)), step.operands[0]
+        number, source, target = channel = self._channel(step)
+        if not target != source == self.mesh or number in self._tables.sends:
+            raise self._wrong_end(step, target != source == self.mesh)
+        self._tables.sends[number] = channel, self.specs[operand]
+        self.sequence.append(Send(number, operand, target, frees))
 
     def _receive(self, step: Step[int]) -> None:
         (register,) = step.results
@@ -303,18 +310,24 @@ class Line:
             sharding = at.value_sharding(value) if key[1] is not None else None
             spec = self._received[key] = self._tables.spec(key[0], sharding, self.axes, step.op)
         self.specs.append(spec)
-        self._make_mortal(step.results)
-        number, source, target = self._tables.channel(step)
-        self._note(self._tables.receives, number, step, on_mesh=source != target == self.mesh)
+        if register not in self._returned:
+            self._mortal.add(register)
+        number, source, target = channel = self._channel(step)
+        if not source != target == self.mesh or number in self._tables.receives:
+            raise self._wrong_end(step, source != target == self.mesh)
+        self._tables.receives[number] = channel, spec
         self.sequence.append(Receive(number, register, source))
 
-    def _note(self, known: dict[int, Step[int]], number: int, step: Step[int], *, on_mesh: bool) -> None:
-        """Enter a send or a receive under its channel, of which this must be the one, and this `on_mesh` its end."""
-        if number in known or not on_mesh:
-            second = "second " if on_mesh else ""
-            message = f"channel {number}: a {second}{step.name} on mesh {self.mesh}"
-            raise ProgramError(message, location=step.op.location)
-        known[number] = step
+    def _channel(self, step: Step[int]) -> Channel:
+        if step.channel is None:
+            step.channel = self._tables.channel(step)
+        return step.channel
+
+    def _wrong_end(self, step: Step[int], on_mesh: bool) -> ProgramError:
+        """The error of a second send or receive on a channel, or of one that is not `on_mesh`."""
+        second = "second " if on_mesh else ""
+        message = f"channel {self._channel(step)[0]}: a {second}{step.name} on mesh {self.mesh}"
+        return ProgramError(message, location=step.op.location)
 
     def _call(self, step: Step[int]) -> None:
         function = self._functions.get(step.callee)
@@ -322,7 +335,7 @@ class Line:
             function = self._functions[step.callee] = self._tables.function(step, self.axes)
         operands = own = tuple(step.operands)
         specs = self.specs
-        if tuple([specs[register] for register in own]) != function.arguments:
+        if tuple(map(specs.__getitem__, own)) != function.arguments:
             operands = self._fitting(step.op, own, function)
         if function.donates:
             self._check_donated(step, function)
@@ -418,7 +431,7 @@ class Line:
 
     def _look_at_mortal(self) -> None:
         """Note the registers that are used and never freed; let a result that nothing uses die with its call."""
-        mortal = {register for register, state in enumerate(self._states) if state == _MORTAL}
+        mortal = self._mortal
         if not mortal:
             return
         for each in self.sequence:

@@ -74,9 +74,9 @@ class ProgramReader:
         try:
             transfer_order(self.program, transport)
         except OrderError as error:
-            ends = self._tables.sends if isinstance(error.transfer, Send) else self._tables.receives
-            location = ends[error.transfer.channel].op.location
-            raise ProgramError(error.message, location=location, hint=error.hint) from None
+            name = "send" if isinstance(error.transfer, Send) else "recv"
+            op = _end(self._tables, self.lines, name, error.transfer.channel)
+            raise ProgramError(error.message, location=op.location, hint=error.hint) from None
 
 
 def _tasks(module: ir.Module) -> dict[str, ir.Operation]:
@@ -107,18 +107,18 @@ def _whole(borders: Sequence[Sequence[Border]], axes: Sequence[MeshAxes]) -> lis
 
 def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
     """Every receive has its one send, with the same meshes and type; and sharding, where the meshes have one size."""
-    pairs = (tables.sends, tables.receives, "recv"), (tables.receives, tables.sends, "send")
-    for transfers, others, other in pairs:
+    if tables.sends == tables.receives:
+        return
+    pairs = (tables.sends, tables.receives, "send", "recv"), (tables.receives, tables.sends, "recv", "send")
+    for transfers, others, here, other in pairs:
         alone = next((channel for channel in transfers if channel not in others), None)
         if alone is not None:
-            _, source, target = tables.channel(transfers[alone])
+            _, source, target = transfers[alone][0]
             message = f"channel {alone} from mesh {source} to mesh {target} has no {other}"
-            raise ProgramError(message, location=transfers[alone].op.location)
-    for number, send in tables.sends.items():
-        receive = tables.receives[number]
-        one, other = tables.channel(send), tables.channel(receive)
-        sent, taken = lines[one[1]].specs[send.operands[0]], lines[other[2]].specs[receive.results[0]]
-        if one == other and sent is taken:
+            raise ProgramError(message, location=_end(tables, lines, here, alone).location)
+    for number, (one, sent) in tables.sends.items():
+        other, taken = tables.receives[number]
+        if (one, sent) == (other, taken):
             continue
         symbol, same_size = lines[0].axes.name, lines[one[1]].axes == lines[other[2]].axes
         differ = {
@@ -129,7 +129,13 @@ def _check_channels(tables: Tables, lines: Sequence[Line]) -> None:
         for what, (here, there) in differ.items():
             if here != there:
                 message = f"channel {number}: sent with {what} {here}, received with {there}"
-                raise ProgramError(message, location=receive.op.location)
+                raise ProgramError(message, location=_end(tables, lines, "recv", number).location)
+
+
+def _end(tables: Tables, lines: Sequence[Line], name: str, channel: int) -> ir.Operation:
+    """The send or the receive (`name`) on a channel."""
+    _, source, target = (tables.sends if name == "send" else tables.receives)[channel][0]
+    return lines[source if name == "send" else target].end_of(f"stablehlo.{name}", channel)
 
 
 def _ends(program: Program) -> bool:

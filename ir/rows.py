@@ -7,12 +7,8 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.counted import constant_integer
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
-
-
-def shape_of(value: ir.Value) -> list[int]:
-    """The shape of a ranked tensor."""
-    return list(ir.RankedTensorType(value.type).shape)
 
 
 def with_size(type_: ir.Type, dimension: int, size: int) -> ir.RankedTensorType:

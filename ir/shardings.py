@@ -130,10 +130,11 @@ class MeshAxes:
     def read(self, value: ir.Value) -> Sequence[tuple[str, ...]]:
         """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
         sharding = at.value_sharding(value)
-        axes = self._axes(sharding) if sharding is not None else ()
+        axes = self.axes(sharding) if sharding is not None else ()
         return axes or [()] * ir.RankedTensorType(value.type).rank  # what is on one device, as a callback is, has none
 
-    def _axes(self, sharding: ir.Attribute) -> Sequence[tuple[str, ...]]:
+    def axes(self, sharding: ir.Attribute) -> Sequence[tuple[str, ...]]:
+        """For each dimension the axes of more than one device that `sharding` has."""
         found = self._read.get(sharding)
         if found is None:
             dimensions = _whole_axes(sharding)

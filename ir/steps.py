@@ -5,7 +5,7 @@ in a straight line when it ends leaves that to the pass right behind it, in `run
 behind one that leaves nothing, reads the module; so do `verify-unrolled` and `verify-placed`.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -29,12 +29,11 @@ class Step(Generic[_V]):
     Attributes:
         operands: values; in the function of a mesh their numbers, without tokens.
         results: likewise.
-        attributes: those of the operation, or a copy, in which `callee` and `last_use` may be out of date.
         callee: of a call, the name of what it calls.
         function: of a call in `@main`, what it calls.
         meshes: of a call in `@main`, where it runs.
-        task: of a call that is one task its stage, microbatch, slice and mesh, as its attributes say it, if that is
-            known.
+        task: of a call that is one task, and no part of one that is fused, its stage, microbatch, slice and mesh, as
+            its attributes say it, if that is known.
         channel: of a send or a receive, likewise.
         last_use: the numbers of the operands that die in the function of a mesh, likewise.
     """
@@ -43,7 +42,6 @@ class Step(Generic[_V]):
     name: str
     operands: list[_V]
     results: Sequence[_V]
-    attributes: Mapping[str, ir.Attribute] | ir.OpAttributeMap
     callee: str = ""
     function: ir.Operation | None = None
     meshes: Sequence[int] = ()
@@ -55,21 +53,12 @@ class Step(Generic[_V]):
     def of(op: ir.Operation) -> "Step[ir.Value]":
         """Read `op`."""
         name = op.name
-        called = callee(op) if name == "func.call" else ""
-        return Step(op, name, list(op.operands), list(op.results), op.attributes, called)
+        return Step(op, name, list(op.operands), list(op.results), callee(op) if name == "func.call" else "")
 
-    def write(self, name: str, attribute: ir.Attribute) -> None:
-        """Write an attribute of the operation."""
-        self.op.attributes[name] = attribute
-        if isinstance(self.attributes, dict):  # which several steps may have
-            self.attributes = {**self.attributes, name: attribute}
-
-    def delete(self, name: str) -> None:
-        """Delete an attribute of the operation, if it has that."""
-        if name in self.attributes:
-            del self.op.attributes[name]
-            if isinstance(self.attributes, dict):
-                self.attributes = {each: value for each, value in self.attributes.items() if each != name}
+    @property
+    def attributes(self) -> ir.OpAttributeMap:
+        """Those of the operation; `callee` and `last_use` say what two of them say."""
+        return self.op.attributes
 
     def use(self: "Step[ir.Value]", number: int, value: ir.Value) -> None:
         """Let `value` be an operand of the operation."""

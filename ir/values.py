@@ -17,6 +17,12 @@ def block_of(value: ir.Value) -> ir.Block:
     return owner if isinstance(owner, ir.Block) else owner.operation.block
 
 
+def is_integer_scalar(value: ir.Value) -> bool:
+    """Whether a value is one integer, as a count of microbatches is."""
+    type_ = value.type
+    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)
+
+
 def is_used(value: ir.Value) -> bool:
     """Whether any operation uses `value`."""
     return next(value.uses, None) is not None

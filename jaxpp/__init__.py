@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jaxpp import api as api
     from jaxpp import checkpoint as checkpoint
     from jaxpp import distributed as distributed
+    from jaxpp import healing as healing
     from jaxpp import hlo_passes as hlo_passes
     from jaxpp import lowering as lowering
     from jaxpp import planning as planning
@@ -25,16 +26,19 @@ if TYPE_CHECKING:
 else:  # a checker that saw `__getattr__` would take any name
     import importlib
 
-    _MODULES = frozenset("api checkpoint distributed hlo_passes lowering planning ray runtime schedules".split())
+    _MODULES = frozenset(
+        "api checkpoint distributed healing hlo_passes lowering planning ray runtime schedules".split()
+    )
     # What `jaxpp.names` has, so that a name that it hasn't is refused without JAX.
     _NAMES = frozenset(
         """
-        GIS POF POH Add BPipe BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo
+        GIS POF POH STP Add BPipe BaseSchedule BitPipe Chimera Concat DualPipe DualPipeV Eager1F1B GPipe Hanayo
         Interleaved1F1B InterleavedGPipe InterleavedZeroBubble KimiK2 LoopedBFS Max MpmdArray MpmdMesh MpmdSharding Op
-        PassError PipeDream2BW Plan PlanError ScheduleError Seq1F1B Seq1F1BInterleaved Seq1F1BZeroBubble Std1F1B Task
-        VHalf VMin Vocab1F1B VocabVHalf ZeroBubble ZeroBubbleH2 ZeroBubbleV collect_task_times_ms cross_mpmd_all_reduce
-        cross_mpmd_stack expect fetch frozen mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop
-        mpmd_to_spmd_reshard optimistic partition pipeline_enter_stage place_with rows_of_layers scan_slices
+        PassError PipeDream2BW Plan PlanError SavedStepError ScheduleError Seq1F1B Seq1F1BInterleaved Seq1F1BZeroBubble
+        SlimPipe SparseAveraging Std1F1B Task VHalf VMin Vocab1F1B VocabVHalf ZeroBubble ZeroBubbleH2
+        ZeroBubbleV collect_task_times_ms cross_mpmd_all_reduce cross_mpmd_stack expect fetch frozen load
+        mark_stage_end mark_unit_end mpmd_jit_by_yield mpmd_jit_with_loop mpmd_to_spmd_reshard optimistic
+        partition pipeline_enter_stage place_with rows_of_layers scan_slices slice_attention
         spmd_to_mpmd_reshard stored_rows target train_loop treduce treduce_i tune vocabulary_cross_entropy
         vocabulary_embedding
         """.split()

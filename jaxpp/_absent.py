@@ -40,7 +40,10 @@ def is_present(device: Any) -> bool:
 def compile_only(
     bytecode: bytes, devices: Sequence[Any], compiler_options: Mapping[str, Any], host_callbacks: Sequence[Any] = ()
 ) -> Any:
-    """Compile a module with `@main` for devices that are not here; returns an `Executable`, which can't run."""
+    """Compile a module with `@main`, whatever JAX's persistent cache has.
+
+    Returns an `Executable`, which can't run, for devices that are not here.
+    """
     client, device_list = devices[0].client, jaxlib_extension().DeviceList(tuple(devices))
     options = compile_options(devices, compiler_options)
     with make_context():

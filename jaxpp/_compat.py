@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import chlo, sdy, stablehlo
 
 from jaxpp._versions import explained
-from jaxpp._xla import module_for_xla
+from jaxpp._xla import module_for_xla, with_defaults
 
 
 def make_context() -> ir.Context:
@@ -123,7 +123,7 @@ def compile_program(
 
 
 def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any]) -> Any:
-    """XLA's options for one program over `devices`, shardings by Shardy."""
+    """XLA's options for one program over `devices`, with the defaults of its platform; shardings by Shardy."""
     import numpy as np
     from jax.extend.backend import get_compile_options
 
@@ -131,7 +131,7 @@ def compile_options(devices: Sequence[Any], compiler_options: Mapping[str, Any])
         num_replicas=1,
         num_partitions=len(devices),
         device_assignment=np.array([[device.id for device in devices]]),
-        env_options_overrides=dict(compiler_options),
+        env_options_overrides=with_defaults(devices, compiler_options),
         backend=devices[0].client,
     )
     options.executable_build_options.use_shardy_partitioner = True
@@ -180,20 +180,14 @@ def abstract_value(shape: Sequence[int], dtype: Any, sharding: Any) -> Any:
 
 
 def result_handler(aval: Any, sharding: Any) -> Any:
-    """Makes a committed `jax.Array` of one output of `execute_sharded`."""
+    """Makes a committed `jax.Array` of one output of `execute_sharded`, or of a list of single-device arrays.
+
+    These are in the order of the sharding's devices. `jax.make_array_from_single_device_arrays` checks them once more,
+    at each task of each step.
+    """
     from jax._src.interpreters import pxla
 
     return pxla.global_aval_to_result_handler(aval, sharding, True)
-
-
-def join_arrays(aval: Any, sharding: Any, shards: Sequence[Any]) -> Any:
-    """One `jax.Array` around single-device arrays, in the order of the sharding's devices.
-
-    `jax.make_array_from_single_device_arrays` checks them once more, at each task of each step.
-    """
-    from jax._src import array
-
-    return array.ArrayImpl(aval, sharding, list(shards), committed=True, _skip_checks=True)
 
 
 def shards(array: Any) -> Sequence[Any]:
@@ -217,21 +211,17 @@ def copy_function() -> Any:
 
 
 def to_device(array: Any, sharding: Any) -> Any:
-    """A numpy array on the one device of `sharding`, in 4 us, of which `jax.device_put` takes 30."""
-    return placer(array, sharding)(array)
+    """A numpy array on the one device of `sharding`, whatever `jax.transfer_guard` says: 6 us, not 30."""
+    with OwnTransfers():
+        return placer(array, sharding)(array)
 
 
 def placer(like: Any, sharding: Any) -> Callable[[Any], Any]:
-    """`to_device` for numpy arrays of the shape and dtype of `like`."""
-    from jax._src.interpreters import pxla
-
+    """`jax.device_put` of numpy arrays of the shape and dtype of `like` on the one device of `sharding`: 4 us."""
+    extension = jaxlib_extension()
     aval, devices = abstract_value(like.shape, like.dtype, sharding), list(sharding.device_set)
-
-    def place(array: Any) -> Any:
-        with OwnTransfers():
-            return pxla.batched_device_put(aval, sharding, [array], devices)
-
-    return place
+    put, during_call = extension.batched_device_put, extension.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    return lambda array: put(aval, sharding, [array], devices, True, False, during_call, True)
 
 
 def to_host(array: Any) -> Any:
@@ -339,96 +329,6 @@ def error_array(type_: Any, message: str) -> Any:
     return transfer.make_error_array(type_, message)
 
 
-def key_value_store() -> Any:
-    """The client of the store that the processes of `jax.distributed` share."""
-    from jax._src import distributed
-
-    return distributed.global_state.client
-
-
-def skip_farewell() -> None:
-    """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
-
-    JAX's own farewell waits for all processes; it aborts this one when one of them is dead. A backend that is destroyed
-    waits for its programs, and those for the dead process.
-    """
-    import ctypes
-
-    from jax._src import distributed, xla_bridge
-
-    state = distributed.global_state
-    # Not `backends()`, which would start those that have not started.
-    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge._backends.values()):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-    state.client = state.service = state.preemption_sync_manager = None
-
-
-class _PreemptionOnDemand:
-    """JAX's preemption service, which starts when it is first asked: from its start on SIGTERM ends no process."""
-
-    def start(self) -> Any:
-        from jax._src import distributed
-
-        state = distributed.global_state
-        state.preemption_sync_manager = None
-        state.initialize_preemption_sync_manager()
-        return state.preemption_sync_manager
-
-    def reached_sync_point(self, step: int) -> bool:
-        return self.start().reached_sync_point(step)
-
-    def shutdown(self) -> None:
-        pass
-
-
-def initialize_distributed(*arguments: Any, **options: Any) -> None:
-    """`jax.distributed.initialize`; its preemption service, if it is on, starts on demand."""
-    import jax
-    from jax._src import distributed
-
-    is_wanted: bool = distributed._ENABLE_PREEMPTION_SERVICE.value
-    jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(*arguments, **options)
-    finally:
-        jax.config.update("jax_enable_preemption_service", is_wanted)
-    if is_wanted:
-        distributed.global_state.preemption_sync_manager = _PreemptionOnDemand()
-
-
-def start_preemption_service() -> None:
-    """Start what `initialize_distributed` has put off."""
-    from jax._src import distributed
-
-    manager = distributed.global_state.preemption_sync_manager
-    if isinstance(manager, _PreemptionOnDemand):
-        manager.start()
-
-
-def is_backend_starting() -> bool:
-    """Whether a thread of this process starts JAX's backends now.
-
-    In several processes each then waits, with this lock, until all of them have told their devices.
-    """
-    from jax._src import xla_bridge
-
-    return xla_bridge._backend_lock.locked() and not xla_bridge._backends
-
-
-def process_numbers() -> tuple[int, int]:
-    """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
-    from jax._src import distributed
-
-    return distributed.global_state.process_id, distributed.global_state.num_processes
-
-
-def coordinator_address() -> str:
-    """host:port of process 0 of `jax.distributed`."""
-    from jax._src import distributed
-
-    return str(distributed.global_state.coordinator_address)
-
-
 def cpu_devices(count: int) -> tuple[Any, ...]:
     """`count` CPU devices of a client other than JAX's own: no XLA flag needs to be set before JAX starts.
 
@@ -466,6 +366,14 @@ def other_devices(jaxpr: Any, mesh: Any) -> str | None:
 def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     """The Python functions that a `jax.stages.Lowered` calls back, by the index its custom calls name."""
     return tuple(lowered._lowering.compile_args["host_callbacks"])
+
+
+def is_key_type(dtype: Any) -> bool:
+    """Whether arrays of this dtype hold random keys."""
+    import jax
+    import jax.numpy as jnp
+
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
 
 
 def key_implementation(dtype: Any) -> str:

@@ -1,11 +1,12 @@
-"""Helpers for all rooms: writing files atomically, pausing the garbage collector."""
+"""Helpers for all rooms: writing files atomically, telling the user, pausing the garbage collector."""
 
 from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 
 def write_file(path: str, data: bytes) -> None:
@@ -30,6 +31,13 @@ def write_file(path: str, data: bytes) -> None:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def tell(message: str) -> None:
+    """Say something on stderr, if that is still there."""
+    with suppress(OSError, ValueError, AttributeError):  # the user may have closed it
+        # Line and line break in one write: another thread may print at the same time.
+        print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)
 
 
 @contextmanager

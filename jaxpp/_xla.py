@@ -1,4 +1,9 @@
-"""Rewrites of correct modules that XLA would compile wrongly."""
+"""How XLA is to compile stage programs: rewrites of correct modules that it gets wrong, and options for GPUs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
@@ -31,3 +36,53 @@ def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> Non
     """Put a constraint between `value`, a result of `op`, and its users."""
     constrained = sdy.sharding_constraint(value, sharding, ip=ir.InsertionPoint.after(op), loc=op.location)
     value.replace_all_uses_except(constrained, constrained.owner.operation)
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of XLA.
+
+    Attributes:
+        name: as `compiler_options` takes it.
+        value: what is chosen.
+        where: for programs on several `devices`, or only where these are of several `processes`.
+        reason: why.
+        source: where XLA, or who uses it, says so.
+    """
+
+    name: str
+    value: bool
+    where: Literal["devices", "processes"]
+    reason: str
+    source: str
+
+
+GPU: Final = (
+    Option(
+        "xla_gpu_enable_latency_hiding_scheduler",
+        True,
+        "devices",
+        "collectives of a stage run beside its products: each is synchronous otherwise; XLA's own default, of late",
+        "https://docs.nvidia.com/jax-toolbox/environment-variables",
+    ),
+    Option(
+        "xla_gpu_shard_autotuning",
+        False,
+        "processes",
+        "else the processes of a mesh share out what is tuned, and each compile waits for all of them: they run other "
+        "meshes too, compile several programs at once, and find some of them in their caches, so that one may wait "
+        "for a program that another one never compiles",
+        "https://github.com/openxla/xla/pull/13108",
+    ),
+)
+"""Those for GPUs. `compiler_options` and XLA_FLAGS go before; other platforms have none."""
+
+
+def with_defaults(devices: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for a program on these devices: `given`, and of `GPU` what neither that nor XLA_FLAGS has."""
+    if devices[0].platform not in ("gpu", "cuda"):
+        return dict(given)
+    applies = {"devices": len(devices) > 1, "processes": len({device.process_index for device in devices}) > 1}
+    flags = {flag.lstrip("-").partition("=")[0] for flag in os.environ.get("XLA_FLAGS", "").split()}
+    own = {option.name: option.value for option in GPU if applies[option.where] and option.name not in flags}
+    return own | dict(given)

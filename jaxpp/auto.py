@@ -8,11 +8,14 @@ from jaxlib.mlir import ir
 
 from jaxpp.auto_step import Auto, AutoStep
 from jaxpp.compatibility.times import current_times
+from jaxpp.hlo_passes import PassError
 from jaxpp.ir import attributes as at
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import nested
 from jaxpp.partitioning import array_of, check_step
 from jaxpp.program import ProgramModule
 from jaxpp.runtime.execution.frozen import current_frozen
+from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.given import AUTO
 from jaxpp.step import CompiledStep, LoweredStep
@@ -55,12 +58,34 @@ class AutoLowered(LoweredStep):
         return self.ways.of(self.ways.adapted(self.auto.choice or self.ways.first)).compile()
 
     def _planned(self) -> Tuning:
-        """What is the fastest by the plan of the layers."""
+        """1F1B, and of what promises most by the plan of the layers the first that is faster by its own plan."""
         layers = self.ways.layered().layers()
         first = Choice(self.ways.first.cuts, self.ways.first.schedule, layers.costs.cut(self.ways.first.cuts))
         found, bound = self.ways.search(layers)
-        trials = [Trial(each, each.report.makespan) for each in (first, *found[:1])]
-        return Tuning(tuple(trials), layers.costs, bound)
+        failed: list[str] = []
+        before = self._planned_ms(first, failed)
+        if before is None:
+            trials = [Trial(each, each.report.makespan) for each in (first, *found[:1])]
+            return Tuning(tuple(trials), layers.costs, bound, failed=tuple(failed))
+        trials = [Trial(first, before)]
+        for choice in found:
+            if (time := self._planned_ms(choice, failed)) is not None:
+                trials.append(Trial(choice, time))
+                if time < before:
+                    break
+        return Tuning(tuple(trials), layers.costs, bound * before / first.report.makespan, failed=tuple(failed))
+
+    def _planned_ms(self, choice: Choice, failed: list[str]) -> float | None:
+        """The milliseconds of a step by its plan; None, and a reason in `failed`, where it does not fit its devices."""
+        try:
+            plan = self.ways.of(choice).compile().plan
+        except (PassError, ProgramError, ScheduleError) as error:
+            failed.append(f"{choice}: {next(iter(str(error).splitlines()), type(error).__name__)}")
+            return None
+        if plan.fits:
+            return 1e3 * plan.step_seconds
+        failed.append(f"{choice}: it needs more memory than the devices have")
+        return None
 
 
 class _Untuned(Protocol):

@@ -34,7 +34,7 @@ GAIN = 0.01
 PATIENCE = 12
 """After so many steps of others the step that is tuned is taken to be gone."""
 
-Run = Callable[[Sequence[Any]], Sequence[Any]]
+Running = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a step: from the leaves of the arguments to those of the results."""
 
 
@@ -91,7 +91,7 @@ class AutoStep(CompiledStep):
         self.ways, self._auto, self._may_lead = ways, auto, may_lead
         self._made: dict[Any, tuple[CompiledProgram, ProgramModule]] = {}
         self._moves = Moves(ways.lowered)
-        self._course: Generator[Run] | None = None
+        self._course: Generator[Running] | None = None
         self._trial: Choice | None = None
         self._failed: dict[Any, str] = {}
         with auto.lock:
@@ -131,6 +131,12 @@ class AutoStep(CompiledStep):
             self._course = self._trial = None
             self._lead(self.ways.first)
 
+    def retune(self) -> None:
+        """Tune once more from the next step on, as when a mesh has become slow: all processes call it together."""
+        with self._auto.lock:
+            self.drop()
+            self._auto.tuned = None
+
     def trace(self, *args: Any, **kwargs: Any) -> tuple[Any, list[Event]]:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
         with self._auto.lock:
@@ -150,7 +156,7 @@ class AutoStep(CompiledStep):
     def _tree(self, results: Sequence[Any]) -> Any:
         return jax.tree.unflatten(self._lowered.out_tree, results)
 
-    def _next(self) -> Run | None:
+    def _next(self) -> Running | None:
         """How the next step is run, where it is run in a way of its own."""
         if self.tuned is not None or not self._may_lead or not self._auto.is_led_by(self):
             self.__dict__.pop("_layered", None)
@@ -197,7 +203,7 @@ class AutoStep(CompiledStep):
         super().__init__(self.ways.lowered, executable, program)
         self._moves.go_to(self.places())
 
-    def _tune(self) -> Generator[Run]:
+    def _tune(self) -> Generator[Running]:
         """How each step of the tuning is run; what happens between two of them."""
         self._lead(self.ways.first)
         yield self.executable
@@ -207,6 +213,7 @@ class AutoStep(CompiledStep):
             self._finish(Tuning((Trial(self._choice, time, time),), None, 0.0, failed=self._failures), before)
             return
         layers = yield from self._traced_layers()
+        self._say([self.told_slow(mesh, speed) for mesh, speed in enumerate(layers.speeds) if speed < 1])
         first = replace(self._choice, costs=layers.costs.cut(self._choice.cuts))
         scale = time / first.report.makespan
         trials = [Trial(first, time, time)]
@@ -243,8 +250,11 @@ class AutoStep(CompiledStep):
         self._course = None
         self._auto.found(found)
         self._keep(self._choice)
+        self._say(str(found).splitlines())
+
+    def _say(self, lines: Sequence[str]) -> None:
         if self._speaks and not self._auto.is_quiet:
-            for line in str(found).splitlines():
+            for line in lines:
                 print(f"jaxpp: auto: {line}", file=sys.stderr, flush=True)
 
     def _lead(self, choice: Choice) -> None:
@@ -280,7 +290,7 @@ class AutoStep(CompiledStep):
         """The first error of all processes."""
         return next(filter(None, self._gathered(error)), "")
 
-    def _timed(self) -> Generator[Run, None, float]:
+    def _timed(self) -> Generator[Running, None, float]:
         """The median time of some steps, in milliseconds: of each step, that of the slowest process."""
         times: list[float] = []
 
@@ -302,7 +312,7 @@ class AutoStep(CompiledStep):
         """The step in which each layer is a stage, until it was measured."""
         return self.ways.layered()
 
-    def _traced_layers(self) -> Generator[Run, None, Layers]:
+    def _traced_layers(self) -> Generator[Running, None, Layers]:
         """What the layers cost, by one step that is traced."""
         events: list[Event] = []
 

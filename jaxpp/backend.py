@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import jax
-import jax.numpy as jnp
 
-from jaxpp._compat import key_implementation, weakly_typed
+from jaxpp._compat import is_key_type, key_implementation, weakly_typed
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import Host, MpmdMesh
 from jaxpp.planning.backend import PlanBackend
@@ -93,7 +92,20 @@ class LocalBackend:
         self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
     ) -> "LocalProgram":
         """See `Backend.compile`. In a job all processes call it."""
-        loaded = load(program.module)
+        return self.restore(lowered, program, load(program.module), compiler_options, {})
+
+    def restore(
+        self,
+        lowered: Lowered,
+        program: ProgramModule,
+        loaded: Program,
+        compiler_options: Mapping[str, Any] | None,
+        compiled: Mapping[str, bytes],
+    ) -> "LocalProgram":
+        """As `compile`, of a program that is read, but functions that are compiled are loaded.
+
+        loaded: the program as plain data; compiled: what `Executable.serialize` returned.
+        """
         submeshes = lowered.mpmd_mesh.unstack[: loaded.meshes]
         return LocalProgram(
             lowered,
@@ -105,6 +117,7 @@ class LocalBackend:
             compiler_options=compiler_options,
             host_callbacks=lowered.host_callbacks,
             operations=lowered.operations,
+            compiled=compiled,
         )
 
 
@@ -137,7 +150,7 @@ class LocalProgram(Executable):
 
 def key_implementations(avals: Sequence[Any]) -> dict[int, str]:
     """The positions of key arrays, with the generator of each."""
-    found = {i: aval.dtype for i, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
+    found = {i: aval.dtype for i, aval in enumerate(avals) if is_key_type(aval.dtype)}
     return {i: key_implementation(dtype) for i, dtype in found.items()}
 
 

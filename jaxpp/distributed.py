@@ -3,7 +3,7 @@
 import os
 from typing import Any
 
-from jaxpp import _compat
+from jaxpp import _jobs
 from jaxpp.runtime.processes import choice, membership
 from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import ProcessError
@@ -36,8 +36,9 @@ def initialize(
         num_processes: how many processes there are.
         process_id: which of them this is, from 0.
         initialization_timeout: seconds within which all have to be started.
-        transport: what carries values between the processes: `pull`, `device_put` or `pair` (docs/multihost.md), the
-            same in all of them. By default what JAXPP_TRANSPORT says, or else what suits the devices.
+        transport: what carries values from process to process: `pull`, `device_put`, `pair` or `nccl`
+            (docs/multihost.md), the same in all of them. By default what JAXPP_TRANSPORT says, or else
+            what suits the devices.
         options: what else `jax.distributed.initialize` takes.
 
     Raises:
@@ -52,5 +53,5 @@ def initialize(
         options["initialization_timeout"] = round(initialization_timeout)
     elif roll_call(coordinator_address, num_processes, process_id, initialization_timeout):
         options.setdefault("coordinator_bind_address", coordinator_address)
-    _compat.initialize_distributed(coordinator_address, num_processes, process_id, **options)
+    _jobs.initialize_distributed(coordinator_address, num_processes, process_id, **options)
     membership.watch_all(initialization_timeout)

@@ -16,10 +16,10 @@ from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered
-from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.lowering.operations import read_operations
 from jaxpp.lowering.single import in_one_microbatch
-from jaxpp.lowering.train_loop import TrainLoop, lower_step
+from jaxpp.lowering.train_loop import OneStep, TrainLoop, lower_step
 from jaxpp.memory_limit import limit_text
 from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
@@ -81,7 +81,7 @@ def mpmd_jit_with_loop(
         static_argnames: see above.
         donate_argnums: see above.
         donate_argnames: see above.
-        compiler_options: XLA options for every stage program.
+        compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md).
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "step" once
             per step. What the last costs: `lower(...).program().once_per_step_bytes`.
@@ -107,7 +107,8 @@ def mpmd_jit_with_loop(
         ProgramError: a mesh needs more memory than its limit, of its devices or its host.
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
-    _check_mesh(mpmd_mesh)
+    check_mesh(mpmd_mesh)
+    _check_compiler_options(compiler_options)
     options = {
         "operations": read_operations(operations),
         "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
@@ -169,7 +170,7 @@ def mpmd_jit_by_yield(
         ValueError: there is no mark, another number of stages than `target_num_stages`, or a loop over microbatches.
         PassError, TypeError, ValueError: as for `mpmd_jit_with_loop`.
     """
-    _check_mesh(mpmd_mesh)
+    check_mesh(mpmd_mesh)
     step = mpmd_jit_with_loop(
         in_one_microbatch(fun, mpmd_mesh.mpmd_dim, target_num_stages),
         mpmd_mesh,
@@ -187,10 +188,9 @@ def mpmd_jit_by_yield(
     return step
 
 
-def _check_mesh(mpmd_mesh: Any) -> None:
-    if not isinstance(mpmd_mesh, MpmdMesh):
-        found = type(mpmd_mesh).__name__
-        raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")
+def _check_compiler_options(options: Any) -> None:
+    if options is not None and not (isinstance(options, Mapping) and all(isinstance(name, str) for name in options)):
+        raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
@@ -266,7 +266,7 @@ class MpmdFunction:
         args, kwargs = jax.tree.map(_described, plain((args, kwargs)))
         lowered = lower_step(self._fun, args, kwargs, mpmd_mesh=self._mesh, schedule=self._schedule, **self._options)
         if "schedule" not in self._passes and is_auto(lowered.module, self._schedule):
-            if isinstance(self._fun, TrainLoop):
+            if isinstance(self._fun, (TrainLoop, OneStep)):
                 raise ValueError('schedule="auto": a step is tuned alone, and this is a train_loop; give a schedule')
             ways = Ways(lowered, self._compiler_options, self._passes)
             self._check_auto(ways)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
@@ -31,12 +32,14 @@ _MOST_COMPILES = 4
 """How often a program is compiled to find what leaves room for the temporaries of its tasks."""
 
 
-def limit_text(limit: int | Sequence[int] | None, meshes: int, name: str = "memory_limit") -> str:
+def limit_text(
+    limit: int | np.integer | Sequence[int | np.integer] | None, meshes: int, name: str = "memory_limit"
+) -> str:
     """Bytes as the option of `verify-program`. Raises TypeError or ValueError for what is no limit of these meshes."""
     if limit is None:
         return ""
     each: list[Any] = list(limit) if isinstance(limit, list | tuple) else [limit]
-    if not all(isinstance(one, int) and not isinstance(one, bool) and one > 0 for one in each):
+    if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) and one > 0 for one in each):
         raise TypeError(f"{name} is {limit!r}, expected bytes per device: a positive whole number, or a list")
     if len(each) not in (1, meshes):
         raise ValueError(f"{name} has {len(each)} numbers for {meshes} meshes, expected one, or one for each")
@@ -159,7 +162,7 @@ def compile_within(
         if compiled is None or compiled.fits:
             return made
         refusal = compiled.refusal()
-        if not left or not may_choose or None in compiled.needed:  # the processes of a job would not choose alike
+        if not left or not may_choose or None in compiled.needed:  # a process that runs nothing of it can't choose
             break
         try:
             made = make(compiled.with_room)

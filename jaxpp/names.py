@@ -1,11 +1,13 @@
 """The public names: `import jaxpp` loads them from here, each when it is first used."""
 
 from jaxpp.auto import tune
+from jaxpp.averaging import SparseAveraging
 from jaxpp.compatibility.array import MpmdArray, mpmd_to_spmd_reshard, spmd_to_mpmd_reshard
 from jaxpp.compatibility.cross import cross_mpmd_all_reduce, cross_mpmd_stack, place_with
 from jaxpp.compatibility.times import collect_task_times_ms
 from jaxpp.hlo_passes import PassError
 from jaxpp.jit import mpmd_jit_by_yield, mpmd_jit_with_loop
+from jaxpp.loading import load
 from jaxpp.lowering import (
     Add,
     Concat,
@@ -18,6 +20,7 @@ from jaxpp.lowering import (
     mark_unit_end,
     pipeline_enter_stage,
     scan_slices,
+    slice_attention,
     train_loop,
     treduce,
     treduce_i,
@@ -29,10 +32,12 @@ from jaxpp.planning import Plan, PlanError, target
 from jaxpp.rollback import optimistic
 from jaxpp.runtime.execution.frozen import frozen
 from jaxpp.runtime.processes.fetch import fetch
+from jaxpp.saved import SavedStepError
 from jaxpp.schedules import (
     GIS,
     POF,
     POH,
+    STP,
     BaseSchedule,
     BitPipe,
     BPipe,
@@ -52,6 +57,7 @@ from jaxpp.schedules import (
     Seq1F1B,
     Seq1F1BInterleaved,
     Seq1F1BZeroBubble,
+    SlimPipe,
     Std1F1B,
     Task,
     VHalf,
@@ -69,6 +75,7 @@ __all__ = [
     "GIS",
     "POF",
     "POH",
+    "STP",
     "Add",
     "BPipe",
     "BaseSchedule",
@@ -94,10 +101,13 @@ __all__ = [
     "PipeDream2BW",
     "Plan",
     "PlanError",
+    "SavedStepError",
     "ScheduleError",
     "Seq1F1B",
     "Seq1F1BInterleaved",
     "Seq1F1BZeroBubble",
+    "SlimPipe",
+    "SparseAveraging",
     "Std1F1B",
     "Task",
     "VHalf",
@@ -113,6 +123,7 @@ __all__ = [
     "expect",
     "fetch",
     "frozen",
+    "load",
     "mark_stage_end",
     "mark_unit_end",
     "mpmd_jit_by_yield",
@@ -124,6 +135,7 @@ __all__ = [
     "place_with",
     "rows_of_layers",
     "scan_slices",
+    "slice_attention",
     "spmd_to_mpmd_reshard",
     "stored_rows",
     "target",

@@ -20,7 +20,7 @@ from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.ir.program import Call, Program
 from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
-from jaxpp.runtime import Event
+from jaxpp.runtime import Event, mesh_speeds
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.errors import true_or_false, whole_number
@@ -123,16 +123,18 @@ class Layers:
     """What the layers of a step cost.
 
     Attributes:
-        costs: with a stage for each layer, in milliseconds; the speed of each mesh is its number of devices.
+        costs: with a stage for each layer, in milliseconds; the speed of each mesh is that of all its devices.
         resident: the bytes that each layer takes at all times, on all devices of a mesh together.
         devices: of each mesh.
         microbatches: how many there are.
+        speeds: what was measured of the speed of each mesh, as of `mesh_speeds`; the costs know it.
     """
 
     costs: Costs
     resident: list[float]
     devices: list[int]
     microbatches: int
+    speeds: list[float]
 
     def cut(self, cuts: Sequence[int]) -> "Layers":
         """What so many neighbours together cost, each as one layer."""
@@ -179,7 +181,9 @@ class LayeredStep:
         costs, program = self.compiled.costs(*steps), self.compiled.executable.program
         devices = list(program.partitions)
         resident = _resident(program, self.schedule, costs, self.lowered.program().peak_bytes)
-        return Layers(_by_speed(costs, self.schedule, devices), resident, devices, self.schedule.microbatches)
+        speeds = mesh_speeds(program, *steps)
+        costs = _by_speed(costs, self.schedule, devices, speeds)
+        return Layers(costs, resident, devices, self.schedule.microbatches, speeds)
 
 
 def loop_of_layers(module: ir.Module) -> LoopOfLayers:
@@ -227,11 +231,11 @@ def array_of(leaf: Any) -> Any:
     return jnp.zeros(leaf.shape, leaf.dtype) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
-def _by_speed(costs: Costs, schedule: Schedule, devices: Sequence[int]) -> Costs:
-    """The costs of layers that were measured on meshes of different size, as on one of the smallest."""
-    if len(set(devices)) == 1:
+def _by_speed(costs: Costs, schedule: Schedule, devices: Sequence[int], speeds: Sequence[float]) -> Costs:
+    """The costs of layers that were measured on meshes of different size or speed, as on one of the smallest."""
+    speed = [count / min(devices) * each for count, each in zip(devices, speeds, strict=True)]
+    if len(set(speed)) == 1:
         return costs
-    speed = [count / min(devices) for count in devices]
     kinds = ("forward", "input_grad", "weight_grad")
     times = {
         kind: [

@@ -1,6 +1,7 @@
 """From a lowered step to its program: the chain of passes, as a step runs it."""
 
 import contextlib
+import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,12 @@ class ProgramModule:
     def as_text(self) -> str:
         """The program as MLIR text."""
         return str(self.module)
+
+    def as_bytecode(self) -> bytes:
+        """The program as MLIR bytecode."""
+        buffer = io.BytesIO()
+        self.module.operation.write_bytecode(buffer)
+        return buffer.getvalue()
 
     @property
     def once_per_step_bytes(self) -> dict[str, int]:

@@ -1,13 +1,15 @@
 """A step on its way: lowered, rewritten to a program of several meshes, compiled."""
 
-from collections.abc import Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp import schedules
-from jaxpp.backend import CompiledProgram, backend_of
+from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
 from jaxpp.ir.program import Argument, Result
@@ -18,10 +20,11 @@ from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, Schedule, rewrite, text_of
-from jaxpp.runtime import Event, measured_costs
+from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
+from jaxpp.saved import SavedStep, described
 from jaxpp.schedules.given import AUTO
 
 
@@ -94,7 +97,7 @@ class LoweredStep:
             program = rewrite(self._lowered, self._schedule, passes, self._costs) if again else self.program()
             backend = backend_of(self._lowered.mpmd_mesh)
             executable = backend.compile(self._lowered, program, self._compiler_options)
-            return program, CompiledStep(self._lowered, executable, program)
+            return program, CompiledStep(self._lowered, executable, program, self._compiler_options)
 
         self._program, made = compile_within(own, make, _memory, may_choose=not self._passes.get("recompute"))
         return made
@@ -103,15 +106,43 @@ class LoweredStep:
 class CompiledStep:
     """An executable step for arguments of one kind."""
 
-    def __init__(self, lowered: Lowered, executable: CompiledProgram, program: ProgramModule) -> None:
+    def __init__(
+        self,
+        lowered: Lowered,
+        executable: CompiledProgram,
+        program: ProgramModule,
+        compiler_options: Mapping[str, Any] | None = None,
+    ) -> None:
         self.executable = executable
         self._lowered = lowered
         self._rows_sent, self._rows_padded = program.rows_sent_bytes, program.rows_padded_bytes
+        self._bytecode, self._compiler_options = program.as_bytecode(), compiler_options or {}
         submeshes = lowered.mpmd_mesh.unstack[: executable.program.meshes]
         self._places = SubmeshShardings(executable.program, submeshes, lowered.mpmd_mesh.mpmd_axis_name)
 
     def __repr__(self) -> str:
         return f"<CompiledStep of {title(self.executable.program, self._lowered.name)}>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the step for `jaxpp.load`: its program and what XLA made of it, without arguments.
+
+        In a job all processes call it. Each writes a file of its own into the folder `path`, which may be on a disk of
+        its own, and replaces the one that was there.
+
+        Raises:
+            ValueError: the step calls back into Python, or is of no backend of JAX's own: it can't be saved.
+            OSError: it can't be written.
+        """
+        if not isinstance(self.executable, LocalProgram):
+            found = type(self.executable).__name__
+            raise ValueError(
+                f"save: expected a step on devices of JAX that are here, found a {found}, which has no file"
+            )
+        if self._lowered.host_callbacks or self._lowered.operations:
+            what = "operations of yours" if self._lowered.operations else "callbacks"
+            raise ValueError(f"save: the step has {what}, and functions of Python can't be saved: leave them out")
+        description = described(self._lowered, self._compiler_options)
+        SavedStep(description, self._bytecode, self.executable.serialize()).write(path)
 
     def memory_analysis(self) -> tuple[MemoryStats | None, ...]:
         """The memory that a step takes on each device of each mesh; None of a mesh that only other processes run.
@@ -152,6 +183,20 @@ class CompiledStep:
         """Run one step task by task; returns its results, and when each task and transfer ran, for how long."""
         results, events = self.executable.trace(self._leaves(args, kwargs))
         return jax.tree.unflatten(self._lowered.out_tree, results), events
+
+    def stragglers(self, *steps: Sequence[Event]) -> dict[int, float]:
+        """The meshes that are slower than the others in traced steps, with their speeds: 0.5 of one half as fast.
+
+        Only what several meshes run is compared: `jaxpp.runtime.mesh_speeds`.
+        """
+        return {mesh: speed for mesh, speed in enumerate(mesh_speeds(self.executable.program, *steps)) if speed < 1}
+
+    def told_slow(self, mesh: int, speed: float) -> str:
+        """What is said of a mesh that is slow."""
+        devices = self._lowered.mpmd_mesh.unstack[mesh].devices.flat
+        owners = sorted({device.process_index for device in devices})
+        where = f" on process {', '.join(map(str, owners))}" if jax.process_count() > 1 else ""
+        return f"mesh {mesh}{where} computes at {speed:.2f} of the speed of the others"
 
     @property
     def plan(self) -> Plan:
@@ -233,8 +278,11 @@ class CompiledStep:
 
 
 def _memory(made: tuple[ProgramModule, CompiledStep]) -> tuple[Sequence[int], Sequence[int | None]]:
-    """What a compiled program needs of each mesh, without temporaries and with them."""
+    """What a compiled program needs of each mesh, without temporaries and with them: alike in all its processes."""
     program, step = made
     if isinstance(step.executable, PlannedProgram):  # it knows of padding and code, too
         return program.peak_bytes, step.plan.peak_bytes
-    return program.peak_bytes, [each and each.peak_memory_in_bytes for each in step.memory_analysis()]
+    own = [each and each.peak_memory_in_bytes for each in step.memory_analysis()]
+    exchange: Callable[[str], list[str]] | None = getattr(step.executable, "exchange", None)
+    every = [own] if exchange is None else [json.loads(each) for each in exchange(json.dumps(own))]
+    return program.peak_bytes, [max(filter(None, each), default=None) for each in zip(*every, strict=True)]

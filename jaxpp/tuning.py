@@ -58,7 +58,8 @@ class Trial:
 
     Attributes:
         choice: what was tried.
-        predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took.
+        predicted: milliseconds of a step: simulated, and scaled so that the first choice takes what it took; on devices
+            that are not here by its own plan.
         measured: likewise, the median of several steps, in proportion to what the first choice took right after them,
             as the machine may be more or less busy then; None on devices that are not here.
     """
@@ -173,14 +174,15 @@ class Tuning:
             report = before.choice.report
             shares = (f"{busy / report.makespan:.0%}" for busy in report.busy_of_meshes)
             first += f", of which its meshes compute {', '.join(shares)}"
-        tried = "; ".join([*map(_tried, rest), *self.failed])
+        tried = "; ".join(dict.fromkeys([*map(_tried, rest), *self.failed]))  # several orders may read alike
         nothing = "nothing that was looked for promises to be faster"
         return "\n".join((first, tried or nothing, self._decision))
 
     @property
     def _decision(self) -> str:
         if self.best is self.before:
-            return f"stays with {self.before.choice}" if len(self.trials) == 1 else f"goes back to {self.before.choice}"
+            verb = "stays with" if all(trial.measured is None for trial in self.trials[1:]) else "goes back to"
+            return f"{verb} {self.before.choice}"
         count, size = self.moved
         moved = f"; {count} arrays ({size / 1e6:.4g} MB) moved to other stages" if count else ""
         return f"takes {self.best.choice}: {self.speedup:.2f} times as fast{moved}"

@@ -11,6 +11,7 @@ from jaxpp._versions import warn_of_newer_jax
 warn_of_newer_jax()
 hide_frames(os.path.join(os.path.dirname(__file__), ""))
 
+from jaxpp.lowering.attention import slice_attention  # noqa: E402
 from jaxpp.lowering.expectation import expect  # noqa: E402  # frames are hidden
 from jaxpp.lowering.lower import Lowered, lower  # noqa: E402  # frames are hidden
 from jaxpp.lowering.marks import mark_stage_end, mark_unit_end, pipeline_enter_stage  # noqa: E402
@@ -39,6 +40,7 @@ __all__ = [
     "mark_unit_end",
     "pipeline_enter_stage",
     "scan_slices",
+    "slice_attention",
     "train_loop",
     "treduce",
     "treduce_i",

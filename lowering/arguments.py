@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdMesh, MpmdSharding, without_axis
 from jaxpp.lowering.prefixes import entries_per_leaf, entries_per_result
@@ -82,6 +83,17 @@ def check_arrays(name: str, argument: Any) -> None:
                 f"argument {leaf_name} is of type {type(leaf).__name__} ({what}), not an array; "
                 f"if {name} is a Python value, name it in static_argnums or static_argnames"
             )
+
+
+def check_leaves(caller: str, name: str, tree: Any, hint: str = "") -> None:
+    """Refuse what a user gave to `caller` under this name, where a leaf is not an array.
+
+    Raises:
+        TypeError: names the leaf.
+    """
+    for leaf_name, leaf in zip(leaf_names(name, tree), jax.tree.leaves(tree), strict=True):
+        if not is_array(leaf):
+            raise TypeError(f"{here()}{caller}: {leaf_name} is of type {type(leaf).__name__}, not an array{hint}")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`expect`: what a step does if all is well, and what it does else, which few steps do."""
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import get_opaque_trace_state
 
+from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.locations import here
-from jaxpp.lowering.marks import is_array
 
 T = TypeVar("T")
 
@@ -53,8 +53,8 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
     if not callable(otherwise):
         found = type(otherwise).__name__
         raise TypeError(f"{here()}expect: otherwise is a function without arguments, found {found}")
-    _check_arrays("the condition", [condition])
-    _check_arrays("the usual", jax.tree.leaves(usual))
+    check_leaves("expect", "the condition", condition)
+    check_leaves("expect", "the usual", usual)
     aval = jax.typeof(condition)
     if aval.shape or aval.dtype != jnp.bool_:
         raise TypeError(f"{here()}expect: the condition is {aval.str_short()}, expected a boolean scalar")
@@ -71,7 +71,7 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
         other = otherwise() if assumed is None else jax.eval_shape(otherwise)
     finally:
         _assumed.reset(token)
-    _check_arrays("the other", jax.tree.leaves(other))
+    check_leaves("expect", "the other", other)
     trees = [jax.tree.structure(each) for each in (usual, other)]
     if trees[0] != trees[1]:
         words = [str(tree).removeprefix("PyTreeDef")[:200] for tree in trees]
@@ -84,12 +84,6 @@ def expect(condition: Any, usual: T, otherwise: Callable[[], T]) -> T:
         return jax.tree.map(partial(jnp.where, condition), usual, other)
     assumed.conditions.append(jnp.asarray(condition))
     return usual
-
-
-def _check_arrays(what: str, leaves: Iterable[Any]) -> None:
-    for leaf in leaves:
-        if not is_array(leaf):
-            raise TypeError(f"{here()}expect: {what} is of type {type(leaf).__name__}, not an array")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A JAX mesh of which one axis, the mpmd axis, counts groups of devices that run different programs."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -39,7 +40,7 @@ class MpmdMesh:
         separate: the submeshes, where they differ in size or share devices.
 
     Raises:
-        ValueError: `jax_mesh` has no axis of that name.
+        ValueError: `jax_mesh` has no axis of that name, or two of one name.
     """
 
     jax_mesh: Mesh
@@ -50,6 +51,9 @@ class MpmdMesh:
     def __post_init__(self) -> None:
         if not isinstance(self.jax_mesh, Mesh):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"MpmdMesh: expected a jax.sharding.Mesh, found {type(self.jax_mesh).__name__}")
+        twice = next((name for name, count in Counter(self.jax_mesh.axis_names).items() if count > 1), None)
+        if twice is not None:
+            raise ValueError(f"MpmdMesh: the mesh has two axes {twice!r}: give each a name of its own")
         if self.mpmd_axis_name not in self.jax_mesh.axis_names:
             axes = ", ".join(f"{name!r} ({size})" for name, size in self.jax_mesh.shape.items())
             raise ValueError(f"MpmdMesh: the mesh has no axis {self.mpmd_axis_name!r}; its axes are {axes or 'none'}")
@@ -376,3 +380,10 @@ def without_axis(spec: PartitionSpec, axis: str) -> PartitionSpec:
         return None if entry == axis else entry
 
     return PartitionSpec(*(without(entry) for entry in spec))
+
+
+def check_mesh(mpmd_mesh: Any) -> None:
+    """Raise TypeError for what is no MpmdMesh."""
+    if not isinstance(mpmd_mesh, MpmdMesh):
+        found = type(mpmd_mesh).__name__
+        raise TypeError(f"mpmd_mesh: expected a jaxpp.MpmdMesh, found {found}; write jaxpp.MpmdMesh(mesh, 'mpmd axis')")

@@ -14,6 +14,7 @@ from jaxlib.mlir import ir
 
 from jaxpp._compat import closed_over_as_arguments
 from jaxpp.ir import attributes as at
+from jaxpp.lowering.arguments import check_leaves
 from jaxpp.lowering.expectation import no_expectations
 from jaxpp.lowering.locations import here
 from jaxpp.lowering.marks import is_array, stage_numbering
@@ -200,10 +201,7 @@ def _checked(fn: Callable[[jax.Array], Any], caller: str) -> Callable[[jax.Array
     @wraps(_called(fn), updated=())
     def checked(index: jax.Array) -> Any:
         returned = fn(index)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(returned):
-            if not is_array(leaf):
-                where = f"result{jax.tree_util.keystr(path)}"
-                raise TypeError(f"{here()}{caller}: {where} is of type {type(leaf).__name__}, not an array")
+        check_leaves(caller, "result", returned)
         return returned
 
     return checked
@@ -275,7 +273,7 @@ def _plain_loop(*args: Any, body: ClosedJaxpr, length: int, schedule: str) -> Se
 
 def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
     """The loop with one int32 counter from 0 to `length` in steps of 1; its body is not traced again."""
-    consts, _ = _split(args, body)
+    consts, state = _split(args, body)
 
     def unfinished(counter: Any, *_: Any) -> Any:
         return counter < length
@@ -283,7 +281,7 @@ def _counted_loop(*args: Any, body: ClosedJaxpr, length: int) -> Sequence[Any]:
     final = jax.lax.while_p.bind(
         *consts,
         np.int32(0),
-        *args[len(consts) :],
+        *state,
         cond_nconsts=0,
         cond_jaxpr=jax.make_jaxpr(unfinished)(*body.out_avals),
         body_nconsts=len(consts),

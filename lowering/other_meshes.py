@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from jaxpp.ir.functions import name_of
 from jaxpp.lowering.locations import source_line
 
 SHARDINGS = ("sdy.sharding", "sharding", "in_shardings", "out_shardings")
@@ -33,7 +34,7 @@ def onto(operations: Sequence[ir.Operation], axes: Sizes) -> None:
     Raises:
         ValueError: a mesh has its devices in another order, or an axis that is no part of ours; names the user's line.
     """
-    meshes = {_name(op): sdy.MeshAttr(op.attributes["mesh"]) for op in operations if op.name == "sdy.mesh"}
+    meshes = {name_of(op): sdy.MeshAttr(op.attributes["mesh"]) for op in operations if op.name == "sdy.mesh"}
     others = {name: mesh for name, mesh in meshes.items() if list(mesh.axes) and _sizes(mesh) != list(axes)}
     if not others:
         return
@@ -78,10 +79,6 @@ def _joined(parts: Iterable[AxisPart]) -> list[AxisPart]:
         else:
             joined.append(part)
     return joined
-
-
-def _name(mesh: ir.Operation) -> str:
-    return ir.StringAttr(mesh.attributes["sym_name"]).value
 
 
 def _sizes(mesh: Any) -> list[tuple[str, int]]:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
-from jaxpp._compat import closed_over_as_arguments, key_implementation
+from jaxpp._compat import closed_over_as_arguments, is_key_type, key_implementation
 from jaxpp.lowering.marks import BACKWARD, FORWARD, mark_p, mark_stage_end
 from jaxpp.lowering.microbatch_loop import loop_p
 from jaxpp.lowering.reductions import filled
@@ -166,7 +166,7 @@ def _part(jaxpr: Jaxpr, eqns: Sequence[JaxprEqn], results: Sequence[Any]) -> Cal
 
 def _loop(fun: Callable[[], Sequence[Any]], avals: Sequence[Any], schedule: str) -> list[Any]:
     """Run `fun` in a loop of one microbatch, and return its results; random keys pass as their bits."""
-    keys = {k: aval.dtype for k, aval in enumerate(avals) if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)}
+    keys = {k: aval.dtype for k, aval in enumerate(avals) if is_key_type(aval.dtype)}
 
     def step(index: jax.Array, *_: jax.Array) -> list[jax.Array]:
         return [index + 1, *(jax.random.key_data(value) if k in keys else value for k, value in enumerate(fun()))]

@@ -10,13 +10,16 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp.ir.train_loop import TrainLoop as LoopForm
-from jaxpp.lowering.arguments import is_sharding, leaf_names, per_leaf
+from jaxpp.lowering.arguments import check_leaves, is_sharding, leaf_names, per_leaf
 from jaxpp.lowering.expectation import assumptions
+from jaxpp.lowering.locations import here
 from jaxpp.lowering.lower import Lowered, lower
-from jaxpp.lowering.marks import is_array
 from jaxpp.lowering.mesh import MpmdSharding
 from jaxpp.schedules.errors import whole_number
 
+_CLOSE_OVER = "; close over Python values"
+_ARRAYS = "; return arrays alone"
+_OR_WAIT = "call jaxpp.expect in it, or use mpmd_jit_with_loop, which waits"
 _WITHOUT = ("static_argnums", "static_argnames")
 
 
@@ -49,11 +52,14 @@ def train_loop(step: Callable[..., Any], steps: int, delay: int = 0) -> "TrainLo
         ScheduleError: a number is none, or too small.
         ValueError: `delay` is not less than `steps`; when called: batches of another number of steps, a state that
             changes its structure, or the wrong structure for a delay.
-        TypeError: when called: the state changes its types, a leaf is no array.
+        TypeError: `step` is no function; when called: the state changes its types, a leaf is no array.
     """
     steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
+    if not callable(step):
+        expected = "a function (state, batch) -> (state, metrics)"
+        raise TypeError(f"{here()}train_loop: step is {step!r}, expected {expected}")
     if delay >= steps:
-        raise ValueError(f"train_loop: delay={delay} is not less than steps={steps}: no step would see an update")
+        raise ValueError(f"{here()}train_loop: delay={delay} is not less than steps={steps}: no step sees an update")
     return TrainLoop(step, steps, delay)
 
 
@@ -93,7 +99,7 @@ class TrainLoop:
 
     def __call__(self, state: Any, batches: Any) -> tuple[Any, Any]:
         """Run all steps, as ordinary JAX."""
-        self._check(state, batches)
+        self.check(state, batches)
         return jax.lax.scan(self.one, state, batches, self.steps)
 
     def one(self, state: Any, batches: Any) -> tuple[Any, Any]:
@@ -104,24 +110,24 @@ class TrainLoop:
             now, older = state
             made, metrics = _pair(self.step(now, batches, older[-1]))
             after = made, (_weights(now), *older[:-1])
+        check_leaves("train_loop", "the new state", after, _ARRAYS)
         _check_same(state, after)
-        _check_arrays("metrics", metrics)
+        check_leaves("train_loop", "metrics", metrics, _ARRAYS)
         return after, metrics
 
-    def _check(self, state: Any, batches: Any) -> None:
+    def check(self, state: Any, batches: Any) -> None:
         """Refuse a state without older weights, and batches of another number of steps."""
         if self.delay and not (isinstance(state, tuple) and len(state) == 2 and _is_older(state[1], self.delay)):
             raise ValueError(
-                f"train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
+                f"{here()}train_loop: with delay={self.delay} the state is (state, {self.delay} older weights); "
                 "loop.start(state) makes it"
             )
-        _check_arrays("state", state)
-        _check_arrays("batches", batches)
+        check_leaves("train_loop", "state", state, _CLOSE_OVER)
+        check_leaves("train_loop", "batches", batches, _CLOSE_OVER)
         for name, leaf in zip(leaf_names("batches", batches), jax.tree.leaves(batches), strict=True):
             if jax.typeof(leaf).shape[:1] != (self.steps,):
-                raise ValueError(
-                    f"train_loop: {name} has shape {jax.typeof(leaf).shape}; expected {self.steps} steps in front"
-                )
+                found = jax.typeof(leaf).shape
+                raise ValueError(f"{here()}train_loop: {name} has shape {found}; expected {self.steps} steps in front")
 
 
 def assuming(loop: TrainLoop) -> TrainLoop:
@@ -131,17 +137,47 @@ def assuming(loop: TrainLoop) -> TrainLoop:
         with assumptions() as conditions:
             after, metrics = _pair(loop.step(*arguments))
         if not conditions:
-            raise ValueError(f"optimistic: {loop.__name__} expects nothing: call jaxpp.expect in it, or wait")
+            raise ValueError(f"{here()}optimistic: {loop.__name__} expects nothing: {_OR_WAIT}")
         return after, (metrics, jnp.all(jnp.stack(conditions)))
 
     step.__name__ = loop.__name__
     return replace(loop, step=step)
 
 
+@dataclass(frozen=True)
+class OneStep:
+    """A step of a loop by itself: `(state, batches, metrics, number) -> (state, batches, metrics)`.
+
+    It takes the batches of all steps, and returns them as they are, so that the next one finds them where they are
+    read. Of the metrics of all steps it writes its own.
+    """
+
+    loop: TrainLoop
+
+    def __call__(self, state: Any, batches: Any, metrics: Any, number: Any) -> Any:
+        """Run step `number`, as ordinary JAX."""
+        take = functools.partial(jax.lax.dynamic_index_in_dim, index=number, keepdims=False)
+        batch = jax.tree.map(take, batches)
+        after, made = self.loop.one(state, batch)
+        put = functools.partial(jax.lax.dynamic_update_index_in_dim, index=number, axis=0)
+        return after, batches, jax.tree.map(put, metrics, made)
+
+    @property
+    def __name__(self) -> str:
+        return self.loop.__name__
+
+
+def no_metrics(loop: TrainLoop, state: Any, batches: Any) -> Any:
+    """Zeros in the place of the metrics of all steps."""
+    loop.check(state, batches)
+    types = jax.eval_shape(loop.one, state, jax.tree.map(_entry, batches))[1]
+    return jax.tree.map(lambda one: jnp.zeros((loop.steps, *one.shape), one.dtype), types)  # pyright: ignore[reportUnknownLambdaType]
+
+
 def _weights(state: Any) -> Any:
     if not isinstance(state, tuple) or not state:
         found = type(state).__name__
-        raise ValueError(f"train_loop: with a delay the state is a tuple, the weights first; found {found}")
+        raise ValueError(f"{here()}train_loop: with a delay the state is a tuple, the weights first; found {found}")
     return state[0]
 
 
@@ -151,7 +187,7 @@ def _is_older(older: Any, delay: int) -> bool:
 
 def _pair(returned: Any) -> tuple[Any, Any]:
     if not isinstance(returned, tuple) or len(returned) != 2:
-        raise TypeError(f"train_loop: the step returns a {type(returned).__name__}; expected (state, metrics)")
+        raise TypeError(f"{here()}train_loop: the step returns a {type(returned).__name__}; expected (state, metrics)")
     return returned
 
 
@@ -159,23 +195,16 @@ def _copy(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.ShapeDtypeStruct) else jnp.copy(leaf)
 
 
-def _check_arrays(what: str, tree: Any) -> None:
-    for name, leaf in zip(leaf_names(what, tree), jax.tree.leaves(tree), strict=True):
-        if not is_array(leaf):
-            found = type(leaf).__name__
-            raise TypeError(f"train_loop: {name} is of type {found}, not an array; close over Python values")
-
-
 def _check_same(state: Any, after: Any) -> None:
     """Refuse a step that changes the structure or a type of its state."""
     before, made = jax.tree.structure(state), jax.tree.structure(after)
     if before != made:
-        raise ValueError(f"train_loop: the step takes a state {_short(before)} and returns {_short(made)}")
+        raise ValueError(f"{here()}train_loop: the step takes a state {_short(before)} and returns {_short(made)}")
     leaves = zip(leaf_names("state", state), jax.tree.leaves(state), jax.tree.leaves(after), strict=True)
     for name, old, new in leaves:
         types = [f"{jax.typeof(each).dtype}{list(jax.typeof(each).shape)}" for each in (old, new)]
         if types[0] != types[1]:
-            raise TypeError(f"train_loop: {name} is {types[0]}, the step makes {types[1]} of it")
+            raise TypeError(f"{here()}train_loop: {name} is {types[0]}, the step makes {types[1]} of it")
 
 
 def _short(tree: Any) -> str:
@@ -191,20 +220,20 @@ def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     if not isinstance(fun, TrainLoop):
         return lower(fun, args, kwargs, **options)
     if kwargs or len(args) != 2:
-        raise TypeError("train_loop: call it with (state, batches), by position")
-    given = next((name for name in _WITHOUT if options.get(name) is not None), None)
-    if given is not None:
-        raise TypeError(f"train_loop: it takes arrays alone, found {given}; close over Python values")
+        raise TypeError(f"{here()}train_loop: call it with (state, batches), by position")
+    check_options(options)
     state, batches = args
-    fun._check(state, batches)
+    fun.check(state, batches)
+    count, taken = len(jax.tree.leaves(state)), None
     if (shardings := options.get("in_shardings")) is not None:
         entries = per_leaf("in_shardings", shardings, args)
         names = leaf_names("in_shardings for batches", batches)
         each = [_of_step(*pair) for pair in zip(names, entries[1], strict=True)]
+        taken = entries[0]
         trees = zip(map(jax.tree.structure, args), (entries[0], each), strict=True)
         options["in_shardings"] = [jax.tree.unflatten(*pair) for pair in trees]
+    _check_one_sharding(fun.delay, state, taken or [None] * count, options.get("out_shardings"))
     options["out_shardings"] = _results_of_step(options.get("out_shardings"))
-    count = len(jax.tree.leaves(state))
 
     def one(state: Any, batches: Any) -> tuple[Any, Any]:
         return fun.one(state, batches)
@@ -218,6 +247,13 @@ def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         return (*avals[:count], *(_stacked(aval, fun.steps) for aval in avals[count:]))
 
     return replace(lowered, in_avals=stacked(lowered.in_avals), out_avals=stacked(lowered.out_avals))
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise TypeError for static arguments, which a loop hasn't."""
+    given = next((name for name in _WITHOUT if options.get(name) is not None), None)
+    if given is not None:
+        raise TypeError(f"{here()}train_loop: it takes arrays alone, found {given}; close over Python values")
 
 
 def _entry(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -250,6 +286,42 @@ def _results_of_step(prefix: Any) -> Any:
     """`out_shardings` of the loop, a prefix of (state, metrics), for one step."""
     if prefix is None:
         return None
-    state, metrics = (prefix, prefix) if is_sharding(prefix) or len(prefix) != 2 else prefix
+    state, metrics = of_results(prefix)
     of_step = functools.partial(_of_step, "out_shardings for metrics")
     return state, jax.tree.map(of_step, metrics, is_leaf=is_sharding)
+
+
+def of_results(prefix: Any) -> tuple[Any, Any]:
+    """`out_shardings` of the state and of the metrics."""
+    return (prefix, prefix) if is_sharding(prefix) or len(prefix) != 2 else prefix
+
+
+def _check_one_sharding(delay: int, state: Any, taken: Sequence[Any], prefix: Any) -> None:
+    """Refuse `out_shardings` of the state with which no step takes it, and versions of weights that differ."""
+    returned = per_leaf("out_shardings", [of_results(prefix)[0]], [state])[0]
+    names, given = leaf_names("state", state), list[Any]()
+    for name, *ends in zip(names, taken, returned, strict=True):
+        specs = [each if isinstance(each, PartitionSpec) else getattr(each, "spec", None) for each in ends]
+        first, last = (None if spec is None else _without_end(spec) for spec in specs)
+        if first is not None and last is not None and first != last:
+            raise ValueError(
+                f"{here()}train_loop: in_shardings have {specs[0]} of {name}, out_shardings {specs[1]}: "
+                "a step takes it as the one before returns it; give one of them"
+            )
+        given.append(last if first is None else first)
+    weights = len(jax.tree.leaves(_weights(state[0]))) if delay else 0
+    for number in range(len(given) - delay * weights, len(given)):
+        now = (number - len(given)) % weights
+        if given[number] is not None and given[now] is not None and given[number] != given[now]:
+            raise ValueError(
+                f"train_loop: {names[now]} and {names[number]}, which are weights and the same a step older, "
+                f"have other shardings, {PartitionSpec(*given[now])} and {PartitionSpec(*given[number])}"
+            )
+
+
+def _without_end(spec: PartitionSpec) -> tuple[Any, ...]:
+    """Without the dimensions behind the last one that is sharded."""
+    entries = tuple(spec)
+    while entries and entries[-1] is None:
+        entries = entries[:-1]
+    return entries

@@ -7,6 +7,7 @@ from jaxpp.runtime.execution.execute import Executable
 from jaxpp.runtime.execution.load import load
 from jaxpp.runtime.measuring.bubbles import BubbleUse, bubble_use
 from jaxpp.runtime.measuring.costs import measured_costs
+from jaxpp.runtime.measuring.speeds import mesh_speeds
 from jaxpp.runtime.measuring.trace import Event, trace_step, write_chrome_trace
 
 warn_of_newer_jax()
@@ -24,6 +25,7 @@ __all__ = [
     "bubble_use",
     "load",
     "measured_costs",
+    "mesh_speeds",
     "trace_step",
     "write_chrome_trace",
 ]

@@ -54,11 +54,13 @@ from jaxpp.schedules.language import B, F, I, MeshOrder, Operation, Pattern, Pla
 from jaxpp.schedules.layers import rows_of_layers, stored_rows
 from jaxpp.schedules.library import names
 from jaxpp.schedules.library.classic import gpipe, one_f_one_b
+from jaxpp.schedules.library.exchange import exchange_costs
 from jaxpp.schedules.memory import activations
 from jaxpp.schedules.named import (
     GIS,
     POF,
     POH,
+    STP,
     BitPipe,
     BPipe,
     Chimera,
@@ -78,6 +80,7 @@ from jaxpp.schedules.named import (
     Seq1F1B,
     Seq1F1BInterleaved,
     Seq1F1BZeroBubble,
+    SlimPipe,
     Std1F1B,
     VHalf,
     VMin,
@@ -105,6 +108,7 @@ __all__ = [
     "GIS",
     "POF",
     "POH",
+    "STP",
     "UPDATE",
     "B",
     "BPipe",
@@ -145,6 +149,7 @@ __all__ = [
     "Seq1F1B",
     "Seq1F1BInterleaved",
     "Seq1F1BZeroBubble",
+    "SlimPipe",
     "Std1F1B",
     "Task",
     "TaskType",
@@ -166,6 +171,7 @@ __all__ = [
     "draw",
     "draw_history",
     "evict",
+    "exchange_costs",
     "fill",
     "first_step",
     "freeze",

@@ -17,6 +17,7 @@ from jaxpp.schedules.cost_values import (
     PerPair,
     PerStage,
     factors,
+    of_stages,
     per_fused,
     per_mesh,
     per_pair,
@@ -64,7 +65,7 @@ class Costs:
         fused: time of a fused cell as a share of the sum of its tasks: below 1 where they overlap (DualPipe). A table
             has it for each pair of kinds, "forward+backward", and 1 for others; a cell of more tasks has the mean.
         slices: the share of each slice of the sequence in a microbatch's time, where they are not equal (SlimPipe,
-            arXiv 2504.14519).
+            arXiv 2504.14519); or a list of these for each stage.
         microbatches: how large each microbatch is, where they are not equal: times and bytes are those of one of 1.
         speed: how fast each mesh is, where they are not equal: what uses its turn takes the time of a mesh of 1,
             divided by it.
@@ -87,7 +88,7 @@ class Costs:
     copy_bandwidth: PerMesh = math.inf
     kinds: Mapping[str, PerStage] = field(default_factory=dict[str, PerStage])
     fused: float | Mapping[str, float] = 1.0
-    slices: tuple[float, ...] = ()
+    slices: tuple[float, ...] | tuple[tuple[float, ...], ...] = ()
     microbatches: tuple[float, ...] = ()
     speed: PerMesh = 1.0
     unit: str = "units"
@@ -207,15 +208,19 @@ class Costs:
         Raises:
             ScheduleError: the costs are for other numbers of slices or microbatches.
         """
-        for name in ("slices", "microbatches"):
-            expected, found = getattr(schedule, name), len(getattr(self, name))
-            if found not in (0, expected):
-                raise ScheduleError(f"{name}: expected {expected} for {schedule.name}, found {found}")
-        slices = self.slices or (1 / schedule.slices,) * schedule.slices
+        slices = of_stages(self.slices or (1 / schedule.slices,) * schedule.slices, schedule.stages)
+        found = {"stages of slices": len(slices), "slices": len(slices[0]), "microbatches": len(self.microbatches)}
+        for name, expected in (
+            ("stages of slices", schedule.stages),
+            ("slices", schedule.slices),
+            ("microbatches", schedule.microbatches),
+        ):
+            if found[name] not in (0, expected):
+                raise ScheduleError(f"{name}: expected {expected} for {schedule.name}, found {found[name]}")
         microbatches = self.microbatches or (1.0,) * schedule.microbatches
-        if len(slices) == 1 and not self.microbatches:
+        if schedule.slices == 1 and not self.microbatches:
             return None
-        return lambda task: slices[task.slice] * microbatches[task.microbatch]
+        return lambda task: slices[task.stage][task.slice] * microbatches[task.microbatch]
 
     def refuse_sizes(self, what: str) -> None:
         """Guard of what knows whole microbatches of size 1 alone.

@@ -1,4 +1,4 @@
-"""The one exception of this package, and the guards of arguments."""
+"""The one exception of this package, the guards of arguments, and words of messages."""
 
 from __future__ import annotations
 
@@ -69,6 +69,11 @@ def multiple_of(divisor: int, value: int, what: str, reason: str) -> None:
     """
     if value % divisor:
         raise ScheduleError(f"{what} must be a multiple of {divisor}, found {value}: {reason}")
+
+
+def counted(number: float, word: str, ending: str = "s") -> str:
+    """`3 meshes`, `1 mesh`: a number of things; `ending` makes the word plural."""
+    return f"{number if isinstance(number, int) else format(number, 'g')} {word}{ending * (number != 1)}"
 
 
 def marked(label: str, words: Sequence[str], index: int) -> str:

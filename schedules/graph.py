@@ -117,7 +117,17 @@ def _number(graph: Graph) -> None:
                 spans.append(0)
                 tasks.append(task)
             spans[-len(cell)] = len(cell)
+            if len(cell) > 1 and tracks:
+                _share_tracks(graph, range(len(tasks) - len(cell), len(tasks)))
         graph.rows.append(range(first, len(tasks)))
+
+
+def _share_tracks(graph: Graph, cell: range) -> None:
+    """Let each task of a fused cell use what any of them does: they run as one."""
+    used = tuple(dict.fromkeys(name for number in cell for name in graph.tracks.get(number, ())))
+    graph.tracks.update(dict.fromkeys(cell, used) if used else {})
+    if not graph.asides.issuperset(cell):
+        graph.asides.difference_update(cell)
 
 
 def _find_needs(graph: Graph, skipped: Set[Task]) -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, Final
 
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, at_least_one
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library import make, options_of
+from jaxpp.schedules.library.exchange import exchange_stages
 from jaxpp.schedules.library.vocabulary import vocabulary_stages
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
@@ -203,6 +204,32 @@ class Seq1F1BInterleaved(InterleavedBaseSchedule, published="seq1f1b-i"):
 
 
 @dataclass(frozen=True)
+class SlimPipe(LibrarySchedule, published="slimpipe"):
+    """1F1B over slices that share out their attention, three stages for each layer and one more (see `slimpipe`).
+
+    Attributes:
+        slices: slices per microbatch.
+        layers: layers of each mesh.
+    """
+
+    slices: int = 2
+    layers: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.layers, "layers", least=1)
+        if self.num_stages % (3 * self.layers + 1):
+            expected = f"{3 * self.layers + 1} for each mesh: three for each layer, and one more"
+            raise ScheduleError(f"SlimPipe: num_stages={self.num_stages} must be {expected}")
+
+    def meshes(self) -> int:
+        return self.num_stages // (3 * self.layers + 1)
+
+    def placement(self) -> Placement:
+        return exchange_stages(self.meshes(), self.layers)
+
+
+@dataclass(frozen=True)
 class Interleaved1F1B(InterleavedBaseSchedule, published="interleaved-1f1b"):
     """1F1B with several stages per mesh (see `interleaved_1f1b`).
 
@@ -275,6 +302,10 @@ class Hanayo(_Waves, published="hanayo"):
 
 class ZeroBubbleV(_VShaped, published="zb-v"):
     """ZB-V: no bubble in the memory of 1F1B (see `zb_v`)."""
+
+
+class STP(_VShaped, published="stp"):
+    """A forward and a backward of each stage as one task, in a V (see `stp`)."""
 
 
 class VHalf(_VShaped, published="v-half"):

@@ -87,6 +87,12 @@ def moved(graph: Graph, sizes: Sizes) -> Callable[[Task], float]:
     return size
 
 
+def share_sizes(schedule: Schedule, kept: float, size: Callable[[Task], float] | None = None) -> Sizes:
+    """Activations in units of a microbatch's in all stages of one mesh; `kept` of them until the weight gradient."""
+    share = schedule.meshes / schedule.stages
+    return Sizes([share] * schedule.stages, [share * kept] * schedule.stages, [0.0] * schedule.stages, size)
+
+
 def byte_sizes(schedule: Schedule, costs: Costs) -> Sizes:
     """The bytes of activations; the input of the first stage is an argument of the step, and no bytes of it.
 

@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.pools import share_sizes
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement, Task
 
 Objective: TypeAlias = Literal["makespan", "longest_stage"]
-Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64]
-"""A limit for every mesh, or one for each."""
+Limits: TypeAlias = float | Sequence[float] | NDArray[np.float64] | None
+"""A limit for every mesh, or one for each; none at all: None, or infinite."""
 
 Orders: TypeAlias = Sequence[Sequence[int]]
 """For each mesh its types, in the order in which it runs them."""
@@ -239,8 +240,8 @@ class MemoryLimits:
         """For each stage what a forward makes, and what of it lives on to the weight gradient."""
         if self.released_at is None:
             return costs.bytes("activation_bytes", empty), costs.bytes("weight_grad_bytes", empty)
-        share = empty.meshes / empty.stages
-        return [share] * empty.stages, [share * KEPT[self.released_at]] * empty.stages
+        shares = share_sizes(empty, KEPT[self.released_at])
+        return list(shares.activation), list(shares.rest)
 
 
 def make_problem(
@@ -262,7 +263,7 @@ def make_problem(
         if len(homes) > 1:
             raise ScheduleError(f"search: each stage must be on one mesh, found stage {stage} on {len(homes)}")
     if placement.after:
-        raise ScheduleError("the stages of this placement are a graph: schedules.search takes it, or by_priority")
+        raise ScheduleError("the stages of this placement are a graph: schedules.search takes it, or 1f1b and zb-h1")
     kinds = ("forward", "input_grad", "weight_grad") if split_backward else ("forward", "backward")
     empty = Schedule("search", placement, ((),) * placement.meshes)
     sizes, kept = memory.sizes(costs, empty)

@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from jaxpp.schedules.costs import UNITS, Costs
 from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
-from jaxpp.schedules.pools import Sizes, byte_sizes, changes
+from jaxpp.schedules.pools import Sizes, byte_sizes, changes, share_sizes
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.sweep import Run
+from jaxpp.schedules.sweep import SweptTimes
 from jaxpp.schedules.task import Task
 
 Release: TypeAlias = Literal["W", "B", "half"]
 Numbers: TypeAlias = NDArray[np.float64]
 
 KEPT: Final[dict[str, float]] = {"W": 1.0, "B": 0.0, "half": 0.5}
+"""What lives on from the input gradient to the weight gradient, as a share of a stage's activations."""
+
 _TRACKS: Final = {"copy_out": "offload", "copy_in": "reload", "net": "move"}
 
 
@@ -55,7 +57,7 @@ class Report:
 
     schedule: Schedule
     costs: Costs
-    run: Run
+    run: SweptTimes
 
     @cached_property
     def start(self) -> tuple[Numbers, ...]:
@@ -167,9 +169,7 @@ class Report:
             ScheduleError: `released_at` is unknown, or there is no such mesh.
         """
         one_of(list(KEPT), released_at, "released_at")
-        share, stages = self.schedule.meshes / self.schedule.stages, self.schedule.stages
-        size = self.costs.size(self.schedule)
-        return self._memory(mesh, Sizes([share] * stages, [share * KEPT[released_at]] * stages, [0.0] * stages, size))
+        return self._memory(mesh, share_sizes(self.schedule, KEPT[released_at], self.costs.size(self.schedule)))
 
     def live_bytes(self, mesh: int, pool: str = "here") -> tuple[Numbers, Numbers]:
         """Return the times at which the bytes of activations of a mesh change, in order, and by how much.

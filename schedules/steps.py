@@ -11,12 +11,12 @@ step begins before the last one ends (PipeDream-2BW, arXiv 2006.09503).
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, whole_number
-from jaxpp.schedules.kinds import BUILTIN_KINDS, Kind, Need
+from jaxpp.schedules.kinds import BUILTIN_KINDS, COMPUTE, Kind, Need
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.task import Cell, Task
 
@@ -118,22 +118,36 @@ def steps_of(schedule: Schedule) -> int:
 def first_step(schedule: Schedule) -> Schedule:
     """The first of the steps that `in_steps` made, without its update: the others run the same tasks in its order.
 
+    Copies to the host and to peers, which run beside the others, may stand elsewhere in each step.
+
     Raises:
-        ScheduleError: another step has another order.
+        ScheduleError: another step has other tasks, or another order.
     """
     steps = steps_of(schedule)
     count = schedule.microbatches // steps
     rows = [[_of_step(row, step, count) for row in schedule.cells] for step in range(steps)]
+    beside = {name for name, rule in schedule.rules.items() if COMPUTE not in rule.uses}
     for step, other in enumerate(rows):
         for mesh, (expected, found) in enumerate(zip(rows[0], other, strict=True)):
-            if expected != found:
-                raise ScheduleError(
-                    f"{schedule.name}: mesh {mesh} runs step {step} in another order than step 0; "
-                    "a loop over steps needs one order for all"
-                )
+            if {task for cell in expected for task in cell} != {task for cell in found for task in cell}:
+                what = "other tasks"
+            elif _turns(expected, beside) != _turns(found, beside):
+                what = "its tasks in another order"
+            else:
+                continue
+            raise ScheduleError(
+                f"{schedule.name}: mesh {mesh} runs {what} in step {step} than in step 0; "
+                "a loop over steps needs the same in all"
+            )
     kinds = [kind for kind in schedule.kinds if kind.name not in _CHANGED]
     skipped = [task for task in schedule.skipped if task.microbatch < count]
     return Schedule.of(schedule.name, schedule.placement, rows[0], kinds, skipped)
+
+
+def _turns(row: Iterable[Cell], beside: Collection[str]) -> list[Cell]:
+    """What takes the turn of its mesh."""
+    cells = (tuple(task for task in cell if task.kind not in beside) for cell in row)
+    return [cell for cell in cells if cell]
 
 
 def _of_step(row: Iterable[Cell], step: int, count: int) -> list[Cell]:

@@ -14,7 +14,7 @@ NEVER: Final = -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SweptTimes:
     """What happened, all times from 0.
 
     Attributes:
@@ -39,7 +39,7 @@ def sweep(
     busy: Sequence[float] = (),
     moves: Mapping[int, float] = MappingProxyType({}),
     one_track: bool = False,
-) -> Run:
+) -> SweptTimes:
     """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
 
     A task that runs beside its mesh (a copy) starts when the cell before it has ended and all that it uses is free;
@@ -60,7 +60,7 @@ def sweep(
     while run.runnable:
         run.advance(run.runnable.pop())
     tasks = len(graph.tasks)
-    return Run(run.starts, run.ready[:tasks], run.sent, run.ready[tasks:], run.heads)
+    return SweptTimes(run.starts, run.ready[:tasks], run.sent, run.ready[tasks:], run.heads)
 
 
 class _Sweep:
@@ -127,12 +127,13 @@ class _Sweep:
         self.heads[mesh], self.clocks[mesh] = head, clock
 
     def occupy(self, mesh: int, number: int, start: float, duration: float) -> float:
-        """Take what a task uses beside the turn of its mesh; returns when all of it is free."""
+        """Take what a cell uses beside the turn of its mesh; returns when all of it is free."""
         clocks, keys = self.track_clocks, [(mesh, name) for name in self.tracks[number]]
         start = max([start, *(clocks.get(key, 0.0) for key in keys)])
-        if number in self.moves:
-            source = self.graph.homes[self.graph.sources[number]]
-            start = max(start, self.left.get(number, 0.0) or self.leave(source, number, start))
+        for part in range(number, number + self.graph.spans[number]):
+            if part in self.moves:
+                source = self.graph.homes[self.graph.sources[part]]
+                start = max(start, self.left.get(part, 0.0) or self.leave(source, part, start))
         clocks.update(dict.fromkeys(keys, start + duration))
         return start
 

@@ -153,6 +153,14 @@ class Placement:
             chain = tuple((stage - 1,) if stage else () for stage in range(len(self.homes)))
             object.__setattr__(self, "after", () if after == chain else after)
 
+    @property
+    def heights(self) -> list[int]:
+        """For each stage the number of stages on the longest way from it to the last one, both counted."""
+        found = [1] * self.stages
+        for stage in reversed(range(self.stages)):
+            found[stage] += max((found[reader] for reader in self.near(stage, 1)), default=0)
+        return found
+
     @classmethod
     def of(cls, *meshes: int | Sequence[int], after: Iterable[Iterable[int]] = ()) -> Placement:
         """One argument per stage: its mesh, or its meshes. `of(0, 1, 1, 0)` is V-shaped.

@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import re
 from collections.abc import Callable, Mapping
 
 from jaxpp.hlo_passes.base import Pass
@@ -10,7 +11,22 @@ from jaxpp.validation import MOST_TRIPS
 
 Passes = Mapping[str, type[Pass]]
 Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
-_OF_PIPELINES = ("schedule", "meshes", "cuts")
+_OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
+    "schedule": (str, "NAME|FILE", "a schedule such as 1f1b, gis{chunks=4} or mine.txt"),
+    "meshes": (int, "N", "the number of meshes"),
+    "cuts": (str, "N,N...", "the layers of each stage, such as 5,5,4,2"),
+    "transport": (str, "NAME", "what values go by: pull, device_put, pair or nccl"),
+    "gather_weights": (str, "WHEN", "of weights that are sharded like the batch: once per microbatch, chunk or step"),
+    "scatter_gradients": (str, "WHEN", "of their gradients: once per microbatch or step"),
+    "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),
+    "offload": (str, "N,N...", "the stages whose residuals wait on the host"),
+    "memory_limit": (str, "BYTES", "the most that a device may need, or N,N... for each mesh"),
+    "host_memory_limit": (str, "BYTES", "likewise in the memory of its host"),
+}
+"""What a pipeline may be given: (type, example, what it is)."""
+_OPTIONS = {"keep": "recompute", "stages": "offload"}
+"""Options of passes for which a pipeline has another name."""
+_LISTS = {"recompute", "offload", "memory_limit", "host_memory_limit"}
 
 
 def registries(passes: Passes | None, pipelines: Pipelines | None) -> tuple[Passes, Pipelines]:
@@ -52,13 +68,15 @@ def _add_pipeline_options(group: "argparse._ArgumentGroup") -> None:
         "-p", "--passes", default=None, metavar="PASSES", help="name,name{option=value option2=value}, in order"
     )
     group.add_argument("--pipeline", metavar="NAME", help="a whole chain of passes, such as mpmd")
-    group.add_argument(
-        "--schedule", metavar="NAME|FILE", help="for --pipeline: a schedule such as 1f1b, gis{chunks=4} or mine.txt"
-    )
-    group.add_argument("--meshes", type=int, metavar="N", help="for --pipeline: the number of meshes")
-    group.add_argument("--cuts", metavar="N,N...", help="for --pipeline: the layers of each stage, such as 5,5,4,2")
+    for key, (type_, metavar, what) in _OF_PIPELINES.items():
+        group.add_argument(_flag(key), type=type_, metavar=metavar, help=f"for --pipeline: {what}")
     group.add_argument("--list-passes", action="store_true", help="list all passes with their options, and exit")
     group.add_argument("--pass-doc", metavar="NAME", help="print what a pass does, and exit")
+
+
+def _flag(key: str) -> str:
+    """How the command line spells an argument of a pipeline."""
+    return f"--{key.replace('_', '-')}"
 
 
 def _add_watching_options(group: "argparse._ArgumentGroup") -> None:
@@ -104,8 +122,9 @@ def pipeline_of(
         parser.error("--emit-bytecode writes one module; it does not go with --split-input-file")
     if options.pipeline is not None and options.passes is not None:
         parser.error("-p and --pipeline exclude each other")
-    if options.pipeline is None and any(getattr(options, key) is not None for key in _OF_PIPELINES):
-        parser.error("--schedule, --meshes and --cuts are for --pipeline; a pass takes options as name{option=value}")
+    given = [_flag(key) for key in _OF_PIPELINES if getattr(options, key) is not None]
+    if options.pipeline is None and given:
+        parser.error(f"{given[0]} is for --pipeline; a pass takes options as name{{option=value}}")
     try:
         if options.pipeline is not None:
             return _named_pipeline(options, pipelines)
@@ -120,8 +139,17 @@ def _named_pipeline(options: argparse.Namespace, pipelines: Pipelines) -> tuple[
         raise PipelineTextError(unknown("pipeline", name, pipelines))
     given = {key: getattr(options, key) for key in _OF_PIPELINES if getattr(options, key) is not None}
     for key in given.keys() - inspect.signature(pipelines[name]).parameters.keys():
-        raise PipelineTextError(f"pipeline '{name}' takes no --{key}")
+        raise PipelineTextError(f"pipeline '{name}' takes no {_flag(key)}")
+    # Lists have commas on the command line, and blanks in the options of these passes.
+    given |= {key: given[key].replace(",", " ") for key in _LISTS & given.keys()}
     try:
         return pipelines[name](**given)
     except ValueError as error:
-        raise PipelineTextError(f"pipeline '{name}': {error}") from None
+        raise PipelineTextError(f"pipeline '{name}': {_with_flag(str(error))}") from None
+
+
+def _with_flag(message: str) -> str:
+    """The message of a pass about one of its options, with the flag that gave it instead of the option's name."""
+    option = re.split(r"\W", message, maxsplit=1)[0]
+    key = _OPTIONS.get(option, option)
+    return message.replace(option, _flag(key), 1) if key in _OF_PIPELINES else message

@@ -231,9 +231,10 @@ _COMMANDS: Final[Mapping[str, Callable[[_Invocation], RenderableType | str | byt
 
 
 def _wanted(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that `search`, `improve` and `tune` share; each has its own default for the time."""
-    names = ("meshes", "microbatches", "memory_limit", "released_at", "objective", "seconds", "seed")
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    """Return the options of `search`, `improve` and `tune` that are given; each has its own default for the time."""
+    limits = ("memory_limit", "memory_bytes", "host_bytes", "released_at")
+    names = ("meshes", "microbatches", *limits, "objective", "seconds", "seed")
+    return {name: value for name in names if (value := getattr(options, name, None)) is not None}
 
 
 def _write(result: RenderableType | str | bytes, path: str, stdout: TextIO) -> None:

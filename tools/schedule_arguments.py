@@ -118,9 +118,11 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--memory-limit",
         type=_numbers,
-        default=float("inf"),
         metavar="X",
         help="how many microbatches' activations a mesh may keep; a number, or one per mesh as in 4,4,3,3",
+    )
+    group.add_argument(
+        "--memory-bytes", type=_numbers, metavar="X", help="instead, how many bytes, by those that --costs give"
     )
     group.add_argument(
         "--released-at", choices=("W", "B", "half"), default="W", help="when an activation is given back (W)"
@@ -133,6 +135,12 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_change(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--host-bytes",
+        type=_numbers,
+        metavar="X",
+        help="how many bytes may be offloaded to the host of a mesh at once",
+    )
     parser.add_argument(
         "--change",
         type=lambda text: [word.strip() for word in text.split(",") if word.strip()],

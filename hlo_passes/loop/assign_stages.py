@@ -38,10 +38,11 @@ class AssignStages(Pass):
     Without a forward mark after the last stage (JAX also drops one whose result nobody uses), its forward and backward
     are one task, `backward_{n-1}`.
 
-    Where the schedule says that stages are a graph, the mark of a stage that others than the next one read belongs to
-    the stage itself. What comes back from several stages is added up in the backward of the stage that they read. What
-    is made of the microbatch alone (the key of a generator, a mask) is made again by a stage that does not come after
-    the one that makes it.
+    Where the schedule says that stages are a graph, alike in each slice, the mark of a stage that others than the next
+    one read belongs to the stage itself. What comes back from several stages is added up in the backward of the stage
+    that they read. What forwards make that nothing orders is put together in the first one behind them all. What is
+    made of the microbatch alone (the key of a generator, a mask) is made again by a stage that does not come after the
+    one that makes it.
 
     Later passes keep the attribute; what they make in the loop's body inherits it. `verify-loop` checks it.
 
@@ -123,7 +124,23 @@ def _readers(loop: MicrobatchLoop) -> dict[int, tuple[int, ...]]:
     placement = loop.plan.placement if loop.schedule else None
     if placement is None or not placement.after:
         return {}
-    return {stage: placement.near(stage, 1) for stage in range(loop.stages - 1)}
+    return {
+        first + stage: tuple(first + other for other in placement.near(stage, 1))
+        for first in range(0, loop.stages, placement.stages)
+        for stage in range(placement.stages - 1)
+    }
+
+
+def _before(loop: MicrobatchLoop) -> dict[int, set[int]]:
+    """For each stage all that it comes after, also in the slices before its own; last those of what follows these."""
+    placement = loop.plan.placement
+    found: dict[int, set[int]] = {}
+    for number in range(loop.stages):
+        part, stage = divmod(number, placement.stages)
+        read = [part * placement.stages + other for other in placement.near(stage, -1)]
+        read += [number - placement.stages] if part else []
+        found[number] = set(read).union(*map(found.__getitem__, read))
+    return found | {loop.stages: set(range(loop.stages))}
 
 
 class _Assignment(Numbered):
@@ -146,10 +163,9 @@ class _Assignment(Numbered):
             argument: position for position, argument in enumerate(body.arguments) if position not in indices
         }
         self._readers = _readers(loop)
-        self.before: dict[int, set[int]] = {}
-        for stage, readers in self._readers.items():  # in ascending order
-            for reader in readers:
-                self.before.setdefault(reader, set()).update({stage}, self.before.get(stage, ()))
+        self.before = _before(loop) if self._readers else dict[int, set[int]]()
+        enters = (task.stage for mark, task in entered.items() if mark.phase == "forward" and task.is_backward)
+        self._fused = next(enters, None)  # the stage whose forward and backward are one task
         self.of_batch = made_of_batch(loop, self) if self._readers else set[int]()
         self._ends: dict[int, StageTask] = {}
         # The backward marks of stages that several others read.
@@ -235,10 +251,11 @@ class _Assignment(Numbered):
             for each in map(self.producers.get, self.operands[number]):
                 source = None if each is None or each in self.of_batch else self.tasks[each]
                 if source is not None and source != task and source.stage not in self.before.get(task.stage, ()):
+                    reader, read = (each.stage % self._loop.stages_per_slice for each in (task, source))
                     raise PassError(
-                        f"stage {task.stage} reads what stage {source.stage} makes, but the schedule does not say so",
+                        f"stage {reader} reads what stage {read} makes, but the schedule does not say so",
                         location=self.ops[number].location,
-                        hint=f"say that stage {task.stage} comes after stage {source.stage}, or compute it in a "
+                        hint=f"say that stage {reader} comes after stage {read}, or compute it in a "
                         "stage that both come after",
                     )
 
@@ -326,7 +343,7 @@ class _Assignment(Numbered):
             if task is not None:
                 self._check_order(number, task)
                 continue
-            latest = self._behind_the_slices(number, self._latest(self.operands[number]))
+            latest = self._behind_the_slices(number, self._joining(number) or self._latest(self.operands[number]))
             if latest is not None and latest.is_backward:
                 latest = self._in_its_slice(number, latest)
             if self._is_again(number, latest, again):
@@ -371,6 +388,21 @@ class _Assignment(Numbered):
         """The latest task that makes one of `values`; None where each is there for every task."""
         found = (self.tasks[self.producers[value]] for value in values if value in self.producers)
         return max((task for task in found if task is not None), default=None)
+
+    def _joining(self, number: int) -> StageTask | None:
+        """Where forwards that nothing orders make the operands: the first one that comes after all of them."""
+        if not self._readers:
+            return None
+        makers = (self.producers.get(value) for value in self.operands[number])
+        tasks = (self.tasks[each] for each in makers if each is not None and each not in self.of_batch)
+        found = {task for task in tasks if task is not None}
+        stages = {task.stage for task in found}
+        if len(stages) < 2 or any(task.is_backward for task in found):
+            return None
+        first = next(
+            each for each in range(max(stages), self._loop.stages + 1) if stages <= {each, *self.before.get(each, ())}
+        )
+        return StageTask.backward(first) if first == self._fused else StageTask.forward(first)
 
     def _check_order(self, number: int, task: StageTask) -> None:
         latest = self._latest(self.operands[number])

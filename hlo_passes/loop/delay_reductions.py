@@ -65,7 +65,7 @@ class DelayReductions(Pass):
     def __post_init__(self) -> None:
         for name, value in (("gather_weights", self.gather_weights), ("scatter_gradients", self.scatter_gradients)):
             if value not in CHOICES[name]:
-                raise ValueError(f"{name} is '{value}', expected {' or '.join(map(repr, CHOICES[name]))}")
+                raise ValueError(f"{name} is {value!r}, expected one of {', '.join(CHOICES[name])}")
 
     def run(self, module: ir.Module) -> None:
         """Delay the reductions of the loop of `module`. Raises PassError when there is no canonical loop."""

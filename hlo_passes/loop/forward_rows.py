@@ -15,7 +15,8 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import constant, erase_dead
 from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.functions import body_of, loop_body, main_of, operations
-from jaxpp.ir.rows import shape_of, slice_bounds, slice_of
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import slice_bounds, slice_of
 from jaxpp.ir.values import defining_op
 
 _UPDATE = "stablehlo.dynamic_update_slice"

@@ -136,7 +136,7 @@ def number_slices(marks: Marks, schedule: schedules.Schedule, loop: ir.Operation
         own = [(op, mark) for op, mark in marks if at.integer(op, at.SLICE) == number]
         ended = sum(mark.phase == "forward" for _, mark in own)
         if ended != schedule.stages:
-            again = _computed_again(marks)
+            again = _computed_again(marks) or _computed_in_advance(own, loop)
             if again is not None:
                 raise _twice(again)
             raise PassError(
@@ -201,6 +201,15 @@ def _another_loop(loop: ir.Operation) -> str:
         "if this loop is not over microbatches: wrap the gradient of one microbatch in jaxpp.treduce, or compile a "
         "function without microbatches by jaxpp.mpmd_jit_by_yield; if it is, "
     )
+
+
+def _computed_in_advance(marks: Marks, loop: ir.Operation) -> ir.Operation | None:
+    """A forward mark of a slice that stands behind a barrier of `jax.checkpoint`, which is around all slices."""
+    ops = operations(loop_body(loop))
+    barrier = next((number for number, op in enumerate(ops) if boundary.is_barrier(op)), len(ops))
+    behind = set(ops[barrier:])
+    seen = {mark.stage for op, mark in marks if op not in behind}
+    return next((op for op, mark in marks if op in behind and mark.phase == "forward" and mark.stage in seen), None)
 
 
 def _computed_again(marks: Marks) -> ir.Operation | None:

@@ -7,17 +7,8 @@ from typing import NamedTuple
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.loop.transfer import Mapped, Moved, Rows, transfer
-from jaxpp.ir.rows import (
-    clone_as,
-    concatenation,
-    is_splat,
-    is_uniform,
-    reshaped,
-    resized,
-    rows_of,
-    shape_of,
-    with_size,
-)
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import clone_as, concatenation, is_splat, is_uniform, reshaped, resized, rows_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
 
 

@@ -4,14 +4,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 from jaxlib.mlir.passmanager import PassManager
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.build import remake, replace
-from jaxpp.ir.functions import body_of, main_of, nested
+from jaxpp.ir.build import remake, replace, sharded
+from jaxpp.ir.functions import body_of, main_of, nested, terminator
 from jaxpp.ir.loop import entries
+from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import latest_task, set_task
+from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.values import defining_op
 
 _RULE = "sdy.sharding_rule"
 _RESHARDS = ("sdy.reshard", "sdy.sharding_constraint")
@@ -25,6 +29,10 @@ class PropagateShardings(Pass):
     `stablehlo.constant` and `sdy.sharding_constraint`, so that the module is again one that Shardy takes as input;
     constraints that their operand already meets go. A module for submeshes of one device
     (`mhlo.num_partitions = 1`) has nothing to propagate and stays as it is.
+
+    A result of `@main` that arrives in another sharding than was asked for gets a constraint in front of the `return`:
+    Shardy leaves that to XLA, which never sees `@main`. In a `jaxpp.train_loop` each argument of the state has the
+    sharding of the result that takes its place in the next step.
 
     Shardy merges equal operations. Those of slices of the sequence it tells apart by `jaxpp.slice` and `jaxpp.apart`,
     so that slices stay alike; both go, also where there is one device.
@@ -52,6 +60,7 @@ class PropagateShardings(Pass):
 
 def _propagate(module: ir.Module) -> None:
     ruled = _give_rules(module)
+    _group_state(module)
     module.operation.verify()
     shardy = PassManager.parse("builtin.module(sdy-propagation-pipeline)")
     shardy.enable_verifier(False)  # which would look at the module after each of 35 passes: 3/4 of their time
@@ -66,6 +75,45 @@ def _propagate(module: ir.Module) -> None:
             replace(op, op.operands)
         else:
             as_input(op)
+    _reshard_results(module)
+
+
+def _reshard_results(module: ir.Module) -> None:
+    """Constrain what `@main` returns in another sharding than was asked for; of a stack each of its blocks."""
+    mesh, main = MeshAxes.of(module), main_of(module)
+    end = terminator(body_of(main))
+    for number, entry in enumerate(at.result_attributes(main)):
+        value = end.operands[number]
+        if mesh is None or at.SHARDING not in entry:
+            continue
+        wanted = mesh.axes(entry[at.SHARDING])
+        if list(mesh.read(value)) == list(wanted):
+            continue
+        sharding, stack = mesh.attribute(wanted), defining_op(value) if at.BLOCKS in entry else None
+        user, places = (end, [number]) if stack is None else (stack, range(len(stack.operands)))
+        for place in places:
+            part, ip = user.operands[place], ir.InsertionPoint(user)
+            user.operands[place] = sharded(sdy.sharding_constraint(part, sharding, ip=ip, loc=end.location), sharding)
+        if stack is not None:
+            sharded(value, sharding)
+
+
+def _group_state(module: ir.Module) -> None:
+    """Let the state of a loop over steps have one sharding at both ends of a step: it goes on as it is.
+
+    Where one was asked for behind the step (`out_shardings`), the argument has it too.
+    """
+    loop, main = TrainLoop.of(module), main_of(module)
+    if loop is None:
+        return
+    body = body_of(main)
+    arguments, results = at.argument_attributes(main), at.result_attributes(main)
+    for number in range(loop.state):
+        if at.SHARDING in results[number]:
+            arguments[number][at.SHARDING] = results[number][at.SHARDING]
+        for value in (body.arguments[number], terminator(body).operands[number]):
+            sdy.ShardingGroupOp(value, number, ip=ir.InsertionPoint(terminator(body)))
+    at.set_tables(main, arguments)
 
 
 def _forget_slices(module: ir.Module) -> None:

@@ -9,7 +9,8 @@ from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
 from jaxpp.ir.functions import loop_body, terminator
-from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, shape_of, with_size
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import concatenation, is_splat, resized, rows_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
 
 

@@ -14,12 +14,6 @@ def check_runnable(schedule: schedules.Schedule, loop: ir.Operation, operations:
 
     operations: the kinds that are bound to functions of the user's.
     """
-    if schedule.slices > 1 and (schedule.placement.after or schedule.placement.spread):
-        raise PassError(
-            f"the schedule {schedule.name} has slices of the sequence, and stages that are no chain",
-            location=loop.location,
-            hint="take one without slices, or one in which each stage reads the one before it",
-        )
     if schedule.placement.spread:
         raise PassError(
             f"the schedule {schedule.name} spreads stage {min(schedule.placement.spread)} over several meshes",

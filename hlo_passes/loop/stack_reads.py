@@ -11,8 +11,8 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.ops import traits
-from jaxpp.ir.rows import shape_of, slice_bounds
+from jaxpp.ir.ops import shape_of, traits
+from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.tasks import marked_task, read_tasks, task_of_value
 from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op

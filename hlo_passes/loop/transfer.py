@@ -11,8 +11,8 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.constant_arrays import constant_array, is_all_true
 from jaxpp.ir.counted import handed_on
-from jaxpp.ir.ops import is_elementwise
-from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, shape_of, slice_bounds
+from jaxpp.ir.ops import is_elementwise, shape_of
+from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, slice_bounds
 from jaxpp.ir.values import defining_op, is_zero
 
 _CONSTRAINT = "sdy.sharding_constraint"

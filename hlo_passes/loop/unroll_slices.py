@@ -25,7 +25,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.values import block_of, defining_op, is_used, is_zero
+from jaxpp.ir.values import block_of, defining_op, is_integer_scalar, is_used, is_zero
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ class _Unrolling:
             copy = clone(op, values, ip, {})
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
-            if op.operands and all(_is_scalar(value) and self._is_exact(value, exact) for value in op.operands):
+            if op.operands and all(is_integer_scalar(value) and self._is_exact(value, exact) for value in op.operands):
                 known = {value: exact.get(value, values[value]) for value in op.operands}
                 exact[op.results[0]] = clone(op, known, ip, {}).results[0]
             if op in self._stacks or self._reads_stack(op):
@@ -228,7 +228,7 @@ class _Unrolling:
         """
         found: dict[ir.Value, tuple[int, int]] = {}
         for op in self._ops:
-            if op.name != "stablehlo.subtract" or not _is_scalar(op.results[0]):
+            if op.name != "stablehlo.subtract" or not is_integer_scalar(op.results[0]):
                 continue
             left, right = (self._counts.get(value) or found.get(value) or _constant(value) for value in op.operands)
             if left is not None and right is not None and left[1] != right[1]:
@@ -327,8 +327,3 @@ class _Unrolling:
 def _constant(value: ir.Value) -> tuple[int, int] | None:
     number = constant_integer(value)
     return None if number is None else (number, 0)
-
-
-def _is_scalar(value: ir.Value) -> bool:
-    type_ = value.type
-    return isinstance(type_, ir.RankedTensorType) and not type_.rank and isinstance(type_.element_type, ir.IntegerType)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, each_of
+from jaxpp.hlo_passes.program.placement_graph import Meshes, Node, PlacedValue, each_of, is_one
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 
 # In bytes. Operations that larger values connect do not move apart to save smaller ones.
@@ -29,6 +29,7 @@ def send_fewer_bytes(nodes: Sequence[Node]) -> None:
         elif not is_tied:
             untied.extend(component)
     _move(untied, 0)
+    _move_to_the_last(untied)
     for node in reversed(nodes):
         _complete(node)
 
@@ -112,17 +113,37 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
                 node.meshes = old
 
 
+def _move_to_the_last(nodes: Sequence[Node]) -> None:
+    """Move to the last mesh what may as well be there, such as the norm of all gradients.
+
+    Whoever adds up what all meshes made waits for the last of them. The last mesh begins the next step later than the
+    others, and waits then for nobody.
+    """
+    values = _values_of(nodes, 0)
+    if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
+        return
+    last = 1 << (max(value.node.meshes | _needed(value) for value in values).bit_length() - 1)
+    moving = _near(values, last, set(nodes), 4 * _STEPS)
+    touched = _values_of(moving, 0)
+    before, sent = [node.meshes for node in moving], sum(map(bytes_sent, touched))
+    if moving:
+        _Expansion(moving, touched, last).run(among_equals=True)
+    if sum(map(bytes_sent, touched)) > sent:
+        for node, old in zip(moving, before, strict=True):
+            node.meshes = old
+
+
 def _values_of(nodes: Iterable[Node], smallest: int) -> list[PlacedValue]:
     """Return the values of at least `smallest` bytes that `nodes` use or define."""
     values = dict.fromkeys(value for node in nodes for value in (*node.operands, *node.results))
     return [value for value in values if value.size >= smallest and not value.node.free]
 
 
-def _near(values: Iterable[PlacedValue], mesh: Meshes, group: set[Node]) -> list[Node]:
-    """Return the nodes of `group` that are few steps from a value that is sent to `mesh` or from it."""
+def _near(values: Iterable[PlacedValue], mesh: Meshes, group: set[Node], steps: int = _STEPS) -> list[Node]:
+    """Return the nodes of `group` that are few `steps` from a value that is sent to `mesh` or from it."""
     border = [value for value in values if mesh & (value.node.meshes | _needed(value)) and bytes_sent(value)]
     found: dict[Node, None] = {}
-    for _ in range(_STEPS):
+    for _ in range(steps):
         nodes = dict.fromkeys(node for value in border for node in (value.node, *value.consumers))
         nodes = [node for node in nodes if node in group and node not in found]
         found.update(dict.fromkeys(nodes))
@@ -149,13 +170,18 @@ class _Expansion:
         self._added = {node: self._choice() for node in self._moving}
         self._dropped = {node: self._choice() if node.repeats else self._added[node] for node in self._moving}
 
-    def run(self) -> None:
-        """Move the nodes as the minimum cut says."""
+    def run(self, *, among_equals: bool = False) -> None:
+        """Move the nodes as the minimum cut says; `among_equals` as many as it can."""
         self._edges.extend(
             (added, self._dropped[node], UNCUTTABLE) for node, added in self._added.items() if node.repeats
         )
         for value in self._values:
             self._add_value(value)
+        if among_equals:  # one that stays on its mesh costs less than a byte
+            stays = [(dropped, 1, 1) for node, dropped in self._dropped.items() if is_one(node.meshes)]
+            sizes = ((size if size == UNCUTTABLE else size * (len(stays) + 1)) for _, _, size in self._edges)
+            edges = zip(self._edges, sizes, strict=True)
+            self._edges = [*((tail, head, size) for (tail, head, _), size in edges), *stays]
         refused = min_cut(self._edges, self._count) if self._edges else range(self._count)
         for node in self._moving:
             others = node.meshes & ~self._mesh if self._dropped[node] in refused else 0

@@ -63,7 +63,7 @@ class FuseTasks(Pass):
         line = check_unrolled(module)
         by_number: dict[int, list[int]] = {}
         for position, step in enumerate(line.steps):
-            number = step.attributes.get(at.FUSED) if step.function is not None else None
+            number = step.attributes.get(at.FUSED) if step.function is not None and step.task is None else None
             if isinstance(number, ir.IntegerAttr):
                 by_number.setdefault(number.value, []).append(position)
         if not by_number:

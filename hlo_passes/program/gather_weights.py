@@ -49,7 +49,7 @@ class GatherWeights(Pass):
     def run(self, module: ir.Module) -> None:
         """Let each run of `@main` gather what it uses."""
         line = check_unrolled(module)
-        gathers = [step.op for step in line.steps if at.GATHER in step.attributes]
+        gathers = [step.op for step in line.steps if step.function is None and at.GATHER in step.attributes]
         if not gathers:
             leave(module, line)
             return

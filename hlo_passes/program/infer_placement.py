@@ -29,7 +29,8 @@ class InferPlacement(Pass):
       operations move on, several at once, as long as that leaves fewer bytes to send: to where their results are
       needed, or, if they are cheap or small, to several meshes that have their operands anyway. With two meshes
       no placement sends less, but for scalars, for which no tensor moves; with more meshes that is NP-hard to find,
-      and what is found is seldom worse.
+      and what is found is seldom worse. What may as well be on the last mesh goes there: it begins the next step last,
+      so that nobody waits while it collects the norm of all gradients.
     - What depends only on constants and on arguments that several meshes have (a step counter, a learning rate) is
       computed wherever it is used.
     - An argument is where it is used; a result where it is computed, or, with `jaxpp.feeds`, where that argument is.

@@ -68,7 +68,7 @@ class InsertTransfers(Pass):
             plan.meet(placed.steps, beside, early=rules.early)
         else:
             plan.read(placed.steps)
-        writer = _MeshWriter(module, main, plan.channels)
+        writer = _MeshWriter(module, main, plan.handles)
         leave(module, MeshLines([writer.write(line) for line in plan.lines]))
         main.erase()
 
@@ -98,12 +98,10 @@ class _Placed:
     Attributes:
         step: the operation in `@main`.
         operands: their numbers on the mesh.
-        copied: whether the mesh runs a copy: of a constant, or of a call of several meshes. Another call moves there.
     """
 
     step: Step[ir.Value]
     operands: list[int]
-    copied: bool
 
 
 @dataclass(slots=True)
@@ -125,8 +123,7 @@ class _Line:
         steps: constants and calls, and what it receives.
         sends: behind the step of this number (-1: at the start) values, by their numbers, and their channels.
         returned: the numbers of what the function returns.
-        numbers: of the values of `@main` that are there and were on another mesh first, and of constants.
-        count: how many values are there. They are numbered: arguments first, then what `steps` make.
+        numbers: of the values of `@main` that are there: arguments first, then what `steps` make.
     """
 
     mesh: int
@@ -136,12 +133,10 @@ class _Line:
     sends: dict[int, list[tuple[int, Channel]]] = field(default_factory=dict[int, Any])
     returned: list[int] = field(default_factory=list[int])
     numbers: dict[ir.Value, int] = field(default_factory=dict[ir.Value, int])
-    count: int = 0
 
     def note(self, value: ir.Value) -> int:
-        """Number a value that was on another mesh first, or is a constant."""
-        number = self.numbers[value] = self.count
-        self.count += 1
+        """Number a value that the mesh is given, makes or receives."""
+        number = self.numbers[value] = len(self.numbers)
         return number
 
 
@@ -150,18 +145,18 @@ class _TransferPlan:
 
     Attributes:
         lines: what each mesh runs.
-        channels: the attributes of the send and the receive on each channel.
+        handles: the attribute of each channel.
     """
 
     def __init__(self, main: ir.Operation, meshes: int) -> None:
         self.lines = [_Line(mesh) for mesh in range(meshes)]
-        self.channels: list[dict[str, ir.Attribute]] = []
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
+        self.handles: Sequence[ir.Attribute] = ()
+        self._channels = 0
         self._main = main
         self._stacks = Stacks.of(main)
         self._concatenations = self._stacks.concatenations
-        self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
-        """The first mesh that has a value, the step there that makes it (-1: it is an argument), and its number."""
+        self._sources: dict[ir.Value, tuple[_Line, int]] = {}
+        """The first mesh that has a value, and the step there that makes it (-1: it is an argument)."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()
@@ -175,14 +170,8 @@ class _TransferPlan:
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
                 self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                self._define(here, self.lines[mesh], -1)
-
-    def _define(self, value: ir.Value, line: _Line, step: int) -> None:
-        """Number a value that a mesh is given, or makes in this step."""
-        if self._sources.setdefault(value, (line, step, line.count))[0] is line:
-            line.count += 1
-        else:
-            line.note(value)
+                self.lines[mesh].note(here)
+                self._sources.setdefault(here, (self.lines[mesh], -1))
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -207,14 +196,16 @@ class _TransferPlan:
             if step.function is None:
                 self._add_other(step)
                 continue
-            if step.callee not in late:
-                late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
+            sends_late = late.get(step.callee)
+            if sends_late is None:
+                sends_late = late[step.callee] = form_of(kind_and_stage(step.function)[0]).sends_late
             for mesh in step.meshes:
-                self._add(step, self.lines[mesh], late=late[step.callee])
+                self._add(step, self.lines[mesh], late=sends_late)
         self._return()
         for sends in (sends for line in self.lines for sends in line.sends.values()):
-            needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
-            sends.sort(key=lambda send: needed[send[0]])  # last the value that is needed first
+            if len(sends) > 1:
+                needed = {number: -place for place, number in reversed([*enumerate(number for number, _ in sends)])}
+                sends.sort(key=lambda send: needed[send[0]])  # last the value that is needed first
 
     def meet(self, steps: Sequence[Step[ir.Value]], beside: Collection[int], *, early: bool) -> None:
         """As `read`, with each send and its receive in one order of all meshes.
@@ -242,19 +233,16 @@ class _TransferPlan:
                 line.steps.append(_Receive(what.value, channels[what]))
                 line.note(what.value)
             else:
-                number = self._number(what.value, line)
-                assert number is not None  # the mesh is one that has it
-                line.sends.setdefault(len(line.steps) - 1, []).append((number, channels[what]))
+                line.sends.setdefault(len(line.steps) - 1, []).append((line.numbers[what.value], channels[what]))
         self._return()
 
     def _return(self) -> None:
         """Bring what the functions return, and number the channels."""
         for line in self.lines:
             line.returned = self._bring([border.value for border in line.results], line, late=False)
-        texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in range(len(self.channels))]
-        handles = ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]"))  # each by itself takes three times as long
-        for channel, handle in zip(self.channels, handles, strict=True):
-            channel["channel_handle"] = handle
+        texts = [f"#stablehlo.channel_handle<handle = {number}, type = 1>" for number in range(self._channels)]
+        # Each by itself takes three times as long.
+        self.handles = list(ir.ArrayAttr(ir.Attribute.parse(f"[{', '.join(texts)}]")))
 
     def _add_other(self, step: Step[ir.Value]) -> None:
         """A constant is made where it is needed; blocks of stacks are arguments and results of the meshes."""
@@ -265,63 +253,56 @@ class _TransferPlan:
 
     def _add(self, call: Step[ir.Value], line: _Line, *, late: bool) -> None:
         operands = self._bring(call.operands, line, late=late)
+        source = line, len(line.steps)
         for value in call.results:
-            self._define(value, line, len(line.steps))
-        line.steps.append(_Placed(call, operands, len(call.meshes) > 1))
+            self._sources.setdefault(value, source)
+            line.note(value)
+        line.steps.append(_Placed(call, operands))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
-        operands: list[int] = []
-        for value in values:
-            number = self._number(value, line)
-            if number is None:
-                constant = self._constants.get(value)
-                if constant is not None:
-                    line.steps.append(_Placed(constant, [], copied=True))
-                else:
-                    line.steps.append(self._transfer(value, line, late=late))
-                number = line.note(value)
-            operands.append(number)
-        return operands
+        there = line.numbers
+        return [there[value] if value in there else self._fetch(value, line, late=late) for value in values]
 
-    def _number(self, value: ir.Value, line: _Line) -> int | None:
-        """The number of a value on a mesh that has it."""
-        source = self._sources.get(value)
-        return source[2] if source is not None and source[0] is line else line.numbers.get(value)
+    def _fetch(self, value: ir.Value, line: _Line, *, late: bool) -> int:
+        """Let the mesh of `line` make a constant, or receive another value; returns its number there.
 
-    def _transfer(self, value: ir.Value, line: _Line, *, late: bool) -> _Receive:
-        """Send `value` from where it is made to the mesh of `line`: with `late`, behind what runs there last so far."""
+        It is sent from where it is made: with `late`, behind what runs there last so far.
+        """
+        constant = self._constants.get(value)
+        if constant is not None:
+            line.steps.append(_Placed(constant, []))
+            return line.note(value)
         found = self._sources.get(value)
         if found is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
-        source, step, own = found
+        source, step = found
         if late:
             runs = (
                 number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Placed)
             )
             step = next(runs, step)
         channel = self._channel(source.mesh, line.mesh)
-        source.sends.setdefault(step, []).append((own, channel))
-        return _Receive(value, channel)
+        source.sends.setdefault(step, []).append((source.numbers[value], channel))
+        line.steps.append(_Receive(value, channel))
+        return line.note(value)
 
     def _channel(self, source: int, target: int) -> Channel:
         """A new channel between two meshes."""
-        number, pair = len(self.channels), (source, target)
-        if pair not in self._pairs:
-            self._pairs[pair] = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
-        self.channels.append({"source_target_pairs": self._pairs[pair]})
-        return number, source, target
+        self._channels += 1
+        return self._channels - 1, source, target
 
 
 class _MeshWriter:
     """Writes the functions of the meshes in front of `@main`, whose calls move there."""
 
-    def __init__(self, module: ir.Module, main: ir.Operation, channels: Sequence[dict[str, ir.Attribute]]) -> None:
+    def __init__(self, module: ir.Module, main: ir.Operation, handles: Sequence[ir.Attribute]) -> None:
         self._module = module
         self._main = main
-        self._channels = channels
+        self._handles = handles
+        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
         self._shardings = Shardings(module)
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
         self._tokens = [ir.Type.parse("!stablehlo.token")]
@@ -333,7 +314,7 @@ class _MeshWriter:
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
         op = self._make("stablehlo.create_token", [], self._tokens, {})
-        self._line.steps.append(Step(op, op.name, [], (), op.attributes))
+        self._line.steps.append(Step(op, op.name, [], ()))
         self._token = op.result
         self._send(line.sends.get(-1, []))
         for number, step in enumerate(line.steps):
@@ -345,7 +326,7 @@ class _MeshWriter:
                 self._send(line.sends[number])
         values = [self._line.values[number] for number in line.returned]
         op = func.return_(values, ip=self._ip, loc=self._unknown).operation
-        self._line.steps.append(Step(op, op.name, line.returned, (), op.attributes))
+        self._line.steps.append(Step(op, op.name, line.returned, ()))
         return self._line
 
     def _function(self, line: _Line) -> ir.Operation:
@@ -375,11 +356,15 @@ class _MeshWriter:
     def _run(self, run: _Placed, block: ir.Block, mesh: int) -> None:
         """Move or copy an operation to the end of `block`, and let it use the values of the mesh."""
         step, values = run.step, self._line.values
-        if run.copied:
+        if step.function is None:  # each mesh makes its own constants
+            op = step.op.clone(self._ip).operation
+            self._line.steps.append(Step(op, step.name, [], (len(values),)))
+            values.append(op.result)
+            return
+        if len(step.meshes) > 1:
             step = Step.of(step.op.clone(self._ip).operation)
-            if at.MESHES in step.attributes:
-                del step.op.attributes[at.MESHES]
-                step.op.attributes[at.MESH] = at.i64(mesh)
+            del step.op.attributes[at.MESHES]
+            step.op.attributes[at.MESH] = at.i64(mesh)
         else:
             block.append(step.op)
         for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
@@ -394,22 +379,29 @@ class _MeshWriter:
     def _send(self, sends: Sequence[tuple[int, Channel]]) -> None:
         """Send values to the meshes that need them."""
         for number, channel in sends:
-            attributes = self._channels[channel[0]]
-            op = self._make("stablehlo.send", [self._line.values[number], self._token], self._tokens, attributes)
-            self._line.steps.append(Step(op, "stablehlo.send", [number], (), attributes, channel=channel))
+            operands = [self._line.values[number], self._token]
+            op = self._make("stablehlo.send", operands, self._tokens, self._attributes(channel))
+            self._line.steps.append(Step(op, "stablehlo.send", [number], (), channel=channel))
             self._token = op.result
 
     def _receive(self, step: _Receive) -> None:
-        attributes = self._channels[step.channel[0]]
+        attributes = self._attributes(step.channel)
         sharding = self._shardings.of(step.value)
         if sharding is not None:
-            attributes = {**attributes, at.SHARDING: self._received(sharding)}
+            attributes[at.SHARDING] = self._received(sharding)
         op = self._make("stablehlo.recv", [self._token], [step.value.type, *self._tokens], attributes)
         made, channel = (len(self._line.values),), step.channel
-        self._line.steps.append(Step(op, "stablehlo.recv", [], made, attributes, channel=channel))
+        self._line.steps.append(Step(op, "stablehlo.recv", [], made, channel=channel))
         results = op.results
         self._line.values.append(results[0])
         self._token = results[1]
+
+    def _attributes(self, channel: Channel) -> dict[str, ir.Attribute]:
+        """What a send and its receive say alike."""
+        number, *pair = channel
+        if channel[1:] not in self._pairs:
+            self._pairs[channel[1:]] = ir.Attribute.parse(f"dense<[{pair}]> : tensor<1x2xi64>")
+        return {"channel_handle": self._handles[number], "source_target_pairs": self._pairs[channel[1:]]}
 
     def _make(
         self, name: str, operands: list[ir.Value], types: list[ir.Type], attributes: dict[str, ir.Attribute]

@@ -1,9 +1,9 @@
 """How much is alive at once along one mesh's sequence."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import TypeAlias
 
 from jaxpp.ir.kinds import FORMS, form_of
@@ -63,11 +63,11 @@ def _peak_bytes(
     in_place: Mapping[str, Sequence[int]],
 ) -> int:
     """The most bytes at once; `in_place`: of each function the results that take the buffers of arguments."""
-    alive = peak = sum([sizes[register] for register in given])
+    size = sizes.__getitem__
+    alive = peak = sum(map(size, given))
     for each in sequence:
         if isinstance(each, Call):
-            for register in each.results:
-                alive += sizes[register]
+            alive += sum(map(size, each.results))
             now = alive
             if each.function in in_place:
                 now -= sum([sizes[each.results[number]] for number in in_place[each.function]])
@@ -78,24 +78,8 @@ def _peak_bytes(
             if alive > peak:
                 peak = alive
             continue
-        for register in each.frees:
-            alive -= sizes[register]
+        alive -= sum(map(size, each.frees))
     return peak
-
-
-@dataclass(slots=True)
-class _Residuals:
-    """What the calls of one stage and microbatch read and made.
-
-    Attributes:
-        since: by register, the index of the call that read or made it first.
-        last: by register, the last call of theirs that read it: another stage may later.
-        residuals: (index, register), from which call on each is alive.
-    """
-
-    since: dict[int, int] = field(default_factory=dict[int, int])
-    last: dict[int, int] = field(default_factory=dict[int, int])
-    residuals: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
 
 
 class _Activations:
@@ -115,65 +99,61 @@ class _Activations:
     def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[_Key]) -> None:
         self._sequence, self._specs, self._remade = sequence, specs, remade
         self._made_for: list[Sequence[_Unit] | None] = [()] * len(specs)  # None: any, as it came from another mesh
-        self._units: dict[_Key, _Residuals] = {}
-        self._forwards: dict[_Key, int] = {}
-        self._evicted: list[tuple[int, int]] = []
-        """(index, index) of each forward whose residuals leave right after it."""
+        self._calls: dict[_Key, list[tuple[int, Call, str]]] = {}
+        """By key its calls: the index of each, and as what kind of task it counts."""
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
                 self._made_for[each.result] = None
             elif isinstance(each, Call):
-                self._run(index, each)
-
-    def _run(self, index: int, call: Call) -> None:
-        if call.stage is None or call.microbatch is None:
-            here = [task[2:] for task in call.fused]
-            for task in call.fused:
-                self._task(index, call, task.kind, task[1:])
-        else:
-            here = [(call.microbatch, call.slice)]
-            self._task(index, call, call.kind, (call.stage, call.microbatch, call.slice))
-        for register in call.results:
-            self._made_for[register] = here
-
-    def _task(self, index: int, call: Call, kind: str, key: _Key) -> None:
-        specs, made_for, one = self._specs, self._made_for, key[1:]
-        # A sum that earlier microbatches added to is none of this one's.
-        own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
-        unit = self._units.get(key)
-        if unit is None:
-            unit = self._units[key] = _Residuals()
-        since, last = unit.since, unit.last
-        if kind == "recompute":  # what it reads is none of the residuals that it makes
-            for register in own:
-                since.pop(register, None)
-        # Nor where it is moved, or a function of the user's looks at it.
-        moved = key in self._remade and (form_of(kind).is_copy or kind not in FORMS)
-        if kind == "evict" and not moved:
-            unit.residuals += [(index, register) for register in call.results]
-        elif not moved:
-            unit.residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
-        if kind == "forward":
-            self._forwards[key] = index
-        elif kind == "load" and not moved and key in self._forwards:
-            self._evicted.append((self._forwards[key], self._forwards[key]))
-        for register in call.results:
-            since[register] = index
-        for register in own:
-            since.setdefault(register, index)
-            last[register] = index
+                tasks = each.fused
+                if each.stage is not None and each.microbatch is not None:
+                    tasks = ((each.kind, each.stage, each.microbatch, each.slice),)
+                here = [task[2:] for task in tasks]
+                for task in tasks:
+                    self._calls.setdefault(task[1:], []).append((index, each, task[0]))
+                for register in each.results:
+                    self._made_for[register] = here
 
     def peak(self) -> int:
         """The most that are alive at once."""
         change = [0] * (len(self._sequence) + 2)
-        spans = (
-            {(start, unit.last[each] if each in unit.last else self._deaths[each]) for start, each in unit.residuals}
-            for unit in self._units.values()
-        )
-        for start, stop in chain(self._evicted, *map(_merged, spans)):
-            change[start] += 1
-            change[stop + 1] -= 1
+        for key, calls in self._calls.items():
+            for start, stop in self._spans(key, calls):
+                change[start] += 1
+                change[stop + 1] -= 1
         return max(accumulate(change))
+
+    def _spans(self, key: _Key, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
+        """From which call to which the residuals of one stage and microbatch are alive."""
+        specs, made_for, one = self._specs, self._made_for, key[1:]
+        since: dict[int, int] = {}  # by register, the index of the call that read or made it first
+        last: dict[int, int] = {}  # by register, the last call of these that reads it: another stage may later
+        residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
+        evicted: list[tuple[int, int]] = []
+        forward = None
+        for index, call, kind in calls:
+            # A sum that earlier microbatches added to is none of this one's.
+            own = [each for each in call.operands if (made := made_for[each]) is None or one in made]
+            if kind == "recompute":  # what it reads is none of the residuals that it makes
+                for register in own:
+                    since.pop(register, None)
+            # Nor where it is moved, or a function of the user's looks at it.
+            moved = key in self._remade and (form_of(kind).is_copy or kind not in FORMS)
+            if kind == "evict" and not moved:
+                residuals += [(index, register) for register in call.results]
+            elif not moved:
+                residuals += [(since[each], each) for each in own if each in since and not specs[each].memory]
+            if kind == "forward":
+                forward = index
+            elif kind == "load" and not moved and forward is not None:
+                evicted.append((forward, forward))  # its residuals leave right after it
+            since.update(dict.fromkeys(call.results, index))
+            for register in own:
+                since.setdefault(register, index)
+                last[register] = index
+        return evicted + _merged(
+            {(start, last[each] if each in last else self._deaths[each]) for start, each in residuals}
+        )
 
     @cached_property
     def _deaths(self) -> dict[int, int]:

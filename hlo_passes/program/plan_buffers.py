@@ -68,8 +68,8 @@ def _annotate(function: ir.Operation, line: MeshLine) -> set[tuple[str, tuple[in
                 lists[last] = at.i64s(last)
             step.op.attributes[at.LAST_USE] = lists[last]
             kept.update(operands)
-        else:
-            step.delete(at.LAST_USE)  # of an earlier run
+        elif at.LAST_USE in step.attributes:
+            del step.op.attributes[at.LAST_USE]  # of an earlier run
         if step.name == "func.call":
             if len(set(operands)) < len(operands):
                 last = tuple([number for number in last if operands.count(operands[number]) == 1])

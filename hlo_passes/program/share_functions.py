@@ -174,7 +174,8 @@ def _calls(steps: Iterable[Step]) -> list[tuple[Step, ir.Operation]]:
         (step, step.function)
         for step in steps
         if step.function is not None
-        and at.STAGE not in step.attributes  # most have one
+        and step.task is None
+        and at.STAGE not in step.attributes
         and at.STAGES not in step.attributes
         and at.MESH in step.attributes
         and not has_side_effect(step.function)

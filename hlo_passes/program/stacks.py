@@ -8,7 +8,8 @@ from jaxlib.mlir import ir
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, terminator
-from jaxpp.ir.rows import shape_of, slice_bounds
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.values import defining_op
 
 

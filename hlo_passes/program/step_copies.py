@@ -13,8 +13,9 @@ from jaxpp.ir.build import constant
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import AROUND, form_of
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import main_line
-from jaxpp.ir.rows import concatenation, shape_of, stack_type
+from jaxpp.ir.rows import concatenation, stack_type
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoop
@@ -143,7 +144,12 @@ class StepCopies:
             return self._copies[0, op].results[0]
         made = (step, op)
         kind = kind_and_stage(self.functions[op])[0]
-        if user is not None and made not in self._copies and kind not in AROUND and not form_of(kind).optional:
+        if (
+            user is not None
+            and made not in self._copies
+            and kind not in AROUND
+            and not form_of(kind.split("+")[0]).optional
+        ):
             raise self._too_late(made)
         return self.emit(made).results[ir.OpResult(value).result_number]
 

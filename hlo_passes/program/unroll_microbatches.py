@@ -1,8 +1,9 @@
 """`unroll-microbatches`: one call per task, in the order of the schedule."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, TypeAlias
 
 from jaxlib.mlir import ir
@@ -83,6 +84,7 @@ class _Template:
         is_copy: whether it returns its operands.
         varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
             and else the template and the number of the result that it is, if this is never another one.
+        attributes: of a call, but for its mesh and its microbatch.
         accumulators: those that the task updates, with the number of the result.
         made: the results of the calls so far, by microbatch.
     """
@@ -90,13 +92,12 @@ class _Template:
     key: Key
     is_copy: bool
     name: str
-    callee: ir.Attribute
     function: ir.Operation
     operands: Sequence[ir.Value]
     varying: "Sequence[tuple[int, Accumulator | None, tuple[_Template, int] | None]]"
     results: Sequence[ir.Type]
     location: ir.Location
-    stage: ir.Attribute
+    attributes: Mapping[str, ir.Attribute]
     accumulators: Sequence[tuple[Accumulator, int]]
     made: dict[int, Sequence[ir.Value]] = field(default_factory=dict[int, Any])
 
@@ -113,7 +114,7 @@ class _Unrolled:
         self._skipped = schedule.skipped
         self._planned = {(*_key(task), task.microbatch) for task in schedule if form_of(task.kind).optional}
         self._ip = ir.InsertionPoint(loop.op)
-        self._meshes: dict[int, ir.Attribute] = {}
+        self._meshes: dict[int, tuple[ir.Attribute, tuple[int]]] = {}
         self._numbers = [at.i64(number) for number in range(max(loop.length, loop.slices))]
         self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
         self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
@@ -122,6 +123,7 @@ class _Unrolled:
         self._templates: dict[Key, _Template] = {}
         self._source: dict[ir.Value, tuple[_Template, int]] = {}
         self._groups = 0
+        self._recomputes = False
         self._block = body_of(main_of(module))
         before = operations(self._block)
         self.steps = list(map(Step.of, before[: before.index(loop.op)]))
@@ -139,15 +141,15 @@ class _Unrolled:
                     key,
                     form_of(key[0]).is_copy,
                     name,
-                    op.attributes["callee"],
                     function,
                     operands,
                     [self._varying(n, value) for n, value in enumerate(operands) if self._varies(value)],
                     [r.type for r in results],
                     op.location,
-                    at.i64(key[1]),
+                    {"callee": op.attributes["callee"], at.STAGE: at.i64(key[1])},
                     [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
+                self._recomputes |= key[0] == "recompute"
                 self._note_accumulators(function, template)
                 self._source.update((result, (template, number)) for number, result in enumerate(results))
 
@@ -169,7 +171,7 @@ class _Unrolled:
 
     def check(self, schedule: schedules.Schedule) -> None:
         """Raise PassError unless `schedule` runs each task of the loop once per microbatch, or leaves it out."""
-        planned = Counter(_key(task) for tasks in (schedule, schedule.skipped) for task in tasks)
+        planned = Counter(map(_key, chain(schedule, schedule.skipped)))
         for kind, stage, part in self._templates:
             if form_of(kind).optional or part == self._loop.slices:
                 continue
@@ -189,17 +191,19 @@ class _Unrolled:
             number = at.i64(self._groups)
             self._groups += 1
             for each in made:
-                each.write(at.FUSED, number)
-        for task in tasks:
-            if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices > 1:
+                each.op.attributes[at.FUSED] = number
+                each.task = None  # but a part of one
+        for task in tasks if self._loop.slices > 1 else ():
+            if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices:
                 self._emit(mesh, task, key)
 
     def _keys(self, task: schedules.Task) -> list[Key]:
         """The templates of a task: one, none, or the two halves of a backward."""
         key = _key(task)
-        again = ("recompute", task.stage, task.slice)
-        if task.kind == "forward" and again in self._templates and (*again, task.microbatch) not in self._planned:
-            return [each for each in (key, again) if each in self._templates]
+        if task.kind == "forward" and self._recomputes:
+            again = ("recompute", task.stage, task.slice)
+            unplanned = again in self._templates and (*again, task.microbatch) not in self._planned
+            return [each for each in (key, again) if each in self._templates and (each is key or unplanned)]
         if key in self._templates:
             return [key]
         halves = [(kind, task.stage, task.slice) for kind in _HALVES] if task.kind == "backward" else []
@@ -208,13 +212,10 @@ class _Unrolled:
     def _emit(self, mesh: int, task: schedules.Task, key: Key) -> Step:
         template = self._templates[key]
         if mesh not in self._meshes:
-            self._meshes[mesh] = at.i64(mesh)
-        attributes = {
-            "callee": template.callee,
-            at.STAGE: template.stage,
-            at.MICROBATCH: self._numbers[task.microbatch],
-            at.MESH: self._meshes[mesh],
-        }
+            self._meshes[mesh] = at.i64(mesh), (mesh,)
+        attribute, meshes = self._meshes[mesh]
+        number = self._numbers[task.microbatch]
+        attributes = {**template.attributes, at.MICROBATCH: number, at.MESH: attribute}
         if self._loop.slices > 1:
             attributes[at.SLICE] = self._numbers[task.slice]
         operands = list(template.operands)
@@ -233,8 +234,7 @@ class _Unrolled:
         for accumulator, n in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[n])
         one = (task.stage, task.microbatch, task.slice, mesh)
-        called = template.name
-        made = Step(op, "func.call", operands, results, attributes, called, template.function, (mesh,), one)
+        made = Step(op, "func.call", operands, results, template.name, template.function, meshes, one)
         self.steps.append(made)
         return made
 
@@ -308,6 +308,11 @@ class _Unrolled:
 
 def _hint(maker: schedules.Task, task: schedules.Task | None) -> str:
     """What to do about a `task` that needs a value of `maker`, a later one."""
+    if task is not None and task.microbatch == maker.microbatch and task.slice > maker.slice:
+        return (
+            "what one slice hands on to the next must be made and used by one stage; a jax.checkpoint around the "
+            "function of a slice may not stand inside of another"
+        )
     if task is not None and task.microbatch == maker.microbatch:
         return f"put the {task.kind} behind it"
     if task is not None and (maker.kind, maker.stage) == (task.kind, task.stage):

@@ -13,7 +13,6 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.step_copies import Call, StepCopies
 from jaxpp.ir import attributes as at
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.loop import parsed
@@ -97,22 +96,13 @@ class _Order:
         self._copies, self._schedule = copies, schedule
         self._tasks: dict[tuple[str, int, int, int], ir.Operation] = {}
         self._updates: list[ir.Operation] = []
-        planned = {task.kind for task in schedule}
         for op in copies.calls:
             kind, stage = kind_and_stage(copies.functions[op])
             if kind == "after":
                 self._updates.append(op)
             elif kind not in AROUND:
-                is_fused = at.STAGES in op.attributes
-                if is_fused or not (kind in planned or kind == "recompute"):
-                    found = "fused tasks" if is_fused else f"a task of kind {kind}"
-                    raise PassError(
-                        f"the schedule {schedule.name} of several steps: a step has {found}, which it can't run",
-                        location=op.location,
-                        hint="leave out what moves residuals or fuses tasks",
-                    )
-                number = at.integer(op, at.MICROBATCH) or 0
-                self._tasks[kind, stage, number, at.integer(op, at.SLICE) or 0] = op
+                for task in _tasks_of(op, kind, stage):
+                    self._tasks[task] = op
         self._waiting: dict[Call, int] = {}
         self._users = defaultdict[Call, list[Call]](list)
         self._ready: list[tuple[float, int, int]] = []
@@ -136,9 +126,10 @@ class _Order:
             yield from self._updates_until(start)
             step, microbatch = divmod(task.microbatch, self._copies.microbatches)
             op = self._tasks.get((task.kind, task.stage, microbatch, task.slice))
-            if op is not None:
+            if op is not None and (step, op) not in self._ends:  # the first of the tasks that it fuses
                 yield step, op
-                self._note((step, op), start + _cost(task))
+                cell = _tasks_of(op, *kind_and_stage(self._copies.functions[op]))
+                self._note((step, op), start + sum(_cost(schedules.Task(*part)) for part in cell))
         yield from self._updates_until(math.inf)
 
     def _updates_until(self, time: float) -> Iterator[Call]:
@@ -156,6 +147,15 @@ class _Order:
             if not self._waiting[user]:
                 ready = max(self._ends[need] for need in self._copies.needs(user))
                 heapq.heappush(self._ready, (ready, user[0], self._updates.index(user[1])))
+
+
+def _tasks_of(op: ir.Operation, kind: str, stage: int | None) -> list[tuple[str, int, int, int]]:
+    """Kind, stage, microbatch and slice of each task of a call: several, if it fuses them."""
+    if at.STAGES not in op.attributes:
+        return [(kind, stage or 0, at.integer(op, at.MICROBATCH) or 0, at.integer(op, at.SLICE) or 0)]
+    stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
+    slices = at.integers(op, at.SLICES) if at.SLICES in op.attributes else [0] * len(stages)
+    return list(zip(kind.split("+"), stages, microbatches, slices, strict=True))
 
 
 def _cost(task: schedules.Task) -> float:

@@ -61,8 +61,8 @@ class VerifyProgram(Pass):
     def __post_init__(self) -> None:
         check_transport(self.transport)
         for name, text in (("memory_limit", self.memory_limit), ("host_memory_limit", self.host_memory_limit)):
-            if not all(word.isdecimal() for word in text.split()):
-                raise ValueError(f"{name} is '{text}', expected bytes: a number, or one for each mesh")
+            if not all(word.isdecimal() and int(word) for word in text.split()):
+                raise ValueError(f"{name} is '{text}', expected bytes: a number above 0, or one for each mesh")
 
     def run(self, module: ir.Module) -> None:
         """Check `module`. Raises ProgramError with the guilty instruction."""

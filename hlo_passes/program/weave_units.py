@@ -16,7 +16,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace, rewire, shardings
-from jaxpp.ir.functions import body_of, functions, nested, operations, terminator
+from jaxpp.ir.functions import body_of, functions, is_product, nested, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, Shardings
@@ -116,7 +116,7 @@ class _Units(Numbered):
             before = (self.producers.get(value) for value in self.operands[number])
             behind = max((marks[each] for each in before if each is not None), default=0)
             marks[number] = behind + boundary.is_unit_mark(self.ops[number])
-        begins = sorted({marks[number] for number in numbers if _is_product(self.ops[number])})[1:]
+        begins = sorted({marks[number] for number in numbers if is_product(self.ops[number])})[1:]
         for number in numbers:
             unit = self.unit[number] = _Unit(task, bisect(begins, marks[number]))
             if boundary.is_unit_mark(self.ops[number]) and marks[number] in begins:
@@ -131,7 +131,7 @@ class _Units(Numbered):
 
     def last(self, unit: _Unit) -> list[int]:
         """The last collectives of a unit; of one without, its last products."""
-        return self._last(unit, self.communicates) or self._last(unit, _is_product)
+        return self._last(unit, self.communicates) or self._last(unit, is_product)
 
     def communicates(self, op: ir.Operation) -> bool:
         """Whether devices exchange what `op` makes."""
@@ -183,10 +183,6 @@ def _communicates(mesh: MeshAxes, op: ir.Operation) -> bool:
     return traits(op).collective or any(_communicates(mesh, each) for each in nested(op))
 
 
-def _is_product(op: ir.Operation) -> bool:
-    return any(traits(each).product for each in (op, *nested(op)))
-
-
 def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> list[ir.Operation]:
     """Move marks behind collectives that begin a unit, into the unit before; returns new marks.
 
@@ -198,7 +194,7 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
             op = use.owner.operation
             while traits(op).light and not _communicates(mesh, op) and len(users := list(op.results[0].uses)) == 1:
                 op = users[0].owner.operation
-            if op.block == mark.block and _communicates(mesh, op) and not _is_product(op):
+            if op.block == mark.block and _communicates(mesh, op) and not is_product(op):
                 use.owner.operands[use.operand_number] = mark.operands[0]
                 for result in op.results:
                     behind = boundary.unit_mark(result, ir.InsertionPoint.after(op))

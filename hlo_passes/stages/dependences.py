@@ -4,14 +4,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from jaxlib.mlir import ir
 
-from jaxpp.ir.functions import nested, operations, terminator
+from jaxpp.ir.functions import is_product, operations, terminator
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import traits
-
-
-def is_product(op: ir.Operation) -> bool:
-    """Whether `op` is a matrix product, a convolution or the like, or contains one."""
-    return traits(op).product or any(traits(each).product for each in nested(op))
 
 
 class Dependences:

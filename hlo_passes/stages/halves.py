@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
+from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.ir.accumulators import ADD, Accumulator
 from jaxpp.ir.counted import counted_loops
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
     has_side_effect,
+    is_product,
     kind_and_stage,
     operands_with_captures,
     operations,

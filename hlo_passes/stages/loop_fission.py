@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide
-from jaxpp.hlo_passes.stages.dependences import Dependences, is_product
+from jaxpp.hlo_passes.stages.dependences import Dependences
 from jaxpp.hlo_passes.stages.halves import Backward, may_be_in_either
 from jaxpp.hlo_passes.stages.two_loops import Half, TwoLoops, tested
 from jaxpp.ir.counted import counted_loops, counters, trips
-from jaxpp.ir.functions import has_side_effect, loop_body, operands_with_captures, operations, terminator
+from jaxpp.ir.functions import has_side_effect, is_product, loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes

@@ -15,9 +15,8 @@ from jaxpp.ir.counted import counted_loops
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, operations
-from jaxpp.ir.ops import traits
+from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.recomputation import Recomputation, Step, Value
-from jaxpp.ir.rows import shape_of
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, defining_op
 

@@ -1,7 +1,8 @@
 """What a loop of a forward stacks for the loops of its backward: of each trip as few bytes as a minimum cut says."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import ClassVar
 
 from jaxlib.mlir import ir
@@ -25,13 +26,17 @@ from jaxpp.ir.values import byte_size, defining_op
 def stack_less(loop: MicrobatchLoop, mesh: MeshAxes | None) -> None:
     """Let the loops of each forward stack the fewest bytes of which the loops of its backward can make what they read.
 
-    From the last one to the first: what stays of one may read what another one stacks.
+    Loops inside of one another share one flow network, with the bytes of all trips: what the inner one needs of the
+    outer one may be made again there, and counts once for all who need it. Those that follow one another go from the
+    last one to the first: what stays of one may read what another one stacks.
     """
     changed = False
     for op in reversed(operations(loop.body)):
         task = task_of(op) if _is_counted(op) else None
         if task is not None and not task.is_backward:
-            less = _Stacks.of(op, _Microbatch(loop, StageTask.backward(task.stage))).reduced(mesh)
+            outside = _Microbatch(loop, StageTask.backward(task.stage))
+            stacks = _Stacks.of(op, outside)
+            less = stacks.reduced(_Nest(stacks, outside).again(), mesh)
             if less is not None:
                 less.let_read(loop.body, {}, mesh)
                 op.erase()
@@ -118,23 +123,31 @@ class _Stacks:
         """How often its body runs for a microbatch."""
         return self.outer.trips * self.loop.trips
 
-    def reduced(self, mesh: MeshAxes | None) -> "Less | None":
-        """Write a loop in front of it that stacks less, if less will do; loops inside of it do so first."""
-        found = (_Stacks.of(op, self).reduced(mesh) for op in reversed(self.loop.ops) if _is_counted(op))
-        inner = [less for less in found if less is not None]
-        return (_Stacks.of(self.loop.op, self.outer) if inner else self)._reduced(inner, mesh)
+    @cached_property
+    def inner(self) -> "list[_Stacks]":
+        """The loops inside of it, from the last one to the first."""
+        return [_Stacks.of(op, self) for op in reversed(self.loop.ops) if _is_counted(op)]
 
-    def _reduced(self, inner: "Sequence[Less]", mesh: MeshAxes | None) -> "Less | None":
+    @property
+    def wanted(self) -> list[ir.Value]:
+        """The values of the body whose rows the readers read, but for stacks that only loops inside of them read."""
+        inside = {each.loop.op.results[p] for each in self.inner for p in each.loop.stacks if p not in each.used}
+        return [value for reader in self.readers for _, value in reader.rows if value not in inside]
+
+    def reduced(self, remade: Set[ir.Value], mesh: MeshAxes | None) -> "Less | None":
+        """Write a loop in front of it that does not stack what is remade; loops inside of it do so first."""
+        found = (each.reduced(remade, mesh) for each in self.inner)
+        inner = [less for less in found if less is not None]
+        return (_Stacks.of(self.loop.op, self.outer) if inner else self)._reduced(inner, remade, mesh)
+
+    def _reduced(self, inner: "Sequence[Less]", remade: Set[ir.Value], mesh: MeshAxes | None) -> "Less | None":
+        body = Numbered(self.loop.ops)
+        again = Again(body, [op for op, made in enumerate(body.results) if not remade.isdisjoint(made)], self._counts)
+        if not again.ops and not inner:
+            return None
         gone = {result for less in inner for result in less.loop.op.results}
         rows = [value for reader in self.readers for _, value in reader.rows if value not in gone]
         wanted = dict.fromkeys([*rows, *(value for less in inner for value in less.needed())])
-        inside = _Inside(Numbered(self.loop.ops), self)
-        found = without_long_chains(inside, sorted(divide(inside, (), wanted, self.size).again), wanted.__contains__)
-        again = Again(inside.body, found, self._counts)
-        if not self._cost(again.read(wanted)) < self._cost(wanted):
-            again = Again(inside.body, [], self._counts)
-            if not inner:
-                return None
         read = again.read(wanted)
         kept = {value: None for value in read if value in self.loop.inside and value not in again.counts}
         positions = [p for p in range(len(self.loop.following)) if p in self.used or self.loop.stacks.get(p) in kept]
@@ -175,26 +188,6 @@ class _Stacks:
         row = self.loop.rows.get(value)
         return value in self.there if row is not None and row.position in self.used else None
 
-    def is_there(self, value: ir.Value) -> bool:
-        """Whether the readers have `value` anyway: it is free, or they read its row."""
-        if self.is_free(value):
-            return True
-        rows = ([read for _, read in reader.rows] for reader in self.readers)
-        return value in self.loop.inside and all(value in each for each in rows)
-
-    def is_free(self, value: ir.Value) -> bool:
-        """Whether the readers can have `value` without a stack of it."""
-        if value in self.loop.inside:
-            return value in self.loop.counters or value in self.there
-        return self.outer.is_there(value)
-
-    def size(self, value: ir.Value) -> int:
-        """The bytes of all trips."""
-        return self.trips * byte_size(value.type) if value in self.loop.inside else self.outer.size(value)
-
-    def _cost(self, values: Iterable[ir.Value]) -> int:
-        return sum(self.size(value) for value in values if not self.is_free(value))
-
     @property
     def _counts(self) -> dict[ir.Value, tuple[int, int]]:
         arguments = loop_body(self.loop.op).arguments
@@ -227,15 +220,39 @@ class _Stacks:
         return True
 
 
-@dataclass(frozen=True)
-class _Inside:
-    """The body of a loop of the forward, as the early half: the late one has nothing yet, but wants rows."""
+class _Nest:
+    """The bodies of a loop of the forward and of those inside of it, as the early half: the late one wants rows."""
 
-    body: Numbered
-    stacks: _Stacks
+    def __init__(self, outermost: _Stacks, outside: _Microbatch) -> None:
+        loops = [outermost]
+        for each in loops:
+            loops += each.inner
+        self._outside = outside
+        self._of = {value: each for each in loops for value in each.loop.inside}
+        self._wanted = dict.fromkeys(value for each in loops for value in each.wanted)
+        self._too_long: set[int] = set()
+        self.body = Numbered([op for each in loops for op in each.loop.ops])
+
+    def again(self) -> set[ir.Value]:
+        """What the loops of the backward make again, so that the fewest bytes are stacked for them."""
+        while True:
+            found = sorted(divide(self, (), self._wanted, self._size).again)
+            short = without_long_chains(self, found, self._wanted.__contains__)
+            if short == found:
+                return {result for op in found for result in self.body.results[op]}
+            self._too_long.update(found)
+            self._too_long.difference_update(short)
+
+    def _size(self, value: ir.Value) -> int:
+        """The bytes of all trips."""
+        stacks = self._of.get(value)
+        return self._outside.size(value) if stacks is None else stacks.trips * byte_size(value.type)
 
     def is_free(self, value: ir.Value) -> bool:
-        return self.stacks.is_free(value)
+        stacks = self._of.get(value)
+        if stacks is None:
+            return self._outside.is_there(value)
+        return value in stacks.loop.counters or value in stacks.there
 
     def is_early(self, value: ir.Value) -> bool:
         return True
@@ -244,7 +261,7 @@ class _Inside:
         return False
 
     def may_repeat(self, op: int) -> bool:
-        return is_cheap(self.body.ops[op])
+        return op not in self._too_long and is_cheap(self.body.ops[op])
 
 
 def _is_counted(op: ir.Operation) -> bool:

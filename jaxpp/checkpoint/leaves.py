@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import tensorstore
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from jaxpp._compat import key_implementation
+from jaxpp._compat import is_key_type, key_implementation
 
 NAME_KEYS, NUMBER_KEYS = (DictKey, GetAttrKey), (SequenceKey, FlattenedIndexKey)
 NUMBERS = {number.__name__: number for number in (bool, int, float, complex)}
@@ -49,7 +49,7 @@ def like_tree(tree: Any, leaves: Mapping[str, Any]) -> Any:
 def is_key(leaf: Any) -> bool:
     """Whether the leaf is an array of random keys, or describes one."""
     dtype = getattr(leaf, "dtype", None)
-    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+    return dtype is not None and is_key_type(dtype)
 
 
 def number_type(leaf: Any) -> str | None:

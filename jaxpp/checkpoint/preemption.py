@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 
-from jaxpp import _compat
+from jaxpp import _jobs
 
 
 class Preemption:
@@ -33,7 +33,7 @@ class Preemption:
         if jax.process_count() == 1:
             self._previous = signal.signal(signal.SIGTERM, self._note)
         else:
-            _compat.start_preemption_service()
+            _jobs.start_preemption_service()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from jaxpp import _compat
+from jaxpp import _compat, _jobs
 from jaxpp.checkpoint.checksums import checksum, checksum_of_notes
 from jaxpp.checkpoint.handler import ITEM, absolute, all_steps, delete, pytree_handler
 from jaxpp.checkpoint.leaves import Held, like_tree, named_leaves, to_store
@@ -169,5 +169,5 @@ def _checksums(stored: Mapping[str, tuple[Any, Held]], notes: Mapping[str, Any])
 def _meet_in_background(*, key: str, timeout_ms: int) -> None:
     """Orbax's barrier between the processes, which ends when one of them is gone."""
     if jax.process_count() > 1:
-        store = _compat.key_value_store()
+        store = _jobs.key_value_store()
         job.interruptible(lambda: store.wait_at_barrier(key, timeout_ms))

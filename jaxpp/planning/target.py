@@ -19,8 +19,16 @@ from jaxpp._absent import compile_only_cpu_devices
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.planning.chips import CHIPS, Chip
 
-_NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "TPU_WORKER_HOSTNAMES": "localhost", "TPU_ACCELERATOR_TYPE": "none"}
-"""The environment of libtpu on a machine without TPUs: else it asks Google's metadata server about them."""
+_NO_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "none",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+"""The environment of libtpu on a machine without TPUs.
+
+Else it asks Google's metadata server about them, and lets only one process at a time compile.
+"""
 
 _AXES = {"sizes": (4, 2), "names": ("mpmd", "data")}
 """Examples of those of a mesh."""
@@ -55,25 +63,33 @@ class Target:
         """A mesh over the first of these devices, as many as it takes; `options` are those of a `jax.sharding.Mesh`.
 
         Raises:
-            PlanError: the target has fewer devices, or the sizes are none.
+            PlanError: the target has fewer devices, the sizes or names are none, or JAX refuses an option.
+            ValueError: no axis is named `mpmd_axis_name`.
         """
         for what, given in (("sizes", axis_shapes), ("names", axis_names)):
-            if not isinstance(given, list | tuple):
+            if not isinstance(given, list | tuple | np.ndarray) or np.ndim(given) != 1:
                 raise PlanError(f"mesh: {what} of axes must be a tuple, such as {_AXES[what]}, found {given!r}")
         for size in axis_shapes:
             if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
                 raise PlanError(
                     f"mesh: an axis of {tuple(axis_shapes)} has size {size!r}, expected positive whole numbers"
                 )
+        for name in axis_names:
+            if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+                raise PlanError(f"mesh: an axis is named {name!r}, expected a string such as 'data'")
         if len(axis_shapes) != len(axis_names):
             raise PlanError(f"mesh: {len(axis_shapes)} sizes for {len(axis_names)} axes, expected one for each")
-        count = math.prod(axis_shapes)
+        count = math.prod(map(int, axis_shapes))
         if count > len(self.devices):
             raise PlanError(
                 f"{self.name} has {len(self.devices)} devices, a mesh of {tuple(axis_shapes)} takes {count}"
             )
         devices = np.array(self.devices[:count]).reshape(tuple(axis_shapes))
-        return MpmdMesh(Mesh(devices, tuple(axis_names), **options), mpmd_axis_name)
+        try:
+            made = Mesh(devices, tuple(axis_names), **options)
+        except (TypeError, ValueError) as error:
+            raise PlanError(f"mesh: JAX makes no mesh of these options: {error}") from None
+        return MpmdMesh(made, mpmd_axis_name)
 
 
 def target(name: str, *, nodes: int | None = None, gpus: int | None = None, devices: int | None = None) -> Target:

@@ -76,7 +76,7 @@ class RemoteArray(np.lib.mixins.NDArrayOperatorsMixin, Handle):
         if self._numbers is None:
             self._numbers = self.buffers.read()
             self._numbers.flags.writeable = False
-        if jnp.issubdtype(self.dtype, jax.dtypes.prng_key):
+        if _compat.is_key_type(self.dtype):
             return jax.random.wrap_key_data(jnp.asarray(self._numbers), impl=_compat.key_implementation(self.dtype))
         return self._numbers
 

@@ -19,7 +19,7 @@ def train(
     batch: Callable[[int], Any],
     steps: int,
     *,
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str] | None = None,
     every: int = 100,
     keep: int | None = 2,
     on_step: Callable[[int, Any], None] | None = None,
@@ -29,7 +29,8 @@ def train(
     Step i is `state, output = step(state, batch(i))`; checkpoint i is the state before it. With a checkpoint in
     `directory` the training goes on from there, so a driver that died is simply started again. Steps after the last
     checkpoint are made again, from the same state and with the same batches: the result is that of a run in which
-    nothing happened. Needs `jaxpp[checkpoint]`.
+    nothing happened. A directory needs `jaxpp[checkpoint]`. Without one the driver keeps the last checkpoint in its
+    memory, which has to hold the whole state: with `every=1` an actor that dies then costs one step.
 
     Args:
         cluster: where `step` runs.
@@ -37,9 +38,9 @@ def train(
         state: the first; where there is a checkpoint only its structure, shapes and dtypes count.
         batch: makes the batch of a step, the same whenever it is asked.
         steps: how many, those before the first checkpoint included.
-        directory: of the checkpoints, which only the driver reads and writes.
+        directory: of the checkpoints, which only the driver reads and writes; None: its memory.
         every: steps from checkpoint to checkpoint.
-        keep: how many of them to keep.
+        keep: how many of them to keep in the directory.
         on_step: called as (i, output) after each step; for one that is made again, once more.
 
     Returns: the last state.
@@ -48,18 +49,15 @@ def train(
         ActorError: the same step failed three times.
         ValueError, OSError: as `jaxpp.checkpoint`.
     """
-    from jaxpp import checkpoint
-
     like = fetched(state)
     failures: list[int] = []
-    with checkpoint.Saver(directory, keep=keep) as saver:
+    with _Memory() if directory is None else _Directory(directory, keep, like) as states:
         while True:
-            done = checkpoint.latest_step(directory)
-            if done is None:
-                done, state = 0, like
-                saver.save(0, state)
-            else:
-                state = checkpoint.restore(directory, like)
+            found = states.latest()
+            if found is None:
+                found = 0, like
+                states.save(*found)
+            done, state = found
             try:
                 for number in range(done, steps):
                     done = number
@@ -67,11 +65,56 @@ def train(
                     if on_step is not None:
                         on_step(number, output)
                     if (number + 1) % every == 0 or number + 1 == steps:
-                        saver.save(number + 1, fetched(state))
+                        states.save(number + 1, fetched(state))
                 return state
             except ActorError:
                 failures.append(done)
                 if failures.count(done) >= ATTEMPTS:
                     raise
-                saver.wait_until_finished()
+                states.settle()
                 cluster.recover()
+
+
+class _Memory:
+    """The last checkpoint, in the memory of the driver."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, Any] | None = None
+
+    def latest(self) -> tuple[int, Any] | None:
+        """The number of the checkpoint, and the state; None if there is none."""
+        return self._last
+
+    def save(self, step: int, state: Any) -> None:
+        """Keep a state."""
+        self._last = step, state
+
+    def settle(self) -> None:
+        """Wait until what was saved is safe."""
+
+    def __enter__(self) -> "_Memory":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+
+class _Directory:
+    """Checkpoints in files; as `_Memory`."""
+
+    def __init__(self, directory: str | os.PathLike[str], keep: int | None, like: Any) -> None:
+        from jaxpp import checkpoint
+
+        self._directory, self._like, self._files = directory, like, checkpoint
+        self._saver = checkpoint.Saver(directory, keep=keep)
+        self.save, self.settle = self._saver.save, self._saver.wait_until_finished
+
+    def latest(self) -> tuple[int, Any] | None:
+        step = self._files.latest_step(self._directory)
+        return None if step is None else (step, self._files.restore(self._directory, self._like))
+
+    def __enter__(self) -> "_Directory":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._saver.__exit__(*error)

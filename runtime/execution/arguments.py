@@ -76,7 +76,7 @@ class Door:
             return list(self._cut(whole))
         shards = _compat.shards(whole)
         pieces = [
-            _compat.join_arrays(piece.aval, piece.sharding, [shards[number] for number in numbers])
+            piece.join([shards[number] for number in numbers])
             for piece, numbers in zip(self.pieces, self.shard_numbers, strict=True)
         ]
         return pieces if self._own is None else self._own(pieces)

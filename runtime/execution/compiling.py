@@ -7,12 +7,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from jaxpp import _compat
+from jaxpp import _absent, _compat
 from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.execution.progress import Progress
 
@@ -53,10 +54,12 @@ def compile_program(
     submeshes: Mapping[int, Mesh],
     compiler_options: Mapping[str, Any] | None = None,
     host_callbacks: Sequence[Any] = (),
+    compiled: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Executables:
     """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
 
     submeshes: those that this process runs, by number; what only others call is not compiled.
+    compiled: what `serialized` made of a function, by its name: that is loaded, and not compiled.
     What takes long shows its progress on stderr. Raises what XLA raises, with the function's name as a note.
     """
     meshes_of: dict[str, list[int]] = {}
@@ -69,7 +72,14 @@ def compile_program(
     failures: dict[str, Exception] = {}
 
     def compile_one(name: str) -> None:
-        made, failure = _compile_function(program, name, meshes_of[name], submeshes, options, host_callbacks)
+        devices = {mesh: list(submeshes[mesh].devices.flat) for mesh in meshes_of[name]}
+        if name in compiled:
+            loaded = {
+                (name, mesh): _compat.load_executable(compiled[name], each, options) for mesh, each in devices.items()
+            }
+            executables.update(loaded)
+            return
+        made, failure = _compile_function(program.functions[name].bytecode, name, devices, options, host_callbacks)
         executables.update(made)
         if failure is not None:
             failures[name] = failure
@@ -128,26 +138,25 @@ def compile_each(
 
 
 def _compile_function(
-    program: Program,
+    bytecode: bytes,
     name: str,
-    meshes: Sequence[int],
-    submeshes: Mapping[int, Mesh],
+    meshes: Mapping[int, Sequence[Any]],
     options: Mapping[str, Any],
     host_callbacks: Sequence[Any],
 ) -> tuple[Executables, Exception | None]:
     """Make the executables of one function: the first is compiled, the others are loaded from it where that works.
 
+    meshes: the devices of each mesh that calls it.
     Also returns the error of a load, unless it says that the backend can't load at all.
     """
-    bytecode = program.functions[name].bytecode
-    devices = [list(submeshes[mesh].devices.flat) for mesh in meshes]
-    first = _compat.compile_program(bytecode, devices[0], options, host_callbacks)
-    executables: Executables = {(name, meshes[0]): first}
+    (number, devices), *others = meshes.items()
+    first = _compat.compile_program(bytecode, devices, options, host_callbacks)
+    executables: Executables = {(name, number): first}
     serialized = cache(first.serialize)
-    entry = cache(lambda: _compat.cache_entry(bytecode, devices[0], options))
+    entry = cache(lambda: _compat.cache_entry(bytecode, devices, options))
     can_load, failure = not host_callbacks, None
-    for mesh, each in zip(meshes[1:], devices[1:], strict=True):
-        loaded = first if each == devices[0] else None
+    for mesh, each in others:
+        loaded = first if each == devices else None
         if loaded is None and can_load:
             try:
                 loaded = _load(serialized, entry(), each, options)
@@ -165,3 +174,21 @@ def _load(
     cached = entry and _compat.load_from_cache(entry, devices, options)
     # An executable that is not in the cache was compiled here, so that it can be serialized.
     return cached or _compat.load_executable(serialized(), devices, options)
+
+
+def serialized(
+    program: Program, executables: Executables, submeshes: Mapping[int, Mesh], options: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """The compiled functions as bytes, by name, for `compile_program` in a process with such devices.
+
+    What came out of JAX's persistent cache on a CPU can't be written again (0.10.2, 0.12.0.1: its functions are lost):
+    with that cache on, functions are compiled anew. Raises what XLA raises where the backend can't do it.
+    """
+    found: dict[str, bytes] = {}
+    for (name, mesh), executable in executables.items():
+        if name in found:
+            continue
+        bytecode, devices = program.functions[name].bytecode, list(submeshes[mesh].devices.flat)
+        is_lost = devices[0].platform == "cpu" and _compat.cache_entry(bytecode, devices, options) is not None
+        found[name] = (_absent.compile_only(bytecode, devices, options) if is_lost else executable).serialize()
+    return found

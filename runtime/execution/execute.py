@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jaxpp import _compat
 from jaxpp.ir.program import Constant, Program
 from jaxpp.runtime.execution.arguments import Door
-from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program
+from jaxpp.runtime.execution.compiling import FunctionStats, Stats, compile_program, serialized
 from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
@@ -39,6 +39,8 @@ class Executable:
         None where this process runs all meshes. With peers a call returns when what they send has arrived.
     names: what to call the arguments in messages, as `state['w']`.
     operations: the user's own functions that the program calls as tasks.
+    compiled: what `serialize` returned in a process that ran the same meshes of the same program, on such devices; it
+        is loaded in place of compiling.
     compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
     Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
     """
@@ -54,6 +56,7 @@ class Executable:
         compiler_options: Mapping[str, Any] | None = None,
         host_callbacks: Sequence[Any] = (),
         operations: Operations = MappingProxyType({}),
+        compiled: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         check_operations(program, operations)
         self.program, self.names = program, tuple(names)
@@ -67,8 +70,9 @@ class Executable:
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
         self._links = Links(program, peers, shardings, self._name) if peers else None
         self._order = merged_order(program)
-        self.gather = peers.gather if peers else None
-        self._executables = compile_program(program, here, compiler_options, host_callbacks)
+        self.gather, self.exchange = (peers.gather, peers.exchange) if peers else (None, None)
+        self._compiled, self._compiler_options, self._here = compiled, compiler_options or {}, here
+        self._executables = compile_program(program, here, compiler_options, host_callbacks, compiled)
         self._runs = {
             key: _compat.execute_noting_effects(each) if host_callbacks else each.execute_sharded
             for key, each in self._executables.items()
@@ -97,6 +101,10 @@ class Executable:
         """What the compiler says of each function that this process runs."""
         return {name: FunctionStats.of(each) for (name, _), each in reversed(self._executables.items())}
 
+    def serialize(self) -> Mapping[str, bytes]:
+        """The compiled functions that this process runs, by name. Raises what XLA raises where it has no such form."""
+        return self._compiled or serialized(self.program, self._executables, self._here, self._compiler_options)
+
     def __call__(self, arguments: Sequence[Any]) -> list[jax.Array]:
         """Run one step: dispatches everything and returns before it is computed. Donated arguments are deleted.
 
@@ -107,13 +115,19 @@ class Executable:
         return self._run(arguments, self._flat)
 
     def run(
-        self, arguments: Sequence[Any], observe: Observe, on_start: Callable[[Sequence[Any]], None] | None = None
+        self,
+        arguments: Sequence[Any],
+        observe: Observe,
+        on_start: Callable[[Sequence[Any]], None] | None = None,
+        *,
+        one_by_one: bool = True,
     ) -> list[jax.Array]:
         """Run one step slowly, calling `observe` after each instruction: for traces and tests.
 
         on_start: called with the registers before the first instruction; arguments may still be on their way.
+        one_by_one: False leaves batches of copies, and what waits for other processes, as they are in a call.
         """
-        return self._run(arguments, self._one_by_one, observe, on_start)
+        return self._run(arguments, self._one_by_one if one_by_one else self._flat, observe, on_start)
 
     def crosses(self, channel: int) -> bool:
         """Whether other processes take part in a transfer."""
@@ -208,7 +222,7 @@ class Executable:
             value = door.enter(arguments[door.number])
             if door.is_whole:
                 registers[numbers[0]] = value
-            else:
+            elif numbers:
                 for number, piece in zip(numbers, door.split(value), strict=True):
                     registers[number] = piece
         return registers

@@ -189,7 +189,7 @@ class Links:
                 if unread[waiting.peer]:
                     self._meetings.check(waiting.peer, self.owners)
                 values[index] = self.transport.wait(values[index], waiting)
-            return [_compat.join_arrays(placed.aval, placed.sharding, join(values))]
+            return [placed.join(join(values))]
 
         return run
 

@@ -67,7 +67,7 @@ class Results:
                 found.append(registers[source.register])
             else:
                 shards = [_compat.shards(registers[register])[shard] for register, shard in source.shards]
-                found.append(_compat.join_arrays(source.joined.aval, source.joined.sharding, shards))
+                found.append(source.joined.join(shards))
         return found
 
     def _source(self, result: Result) -> _Source | None:

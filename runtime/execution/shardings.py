@@ -2,7 +2,8 @@
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -21,6 +22,11 @@ class Placed:
 
     sharding: NamedSharding
     aval: Any
+
+    @cached_property
+    def join(self) -> Callable[[list[Any]], Any]:
+        """Makes the array of the list of its shards, or of what an executable returns."""
+        return _compat.result_handler(self.aval, self.sharding)
 
 
 class SubmeshShardings:

@@ -126,7 +126,7 @@ class Flat:
         key = (call.function, mesh)
         if key not in self.handlers:
             placed = [self.shardings.place(spec, (mesh,)) for spec in function.results]
-            self.handlers[key] = [_compat.result_handler(each.aval, each.sharding) for each in placed]
+            self.handlers[key] = [each.join for each in placed]
             if function.is_copy:
                 self.copies[key] = batch_copy([each.sharding for each in placed])
         operands = getter([self.number(mesh, register) for register in call.operands])
@@ -331,7 +331,7 @@ def _copy_of(program: Program, shardings: SubmeshShardings, channel: int) -> Cop
     here, there = (partial(shardings.type_at, mesh, dtype) for mesh in (hop.source, hop.target))
     moved = _on_shards(route.cut(pieces, range(program.partitions[hop.source]), here), copy)
     join = route.join(pieces, range(len(devices)), there)
-    return lambda arrays: [_compat.join_arrays(placed.aval, placed.sharding, join(moved(arrays)))]
+    return lambda arrays: [placed.join(join(moved(arrays)))]
 
 
 def _on_shards(cut: Parts, copy: Copy) -> Copy:

@@ -17,6 +17,7 @@ from jaxpp.runtime.measuring.analysis import (
     stages,
 )
 from jaxpp.runtime.measuring.units import bytes_text, count_text, flops_text, table
+from jaxpp.schedules.errors import counted
 
 _COLUMNS = ("mesh", "stages", "parameters", "FLOPs", "sends", "arguments", "temporaries", "peak")
 _NOTE = (
@@ -30,11 +31,11 @@ def title(program: Program, name: str) -> str:
     """One line: `train_step: 4 stages on 4 meshes of 2 devices, 8 microbatches, 9 programs`."""
     count = 1 + max((stage for mesh in range(program.meshes) for stage in stages(program, mesh)), default=-1)
     sizes = program.partitions
-    devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else _plural(sizes[0], "device")
+    devices = f"{', '.join(map(str, sizes))} devices" if len(set(sizes)) > 1 else counted(sizes[0], "device")
     programs = {name for mesh in range(program.meshes) for name in calls(program, mesh)}
     return (
-        f"{name}: {_plural(count, 'stage')} on {_plural(program.meshes, 'mesh', 'es')} of {devices}, "
-        f"{_plural(microbatches(program), 'microbatch', 'es')}, {_plural(len(programs), 'program')}"
+        f"{name}: {counted(count, 'stage')} on {counted(program.meshes, 'mesh', 'es')} of {devices}, "
+        f"{counted(microbatches(program), 'microbatch', 'es')}, {counted(len(programs), 'program')}"
     )
 
 
@@ -105,7 +106,7 @@ def summary(
         if isinstance(each, Call) and program.functions[each.function].is_operation
     )
     if own:
-        counts = ", ".join(f"{kind} {_plural(count, 'time')}" for kind, count in sorted(own.items()))
+        counts = ", ".join(f"{kind} {counted(count, 'time')}" for kind, count in sorted(own.items()))
         notes.append(f"Functions of your own, called by one step: {counts}.")
     return "\n".join([f"{title(program, name)} ({device})", "", *table(_COLUMNS, rows, total=True), "", *notes])
 
@@ -119,7 +120,3 @@ def _memory_texts(found: Iterable[MemoryStats | None]) -> tuple[str, ...]:
         [each.peak_memory_in_bytes for each in known],
     )
     return tuple(bytes_text(max(column)) if column else "-" for column in columns)
-
-
-def _plural(count: int, word: str, ending: str = "s") -> str:
-    return f"{count} {word}{ending * (count != 1)}"

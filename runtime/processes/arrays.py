@@ -103,8 +103,8 @@ def _copy_of_shards(shardings: Sequence[Any], always: bool) -> Callable[[Sequenc
     def run(arrays: Sequence[Any]) -> list[Any]:
         made = iter(copy(list(chain.from_iterable(map(_compat.shards, arrays)))))
         return [
-            _compat.join_arrays(
-                _compat.abstract_value(array.shape, array.dtype, sharding), sharding, list(islice(made, len(each)))
+            _compat.result_handler(_compat.abstract_value(array.shape, array.dtype, sharding), sharding)(
+                list(islice(made, len(each)))
             )
             for array, sharding, each in zip(arrays, shardings, here, strict=True)
         ]

@@ -2,19 +2,21 @@
 
 import os
 import socket
-import sys
 from collections.abc import Collection, Iterable
 from functools import cache
 from typing import Any
 
 import jax
 
+from jaxpp._system import tell
+from jaxpp.runtime.processes import nccl_library
 from jaxpp.runtime.processes.collective import DevicePutTransport, PairTransport
-from jaxpp.runtime.processes.membership import ProcessError, endpoint
+from jaxpp.runtime.processes.membership import ProcessError, endpoint, forgotten
+from jaxpp.runtime.processes.nccl import NcclTransport
 from jaxpp.runtime.processes.ordered import tags_are_wanted
 from jaxpp.runtime.processes.transport import Transport
 
-TRANSPORTS = ("pull", "device_put", "pair")
+TRANSPORTS = ("pull", "device_put", "pair", "nccl")
 
 _ADDRESS = "jax_cross_host_transfer_socket_address"
 """Where other processes ask for what `jax.device_put` sends from CPUs; JAX reads it as it starts."""
@@ -37,8 +39,6 @@ def choose(name: str | None) -> None:
 def wanted() -> str:
     """The transport that the user has chosen; empty where he has not. Raises ProcessError for an unknown one."""
     where, name = ("transport", _given[0]) if _given else ("JAXPP_TRANSPORT", os.environ.get("JAXPP_TRANSPORT", ""))
-    if name == "nccl":
-        raise ProcessError(f"{where} is 'nccl', which does not exist yet; give 'device_put', which is NCCL on GPUs")
     if name not in {"", *TRANSPORTS}:
         raise ProcessError(f"{where} is {name!r}; give one of {', '.join(TRANSPORTS)}")
     return name
@@ -56,6 +56,11 @@ def name_of(platform: str, can_put: bool) -> str:
             f"the transport 'device_put' does not work here: jax.device_put reaches no device of another process on "
             f"{platform}; {_REMEDY if platform == 'cpu' else ''}take 'pair'"
         )
+    if name == "nccl":
+        try:
+            nccl_library.find(platform)
+        except nccl_library.NcclError as error:
+            raise ProcessError(f"the transport 'nccl' does not work here: {error}; take 'pair'") from None
     return name or ("pull" if platform == "cpu" else "device_put" if can_put else "pair")
 
 
@@ -76,11 +81,16 @@ def transport() -> Transport:
     """
     name, messages = _name(), endpoint()
     if name != "pull" and messages.me == 0:
-        print(f"jaxpp: values go from process to process by {name}\n", end="", file=sys.stderr)
+        tell(f"values go from process to process by {name}")
     if name == "pull":
         return messages
-    is_cpu = jax.local_devices()[0].platform == "cpu"
-    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, is_cpu)
+    platform = jax.local_devices()[0].platform
+    if name == "nccl":
+        return NcclTransport(messages, nccl_library.find(platform))
+    return PairTransport(messages) if name == "pair" else DevicePutTransport(messages, platform == "cpu")
+
+
+forgotten(transport.cache_clear)
 
 
 def transport_between(devices: Iterable[Any]) -> str:
@@ -101,6 +111,9 @@ def _name() -> str:
     device = jax.local_devices()[0]
     can_put = bool(jax.config.read(_ADDRESS)) or getattr(device.client, "supports_cross_host_transfers", False)
     return name_of(device.platform, can_put)
+
+
+forgotten(_name.cache_clear)
 
 
 def _platform() -> str:

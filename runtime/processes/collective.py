@@ -52,7 +52,7 @@ class PairTransport(OrderedTransport):
         for array, source, target in zip(given, sources, targets, strict=True):
             permute, sharding = _permute(_device(source), _device(target))
             aval = _compat.abstract_value(source.shape, source.dtype, sharding)
-            made.append(_compat.shards(permute(_compat.join_arrays(aval, sharding, _compat.shards(array))))[0])
+            made.append(_compat.shards(permute(_compat.result_handler(aval, sharding)(_compat.shards(array))))[0])
         return made
 
 

@@ -1,6 +1,5 @@
 """Ends the waits of this process when another process is gone, or ends this process if the waits can't be ended."""
 
-import contextlib
 import os
 import signal
 import sys
@@ -8,7 +7,8 @@ import threading
 import time
 from collections.abc import Mapping
 
-from jaxpp import _compat
+from jaxpp import _jobs
+from jaxpp._system import tell
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, in_a_line
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
@@ -112,7 +112,7 @@ class Guard:
         A forked child does none of this: the others don't know it.
         """
         if os.getpid() != self._pid:
-            _compat.skip_farewell()
+            _jobs.skip_farewell()
             return
         self._leaving = True
         last: BaseException | None = getattr(sys, "last_value", None)
@@ -133,9 +133,15 @@ class Guard:
         if self._transport is not None:
             self._transport.finish(1.0)
         if not together:
-            _compat.skip_farewell()
+            _jobs.skip_farewell()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(int(LAST))  # ends waits inside of XLA for a dead peer
+
+    def retire(self) -> None:
+        """Say goodbye in the middle of a job, and watch nobody any more."""
+        self._leaving = True
+        self.watchdog.goodbye("")
+        self.watchdog.close()
 
     def _on_loss(self, loss: Loss) -> None:
         # At once: when process 0 dies, JAX aborts this process before an exception can be printed.
@@ -147,16 +153,16 @@ class Guard:
         if self._transport is None:
             threading.Thread(target=self._see_jax_start, args=[loss], name="jaxpp-start", daemon=True).start()
         if not loss.ended or (loss.has_failed and not self._leaving):
-            _say(str(loss))
+            tell(str(loss))
 
     def _see_jax_start(self, loss: Loss) -> None:
         """End this process if it waits for the lost one to list its devices: nothing can interrupt that wait."""
         begun: float | None = None
-        while self._transport is None:
+        while self._transport is None and not self._leaving:
             now = time.monotonic()
-            begun = (begun or now) if _compat.is_backend_starting() else None
+            begun = (begun or now) if _jobs.is_backend_starting() else None
             if begun is not None and now - begun > START:
-                _say(f"{loss}; JAX waits for its devices here, so this process ends")
+                tell(f"{loss}; JAX waits for its devices here, so this process ends")
                 self.watchdog.goodbye(f"PeerError: {loss}", skips_farewell=True)
                 if self.me == 0:
                     self.watchdog.wait_until_alone(START)
@@ -166,11 +172,5 @@ class Guard:
     def _give_up(self, loss: Loss, running: set[object]) -> None:
         """End the process when a step that ran at the loss still runs: its thread is inside a collective of XLA."""
         if self._transport is not None and running & self._transport.running:
-            _say(f"{loss}; this process is in a program of XLA that waits for it, and ends")
+            tell(f"{loss}; this process is in a program of XLA that waits for it, and ends")
             os._exit(1)
-
-
-def _say(message: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # the user may have closed it
-        # Line and line break in one write: another thread may print at the same time.
-        print(f"jaxpp: {message}\n", end="", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
@@ -14,12 +15,21 @@ from jaxpp import _compat
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, put
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
-from jaxpp.runtime.processes.membership import endpoint
+from jaxpp.runtime.processes.membership import endpoint, forgotten
 from jaxpp.runtime.processes.transfer import key
 from jaxpp.runtime.processes.transport import Transfer
 from jaxpp.runtime.processes.waiting import Waiting
 
 _calls = itertools.count()
+
+
+def _forget() -> None:
+    global _calls
+    _calls = itertools.count()
+    _meeting.cache_clear()
+
+
+forgotten(_forget)
 
 
 class Handle(ABC):
@@ -58,13 +68,16 @@ def fetch(tree: Any) -> Any:
 
     A result of a step lives on the devices of its stage. In several processes only those that hold such a device can
     read it: `float(loss)` fails in the others, `float(jaxpp.fetch(loss))` works in all. All of them call it, with the
-    same tree. In one process it is `jax.device_get`, also of what a cluster's actors hold.
+    same tree. In one process it is `jax.device_get`, also of what a cluster's actors hold. Random keys stay
+    `jax.Array`s, of this process.
 
     Raises TransferError when a process that holds a part of an array is gone, or does something else meanwhile.
     """
     if jax.process_count() == 1:
         return jax.device_get(fetched(tree))
     leaves, structure = jax.tree.flatten(tree)
+    keys = {number: leaf.dtype for number, leaf in enumerate(leaves) if _is_key(leaf)}
+    leaves = [jax.random.key_data(leaf) if number in keys else leaf for number, leaf in enumerate(leaves)]
     call = next(_calls)
     arrays = {number: _Fetched(leaf, f"{call}/{number}") for number, leaf in enumerate(leaves) if _is_global(leaf)}
     if arrays:
@@ -74,6 +87,8 @@ def fetch(tree: Any) -> Any:
         array.send()
     with _compat.OwnTransfers():
         leaves = [arrays[number].read() if number in arrays else np.asarray(leaf) for number, leaf in enumerate(leaves)]
+    for number, dtype in keys.items():
+        leaves[number] = jax.random.wrap_key_data(jnp.asarray(leaves[number]), impl=_compat.key_implementation(dtype))
     return jax.tree.unflatten(structure, leaves)
 
 
@@ -98,6 +113,10 @@ def move(array: Any, sharding: Sharding) -> jax.Array:
         return jax.device_put(array, sharding)
     is_elsewhere = _is_global(array) and not are_parts_here(array, sharding)
     return put(fetch(array) if is_elsewhere else array, sharding)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and _compat.is_key_type(leaf.dtype)
 
 
 def _is_global(leaf: Any) -> bool:

@@ -6,6 +6,7 @@ import itertools
 import threading
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 
 import jax
@@ -18,6 +19,7 @@ from jaxpp.runtime.processes.membership import (
     PATIENCE,
     ProcessError,
     endpoint,
+    forgotten,
     guard,
     named,
     publish,
@@ -74,7 +76,8 @@ def peers(
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
     program = agree("\n".join([*lines, text()]), together)
     publish_text(program[:16], title)
-    found = Peers(endpoint(), choice.transport(), owners, program, gather, title)
+    exchange = partial(_exchange, Meeting(MeetingKind.LIMIT, program[:16], text=f"the memory of {title}"), together)
+    found = Peers(endpoint(), choice.transport(), owners, program, gather, exchange, title)
     for peer in others:
         found.messages.connection(peer)
     return found
@@ -181,7 +184,6 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
     return f", from line {number} on:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
 
 
-_gathered = itertools.count()
 _GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")
 
 
@@ -190,11 +192,27 @@ def gather(text: str) -> list[str]:
 
     Raises ProcessError when one of them doesn't come.
     """
-    place = f"jaxpp/gather/{next(_gathered)}"
-    others = begin(_GATHER)
+    return _exchange(_GATHER, range(jax.process_count()), text)
+
+
+_exchanged: collections.Counter[bytes] = collections.Counter()
+
+
+def _exchange(meeting: Meeting, together: Sequence[int], text: str) -> list[str]:
+    """The texts of these processes, this one among them, in their order; all of them make this call.
+
+    Raises ProcessError when one of them doesn't come, and TransferError when it makes another call.
+    """
+    _exchanged[meeting.identity] += 1
+    place = f"jaxpp/exchange/{meeting.identity.hex()}/{_exchanged[meeting.identity]}"
     publish(f"{place}/{jax.process_index()}", zlib.compress(text.encode()))
-    for process in others:
-        endpoint().meetings.check(process, patience=PATIENCE)
-    return [
-        zlib.decompress(published(f"{place}/{process}", process)).decode() for process in range(jax.process_count())
-    ]
+    meet([process for process in together if process != jax.process_index()], meeting)
+    return [zlib.decompress(published(f"{place}/{process}", process)).decode() for process in together]
+
+
+def _forget() -> None:
+    for each in (_told, _agreements, _exchanged):
+        each.clear()
+
+
+forgotten(_forget)

@@ -39,6 +39,7 @@ class MeetingKind(enum.IntEnum):
     FETCH = 3
     GATHER = 4
     SAVE = 5
+    LIMIT = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,6 +161,7 @@ _WORDS: dict[int, tuple[str, str]] = {
     MeetingKind.FETCH: ("fetches", "tree"),
     MeetingKind.GATHER: ("traces", "step"),
     MeetingKind.SAVE: ("saves", "checkpoint"),
+    MeetingKind.LIMIT: ("limits", "memory"),
 }
 """What a process does in such a call, and to what."""
 

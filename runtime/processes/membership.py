@@ -7,12 +7,12 @@ import secrets
 import socket
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import jax
 
-from jaxpp import _compat
+from jaxpp import _jobs
 from jaxpp.runtime.processes.faults import Guard
 from jaxpp.runtime.processes.transfer import PullTransport
 from jaxpp.runtime.processes.waiting import Waiting
@@ -20,6 +20,14 @@ from jaxpp.runtime.processes.waiting import Waiting
 PATIENCE = 1800.0
 """Seconds that a process waits for another one to trace the same step: that may still compile the step before it. A
 process that is dead or frozen is noticed much sooner."""
+
+
+_forgets: list[Callable[[], None]] = []
+
+
+def forgotten(forget: Callable[[], None]) -> None:
+    """Have a function called when this process leaves its job, which forgets what is only true of that one."""
+    _forgets.append(forget)
 
 
 class ProcessError(RuntimeError):
@@ -57,11 +65,31 @@ def watchdog_seconds() -> float:
 def guard() -> Guard:
     """The Guard of this process. It needs no device. Raises as `watchdog_seconds`."""
     seconds = watchdog_seconds()
-    me, _ = _compat.process_numbers()
+    me, _ = _jobs.process_numbers()
     found = Guard(me, _host(), _secret(), seconds)
     publish(f"jaxpp/watchdog/{me}", found.watchdog.address.encode())
     atexit.register(found.leave)
     return found
+
+
+def lost_peers() -> list[int]:
+    """The processes of the job that are dead or frozen."""
+    lost = guard().watchdog.lost if guard.cache_info().currsize else []
+    return [loss.peer for loss in lost if not loss.ended]
+
+
+def leave_job() -> None:
+    """Leave the job without waiting for the others, so that this process may join another one."""
+    if guard.cache_info().currsize:
+        atexit.unregister(guard().leave)
+        guard().retire()
+    for forget in (endpoint.cache_clear, guard.cache_clear, *_forgets):
+        forget()
+
+
+def is_stuck() -> bool:
+    """Whether a thread waits inside of XLA for another process, and can't be ended."""
+    return bool(endpoint.cache_info().currsize) and endpoint().is_stuck
 
 
 def watch_all(seconds: float) -> None:
@@ -69,7 +97,7 @@ def watch_all(seconds: float) -> None:
 
     All of them call this. Raises ProcessError when one of them doesn't within so many seconds, and for a stranger.
     """
-    me, count = _compat.process_numbers()
+    me, count = _jobs.process_numbers()
     watch([process for process in range(count) if process != me], seconds)
 
 
@@ -93,7 +121,7 @@ def _secret() -> bytes:
     """The secret of this job: JAXPP_JOB_SECRET, or else a random one that the first process has put into the store."""
     if given := job_secret():
         return given
-    store = _compat.key_value_store()
+    store = _jobs.key_value_store()
     with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was first
         store.key_value_set_bytes("jaxpp/secret", secrets.token_bytes(32))
     return bytes(store.blocking_key_value_get_bytes("jaxpp/secret", 10_000))
@@ -115,7 +143,7 @@ def _host() -> str:
         except OSError as error:
             raise ProcessError(f"JAXPP_TRANSFER_ADDRESS is {given!r}, no address of this host ({error})") from None
         return given
-    host, port = _compat.coordinator_address().rsplit(":", 1)
+    host, port = _jobs.coordinator_address().rsplit(":", 1)
     host = host.strip("[]")
     family, _, _, _, address = socket.getaddrinfo(host, int(port), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -126,15 +154,19 @@ def _host() -> str:
 
 def publish(key: str, value: bytes, allow_overwrite: bool = False) -> None:
     """Let the other processes find `value` under `key`."""
-    _compat.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
+    _jobs.key_value_store().key_value_set_bytes(key, value, allow_overwrite)
 
 
-def published(key: str, process: int, patience: float = PATIENCE) -> bytes:
-    """What `process` put under `key`, waiting for it; Ctrl-C ends the wait. Raises ProcessError after so long."""
-    store = _compat.key_value_store()
+def published(key: str, process: int, patience: float = PATIENCE, look: Callable[[], None] = lambda: None) -> bytes:
+    """What `process` put under `key`, waiting for it. Raises ProcessError after so long.
+
+    Ctrl-C ends the wait, and what `look` raises, which is called several times a second.
+    """
+    store = _jobs.key_value_store()
     start = time.monotonic()
     while (seconds := time.monotonic() - start) < patience:
         guard().look(Waiting(process, is_message=True), seconds)
+        look()
         try:
             return bytes(store.blocking_key_value_get_bytes(key, 200))
         except jax.errors.JaxRuntimeError as error:
@@ -152,6 +184,6 @@ def _ask(process: int, identity: bytes) -> str:
     """The text of a Meeting of that process; empty if it is not there. A process tells it before it begins the call."""
     try:
         key = f"jaxpp/call/{process}/{identity.hex()}"
-        return zlib.decompress(_compat.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
+        return zlib.decompress(_jobs.key_value_store().blocking_key_value_get_bytes(key, 1000)).decode()
     except jax.errors.JaxRuntimeError:
         return ""

@@ -83,9 +83,13 @@ class OrderedTransport:
         """Begin a transfer, whose turn it is: with `arrays` at the sender, with none elsewhere.
 
         sources, targets: the types of the arrays at both ends.
-        Returns the arrays at the receiver, which may not have arrived; anything elsewhere.
+        Returns at the receiver the arrays, which may not have arrived, or what `arrived` takes; anything elsewhere.
         """
         raise NotImplementedError
+
+    def arrived(self, made: Any) -> Any:
+        """The array that `move` has returned, when that is ready."""
+        return made
 
     def check(self, peers: Sequence[int]) -> None:
         if self._broken:
@@ -126,7 +130,7 @@ class OrderedTransport:
             if self._has_tags and array.index == 0:
                 self._check_tag(entry, waiting)
             self.messages.wait_computed(entry.made[array.index], waiting, entry.number)
-            return entry.made[array.index]
+            return self.arrived(entry.made[array.index])
         except BaseException as error:  # Ctrl-C too
             self._break(self._said(error))
             raise
@@ -228,7 +232,7 @@ class OrderedTransport:
 
     def _check_tag(self, entry: _Entry, waiting: Waiting) -> None:
         self.messages.wait_computed(entry.made[-1], waiting, entry.number)
-        found = _compat.to_host(entry.made[-1])
+        found = _compat.to_host(self.arrived(entry.made[-1]))
         if found.tolist() != _tag(entry.number).tolist():
             raise TransferError(
                 f"{waiting}: another transfer came, of tag {found.tolist()} and not {_tag(entry.number).tolist()}: "

@@ -37,4 +37,5 @@ class Payload:
         """The arrays on their devices, given the bytes of one after the other. Raises WireError for another length."""
         if len(data) != self.size:
             raise WireError(f"{len(data)} bytes came, {self.size} were expected")
-        return [place(np.ndarray(shape, dtype, data, start)) for shape, dtype, start, place in self._layout]
+        with _compat.OwnTransfers():
+            return [place(np.ndarray(shape, dtype, data, start)) for shape, dtype, start, place in self._layout]

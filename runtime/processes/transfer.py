@@ -315,6 +315,7 @@ class Peers:
     program: at least 16 bytes that are the same in all of them, and different for each program, also for one that is
         loaded twice: they go into the numbers of its transfers.
     gather: what each process gives, in all of them, by process; None where traces are put together by somebody else.
+    exchange: likewise among the processes that run the program; None in any other.
     text: what the program is, as of a Meeting.
     """
 
@@ -323,6 +324,7 @@ class Peers:
     owners: Sequence[Sequence[int]]
     program: bytes
     gather: Callable[[str], list[str]] | None = None
+    exchange: Callable[[str], list[str]] | None = None
     text: str = ""
 
     def positions(self, mesh: int) -> list[int]:

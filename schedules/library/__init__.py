@@ -17,11 +17,12 @@ from jaxpp._system import collector_paused
 from jaxpp.schedules.errors import ScheduleError, whole_number
 from jaxpp.schedules.library.bidirectional import bitpipe, chimera, dualpipe
 from jaxpp.schedules.library.classic import eager_one_f_one_b, gpipe, looped_bfs, one_f_one_b, pipedream_2bw
+from jaxpp.schedules.library.exchange import slimpipe
 from jaxpp.schedules.library.interleaved import interleaved_1f1b, interleaved_zb, kimi_k2
 from jaxpp.schedules.library.offload import gis, po_f, po_h
 from jaxpp.schedules.library.peers import bpipe
 from jaxpp.schedules.library.sequence import seq1f1b, seq1f1b_i, seq1f1b_zb
-from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, v_half, v_min, zb_v
+from jaxpp.schedules.library.v_shaped import dualpipe_v, hanayo, stp, v_half, v_min, zb_v
 from jaxpp.schedules.library.vocabulary import vocab_1f1b, vocab_v_half
 from jaxpp.schedules.library.zero_bubble import zb_1p, zb_2p, zb_h1, zb_h2
 from jaxpp.schedules.schedule import Schedule
@@ -41,6 +42,7 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("zb-2p", zb_2p),
         ("interleaved-zb", interleaved_zb),
         ("zb-v", zb_v),
+        ("stp", stp),
         ("v-half", v_half),
         ("v-min", v_min),
         ("dualpipe", dualpipe),
@@ -51,6 +53,7 @@ LIBRARY: Final[dict[str, Callable[..., Schedule]]] = dict(
         ("seq1f1b", seq1f1b),
         ("seq1f1b-i", seq1f1b_i),
         ("seq1f1b-zb", seq1f1b_zb),
+        ("slimpipe", slimpipe),
         ("vocab-1f1b", vocab_1f1b),
         ("vocab-v-half", vocab_v_half),
         ("gis", gis),

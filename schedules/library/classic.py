@@ -32,7 +32,7 @@ def gpipe(meshes: int, microbatches: int, chunks: int = 1, placement: Placement 
     Raises:
         ScheduleError: a count is below 1, or the placement does not fit.
     """
-    plan = Plan("gpipe", _placement("gpipe", meshes, chunks, placement), microbatches)
+    plan = Plan("gpipe", placed("gpipe", meshes, chunks, placement), microbatches)
     for i, mesh in enumerate(plan):
         stages = plan.placement.stages_of(i)
         for step in (*map(F, stages), *map(B, reversed(stages))):
@@ -49,6 +49,7 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     With several stages per mesh no closed form stands in these papers. Each mesh then takes, whenever it is free, the
     oldest forward of a stage that keeps less than its share, S - s activations of stage s of S, else the oldest
     backward: on a linear placement that is the same. On a V of 2p stages a mesh keeps p + 1/2 microbatches at most.
+    Where stages are a graph its share is the number of stages on the longest way from it to the last one.
 
     Args:
         meshes: number of meshes, at least 1.
@@ -59,16 +60,15 @@ def one_f_one_b(meshes: int, microbatches: int, chunks: int = 1, placement: Plac
     Raises:
         ScheduleError: a count is below 1, or the placement does not fit.
     """
-    placement = _placement("1f1b", meshes, chunks, placement)
+    placement = placed("1f1b", meshes, chunks, placement)
     if placement == Placement.linear(placement.meshes):
         return _one_in_turn("1f1b", placement, microbatches, 1)
-    stages = placement.stages
     return by_priority(
         "1f1b",
         placement,
         microbatches,
         lambda task: (task.kind != "forward", task.microbatch),
-        limit=lambda stage: stages - stage,
+        limit=placement.heights.__getitem__,
     )
 
 
@@ -147,7 +147,7 @@ def _one_in_turn(name: str, placement: Placement, microbatches: int, ahead: int)
     return plan.draft()
 
 
-def _placement(name: str, meshes: int, chunks: int, placement: Placement | None) -> Placement:
+def placed(name: str, meshes: int, chunks: int, placement: Placement | None) -> Placement:
     looped = Placement.looped(meshes, chunks)
     if placement is None:
         return looped

@@ -50,7 +50,8 @@ def po_f(meshes: int, microbatches: int, chunks: int = 2, group: int | None = No
     In the time of GIS(g) as long as an activation goes to the host and back within the time of its forward and backward
     (`k` <= 1 of `schedules.offload`). As long as a copy takes no longer than a forward (k <= 2/3) a mesh keeps three of
     its stages' activations at most in the least group, however many meshes there are; in every group it keeps two of
-    `offload(gis(...), k=2 / 3)`, which does not leave copies the time to take longer.
+    `offload(gis(...), k=2 / 3)`, which does not leave copies the time to take longer. With slower copies the first
+    forwards, which follow each other at once, queue for the host: at k = 1 a mesh keeps five on 8 meshes, seven on 16.
 
     Args:
         meshes: number of meshes p, at least 1.

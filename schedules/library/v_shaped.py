@@ -36,6 +36,30 @@ def zb_v(meshes: int, microbatches: int) -> Schedule:
     return plan.draft()
 
 
+def stp(meshes: int, microbatches: int) -> Schedule:
+    """A forward and a backward of each stage as one task, in a V (after STP, arXiv 2510.27257).
+
+    Their units are woven, so that devices compute while they sum (`jaxpp.mark_unit_end`). Weight gradients are apart in
+    warm-up and cool-down only, where they fill bubbles. The paper gives its order as a diagram; this one is ZB-V's with
+    its steady part in pairs. Each mesh keeps p activations, and any number of microbatches will do.
+
+    Args:
+        meshes: number of meshes p, at least 1.
+        microbatches: at least 1.
+
+    Raises:
+        ScheduleError: a count is below 1.
+    """
+    plan = Plan("stp", Placement.waves(meshes, 2), microbatches)
+    for i, mesh in enumerate(plan):
+        down, up = i, 2 * meshes - 1 - i
+        mesh.warm_up(F(down) * (2 * (meshes - i) - 1), (F(up) + F(down)) * i, (F(up) + I(up) + W()) * (meshes - i))
+        mesh.repeat(F(down) & B(down), F(up) & B(up), times=max(microbatches, 2 * meshes - 1) - meshes + 1)
+        mesh.cool_down((I(down) + I(up)) * i, (I(down) + W(down)) * (meshes - i))
+        mesh.repeat(W())
+    return plan.draft()
+
+
 def v_half(meshes: int, microbatches: int) -> Schedule:
     """Half of 1F1B's memory, half of its bubble (V-Half, Controllable Memory, arXiv 2405.15362).
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import whole_number
 from jaxpp.schedules.language import F, I, Plan, W
+from jaxpp.schedules.library.classic import placed
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
+from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.problem import MemoryLimits, make_problem
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
 
 
-def zb_h1(meshes: int, microbatches: int) -> Schedule:
+def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
     """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
     The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations.
@@ -21,28 +23,34 @@ def zb_h1(meshes: int, microbatches: int) -> Schedule:
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
+        placement: any other placement, such as one of stages that are a graph: see `zb_h2`.
 
     Raises:
-        ScheduleError: a count is below 1.
+        ScheduleError: a count is below 1, or the placement does not fit.
     """
-    return _delayed("zb-h1", meshes, microbatches, 1)
+    return _delayed("zb-h1", meshes, microbatches, 1, placement)
 
 
-def zb_h2(meshes: int, microbatches: int) -> Schedule:
+def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
     """Nearly no bubble for twice 1F1B's memory (Zero Bubble, arXiv 2401.10241).
 
     Mesh i runs 2(p - i - 1) forwards ahead and delays its weight gradients by 2i backwards: every mesh keeps 2p - 1
     activations. With F, B and W about equal the longest stage is mT + (p - 1)(F + B - 2W + 2c), so each mesh must
     step its optimizer on its own.
 
+    On another placement a mesh takes, whenever it is free, the oldest forward of a stage that keeps less than its
+    share, else the oldest input gradient, else the oldest weight gradient. The share of a stage is h, the number of
+    stages on the longest way from it to the last one; 2h - 1 here, where on a linear placement meshes keep 2p - 1.
+
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1; from 2p - 1 on the above holds.
+        placement: any other placement, such as one of stages that are a graph.
 
     Raises:
-        ScheduleError: a count is below 1.
+        ScheduleError: a count is below 1, or the placement does not fit.
     """
-    return _delayed("zb-h2", meshes, microbatches, 2)
+    return _delayed("zb-h2", meshes, microbatches, 2, placement)
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
@@ -75,9 +83,20 @@ def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
     return _automatic("zb-2p", meshes, microbatches, costs, 2 * meshes)
 
 
-def _delayed(name: str, meshes: int, microbatches: int, ahead: int) -> Schedule:
+def _delayed(name: str, meshes: int, microbatches: int, ahead: int, placement: Placement | None) -> Schedule:
     """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients."""
-    plan = Plan(name, Placement.linear(meshes), microbatches)
+    placement = placed(name, meshes, 1, placement)
+    if placement != Placement.linear(meshes):
+        ranks = {"forward": 0, "input_grad": 1, "weight_grad": 2}
+        return by_priority(
+            name,
+            placement,
+            microbatches,
+            lambda task: (ranks[task.kind], task.microbatch),
+            tasks=ranks,
+            limit=lambda stage: ahead * (placement.heights[stage] - 1) + 1,
+        )
+    plan = Plan(name, placement, microbatches)
     for i, mesh in enumerate(plan):
         mesh.warm_up(F(i) * ahead * (meshes - 1 - i), (F(i) + I(i)) * ahead * i)
         mesh.repeat(F(i) + I(i) + W(i))

@@ -1,22 +1,28 @@
-"""The search for a schedule of stages that are a graph: orders by priority, the best of which is improved."""
+"""The search where stages are a graph, or at home on several meshes: the best start is improved.
+
+Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.found import Found
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
+
+_KINDS: Final = ("forward", "input_grad", "weight_grad")
 
 
 def search_branches(
@@ -29,10 +35,10 @@ def search_branches(
     objective: Objective,
     **options: Any,
 ) -> Found:
-    """The best schedule that is found for a graph of stages.
+    """The best schedule that is found for a graph of stages, or for stages with several homes.
 
     Args:
-        placement: one with `after`.
+        placement: one with `after`, or of which stages have several homes; none is spread.
         microbatches: at least 1.
         costs: of tasks and hops.
         memory: what the meshes may keep.
@@ -41,8 +47,11 @@ def search_branches(
         options: the others of `improve`.
 
     Raises:
-        ScheduleError: no order that was tried fits the memory.
+        ScheduleError: no order that was tried fits the memory, or a stage is spread.
     """
+    if placement.spread:
+        reason = "and its tasks run on all of them at once: give a schedule of it to improve"
+        raise ScheduleError(f"search: stage {min(placement.spread)} is spread over its meshes, {reason}")
     starts = list(_starts(placement, microbatches, costs, split_backward))
     kept = Kept(memory, [math.inf] * placement.meshes)
     too_much = [kept.excess(simulate(each, costs)) for each in starts]
@@ -50,19 +59,49 @@ def search_branches(
     if not fitting:
         raise ScheduleError(f"no schedule fits the memory: the least that was tried keeps {too_much[-1]}")
     best = min(fitting, key=lambda each: getattr(simulate(each, costs), objective))
-    return replace(improve(best, costs, objective=objective, **options), name="search")
+    found = replace(improve(best, costs, objective=objective, **options), name="search")
+    if max(map(len, placement.homes)) == 1:
+        return found
+    bound = min(found.lower_bound, _bound(starts, costs, objective))
+    history = tuple(replace(moment, bound=min(moment.bound, bound)) for moment in found.history)
+    return replace(found, lower_bound=bound, history=history)
+
+
+def _bound(starts: Sequence[Schedule], costs: Costs, objective: Objective) -> float:
+    """Wherever its microbatches run: no mesh has less than the mean of the work, no microbatch a shorter way."""
+    first = starts[0]
+    empty = Schedule("bound", first.placement, ((),) * first.meshes)
+    times = {kind: [costs.on_mesh(kind, mesh, empty) for mesh in range(first.meshes)] for kind in _KINDS}
+    fastest = {
+        kind: [min(by_mesh[mesh][stage] for mesh in homes) for stage, homes in enumerate(first.placement.homes)]
+        for kind, by_mesh in times.items()
+    }
+    sizes = costs.microbatches or (1.0,) * first.microbatches
+    work = math.fsum(sizes) * math.fsum(map(math.fsum, fastest.values())) / first.meshes
+    fused = {tuple(task.kind for task in cell) for each in starts for row in each.cells for cell in row if cell[1:]}
+    factor = min([1.0, *map(costs.factor, fused)])
+    chain = not first.placement.after and objective == "makespan"
+    way = max(sizes) * math.fsum((*fastest["forward"], *fastest["input_grad"])) if chain else 0.0
+    return factor * max(work, way)
 
 
 def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) -> Iterator[Schedule]:
-    """1F1B and relatives of it: backwards first, of forwards those with the longest way to go."""
+    """1F1B and relatives (backwards first, of forwards those with the longest way to go), and what is published.
+
+    The last one has the least memory: microbatch after microbatch.
+    """
     costs = replace(costs, microbatches=())
-    kinds = ("forward", "input_grad", "weight_grad") if split else ("forward", "backward")
-    ways = _ways(placement)
+    kinds = _KINDS if split else ("forward", "backward")
+    ways = placement.heights
 
     def priority(task: Task) -> tuple[float, ...]:
         if task.kind == "forward":
             return 1, task.microbatch, -ways[task.stage]
         return 2 * (task.kind == "weight_grad"), task.microbatch, 0
+
+    def home(task: Task) -> int:
+        homes = placement.homes[task.stage]
+        return homes[task.microbatch % len(homes)]
 
     # As many in flight as there are stages on the way to the end; twice as many, all, and, as the least, one.
     limits: list[Callable[[int], int] | None] = [
@@ -72,12 +111,17 @@ def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) 
         lambda _: 1,
     ]
     for limit in limits:
-        yield by_priority("start", placement, microbatches, priority, tasks=kinds, limit=limit, costs=costs)
-
-
-def _ways(placement: Placement) -> list[int]:
-    """For each stage how many stages there are on the longest way from it to the last one, both counted."""
-    ways = [1] * placement.stages
-    for stage in reversed(range(placement.stages)):
-        ways[stage] += max((ways[other] for other in placement.near(stage, 1)), default=0)
-    return ways
+        yield by_priority(
+            "start", placement, microbatches, priority, tasks=kinds, limit=limit, mesh_of=home, costs=costs
+        )
+    if not placement.after:
+        for made in published(placement, microbatches, costs):
+            if split or not any(task.kind == "weight_grad" for task in made):
+                yield made
+    rows: list[list[Task]] = [[] for _ in range(placement.meshes)]
+    for microbatch in range(microbatches):
+        up = [Task("forward", stage, microbatch) for stage in range(placement.stages)]
+        down = [Task(kind, task.stage, microbatch) for task in reversed(up) for kind in kinds[1:]]
+        for task in (*up, *down):
+            rows[home(task)].append(task)
+    yield Schedule.of("start", placement, rows)

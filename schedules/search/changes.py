@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias, cast
 
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
-from jaxpp.schedules.errors import ScheduleError, one_of
+from jaxpp.schedules.errors import ScheduleError, counted, one_of
 from jaxpp.schedules.host import offload
 from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.report import Report
@@ -30,6 +30,8 @@ CHANGES: Final = ("recompute", "offload", "fuse")
 
 _COPIES: Final = ("offload", "reload")
 _BACKWARD: Final = ("backward", "input_grad")
+
+_BYTE: Final = ("byte", "s")
 
 _UNITS: Final = 300
 """What it costs to change and run a task."""
@@ -46,21 +48,21 @@ class Kept(NamedTuple):
     memory: MemoryLimits
     hosts: Sequence[float]
 
-    def peaks(self, report: Report) -> Iterator[tuple[str, str, int, float, float]]:
-        """Where it is kept, its unit, the mesh, the most that it keeps, and the limit."""
+    def peaks(self, report: Report) -> Iterator[tuple[str, tuple[str, str], int, float, float]]:
+        """Where it is kept, its unit and the ending of its plural, the mesh, the most that it keeps, and the limit."""
         at = self.memory.released_at
         here = report.peak_activations(at) if at else report.peak_bytes()
-        unit = "microbatches" if at else "bytes"
+        unit = ("microbatch", "es") if at else _BYTE
         for mesh, (peak, limit) in enumerate(zip(here, self.memory.limits, strict=True)):
             yield "on", unit, mesh, peak, limit
         for mesh, (peak, limit) in enumerate(zip(report.peak_host_bytes(), self.hosts, strict=True)):
-            yield "in the host of", "bytes", mesh, peak, limit
+            yield "in the host of", _BYTE, mesh, peak, limit
 
     def excess(self, report: Report) -> str:
         """Which mesh keeps too much, how much, and its limit; nothing where all is within the limits."""
         for where, unit, mesh, peak, limit in self.peaks(report):
             if peak > limit * (1 + TOLERANCE):
-                return f"{peak:g} {unit} {where} mesh {mesh}, its limit is {limit:g}"
+                return f"{counted(peak, *unit)} {where} mesh {mesh}, its limit is {limit:g}"
         return ""
 
     def surplus(self, report: Report) -> float:

@@ -377,7 +377,9 @@ class Cutting:
         if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):
             seed, limits = int(self.rng.integers(1 << 32)), self.row.left(self.shape, cuts)
             costs, seconds = self.row.costs.cut(cuts), self.effort.left
-            better = improve(schedule, costs, memory_bytes=limits, seconds=seconds, seed=seed)
+            # Of layers that keep nothing, what is resident fits already.
+            in_bytes = limits if any(costs.bytes("activation_bytes", schedule)) else None
+            better = improve(schedule, costs, memory_bytes=in_bytes, seconds=seconds, seed=seed)
             if fits_bytes(better, costs, limits):  # also with contention, which orders are not made for
                 schedule, value = replace(better, name=schedule.name), better.value
         return cuts, schedule, value

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import cast
 
+import numpy as np
+
 from jaxpp.schedules.cost_values import is_list, positive
+from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import ScheduleError, one_of
 from jaxpp.schedules.problem import MemoryLimits
 from jaxpp.schedules.report import KEPT, Release
@@ -44,14 +47,22 @@ class Found(Schedule):
 
 
 def memory_limits(
-    meshes: int, limit: object, in_bytes: object, released_at: Release, bytes_name: str = "memory_bytes"
+    meshes: int,
+    limit: object,
+    in_bytes: object,
+    released_at: Release,
+    costs: Costs,
+    bytes_name: str = "memory_bytes",
+    resident: Sequence[float] = (),
 ) -> MemoryLimits:
     """The limits, one per mesh; those in bytes are called `bytes_name` in messages.
 
     Raises:
-        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds.
+        ScheduleError: they are no numbers above 0, or not one per mesh, or there are limits of both kinds; or limits
+            in bytes while neither the costs give any bytes nor are any `resident`.
     """
     one_of(list(KEPT), released_at, "released_at")
+    limit, in_bytes = (math.inf if each is None else each for each in (limit, in_bytes))
     by_number, by_bytes = (is_list(each) or each != math.inf for each in (limit, in_bytes))
     if by_number and by_bytes:
         raise ScheduleError("memory_limit and memory_bytes are two ways to say one thing: give one of them")
@@ -60,4 +71,7 @@ def memory_limits(
     if len(each) != meshes:
         raise ScheduleError(f"{what} must be a number, or one for each of {meshes} meshes, found {len(each)}")
     limits = tuple(positive(number, what, infinite=True) for number in each)
+    sizes = (costs.activation_bytes, costs.weight_grad_bytes or 0.0, resident)
+    if by_bytes and min(limits) < math.inf and not any(map(np.any, sizes)):
+        raise ScheduleError(f"{what} limits nothing, as the costs give no bytes: give them activation_bytes")
     return MemoryLimits(limits, released_at if what == "memory_limit" else None)

@@ -15,7 +15,7 @@ from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError, one_of, whole_number
-from jaxpp.schedules.pools import Sizes, byte_sizes
+from jaxpp.schedules.pools import Sizes, byte_sizes, share_sizes
 from jaxpp.schedules.problem import OBJECTIVES, Limits, MemoryLimits, Objective
 from jaxpp.schedules.report import KEPT, Release
 from jaxpp.schedules.schedule import Schedule, check_type
@@ -34,11 +34,11 @@ _CHANGING: Final = 0.1
 def improve(
     schedule: Schedule,
     costs: Costs | None = None,
-    memory_limit: Limits = math.inf,
+    memory_limit: Limits = None,
     *,
     released_at: Release = "W",
-    memory_bytes: Limits = math.inf,
-    host_bytes: Limits = math.inf,
+    memory_bytes: Limits = None,
+    host_bytes: Limits = None,
     change: Collection[str] = (),
     objective: Objective = "makespan",
     seconds: float = 10.0,
@@ -81,8 +81,8 @@ def improve(
     one_of(OBJECTIVES, objective, "objective")
     costs = replace(given_costs(costs).merged(schedule.stages), contention=False)
     rng, effort = Random(whole_number(seed, "seed", least=0)), Effort(positive(seconds, "seconds"))
-    memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at)
-    hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, "host_bytes").limits
+    memory = memory_limits(schedule.meshes, memory_limit, memory_bytes, released_at, costs)
+    hosts = memory_limits(schedule.meshes, math.inf, host_bytes, released_at, costs, "host_bytes").limits
     check_changes(change, costs)
     kept = Kept(memory, hosts)
     with collector_paused():
@@ -135,9 +135,7 @@ def _sizes(schedule: Schedule, costs: Costs, memory: MemoryLimits) -> Sizes:
     """What activations take of the memory, in the unit of its limits."""
     if memory.released_at is None:
         return byte_sizes(schedule, costs)
-    share = schedule.meshes / schedule.stages
-    kept = [share * KEPT[memory.released_at]] * schedule.stages
-    return Sizes([share] * schedule.stages, kept, [0.0] * schedule.stages, costs.size(schedule))
+    return share_sizes(schedule, KEPT[memory.released_at], costs.size(schedule))
 
 
 def _bound(cells: Cells) -> float:

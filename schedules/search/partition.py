@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -55,12 +54,12 @@ def partition(
     costs: Costs,
     meshes: int,
     microbatches: int,
-    memory_limit: Limits | None = None,
+    memory_limit: Limits = None,
     *,
     chunks: int | None = 1,
     placement: str | Placement = "any",
     released_at: Release = "W",
-    memory_bytes: Limits = math.inf,
+    memory_bytes: Limits = None,
     resident_bytes: float | Sequence[float] = 0.0,
     split_backward: bool = True,
     seconds: float = 10.0,
@@ -82,7 +81,7 @@ def partition(
             mesh to mesh.
         meshes: number of meshes, at least 1.
         microbatches: at least 1.
-        memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh. No limit: None.
+        memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh. By default any.
         chunks: stages per mesh; None: the search chooses among what the placements leave.
         placement: as for `search`; "any" with one chunk is "linear".
         released_at: as for `search`.
@@ -107,11 +106,11 @@ def partition(
     shapes = [each for each in placements(meshes, placement, chunks, Costs()) if each.stages <= layers]
     if not shapes:
         raise ScheduleError(f"partition: {layers} layers are fewer than the stages of {meshes} meshes")
-    memory = memory_limits(meshes, math.inf if memory_limit is None else memory_limit, memory_bytes, released_at)
     resident = per_stage(resident_bytes, "resident_bytes", positive=False)
     resident = tuple(resident) if isinstance(resident, Sequence) else (resident,) * layers
     if len(resident) != layers:
         raise ScheduleError(f"resident_bytes: expected a number for each of {layers} layers, found {len(resident)}")
+    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs, resident=resident)
     row = LayerRow(costs.listed(layers, meshes), microbatches, memory, resident, split_backward)
     effort, rng = Effort(positive(seconds, "seconds")), np.random.default_rng(seed)
     searches = [Cutting(row, shape, effort, rng) for shape in shapes]

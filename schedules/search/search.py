@@ -99,12 +99,12 @@ def search(
     meshes: int,
     microbatches: int,
     costs: Costs | None = None,
-    memory_limit: Limits = math.inf,
+    memory_limit: Limits = None,
     *,
     placement: str | Placement = "linear",
     chunks: int | None = None,
     released_at: Release = "W",
-    memory_bytes: Limits = math.inf,
+    memory_bytes: Limits = None,
     objective: Objective = "makespan",
     split_backward: bool = True,
     seconds: float = 10.0,
@@ -126,7 +126,8 @@ def search(
             Contention of links is not looked at. Of lists for more stages than a placement has, neighbours are added.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for
-            each stage. Where its stages are a graph, it starts from orders by priority, and improves the best.
+            each stage. Where its stages are a graph, or have several homes (which take turns), it starts from orders by
+            priority and, for a chain, from what is published, and improves the best.
         chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
         released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
@@ -146,8 +147,8 @@ def search(
     one_of(OBJECTIVES, objective, "objective")
     split_backward = true_or_false(split_backward, "split_backward")
     costs, seconds = given_costs(costs), positive(seconds, "seconds")
-    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at)
-    if isinstance(placement, Placement) and placement.after:
+    memory = memory_limits(meshes, memory_limit, memory_bytes, released_at, costs)
+    if isinstance(placement, Placement) and (placement.after or max(map(len, placement.homes)) > 1):
         (placement,) = placements(meshes, placement, chunks, costs)
         return search_branches(
             placement,

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from jaxpp.schedules.costs import Costs, given_costs
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.problem import Limits, Objective
 from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
+from jaxpp.schedules.search.changes import Kept
+from jaxpp.schedules.search.found import memory_limits
 from jaxpp.schedules.search.history import Progress
 from jaxpp.schedules.search.search import search
 from jaxpp.schedules.simulate import simulate
@@ -80,8 +80,9 @@ def tune(
     *,
     meshes: int,
     microbatches: int,
-    memory_limit: Limits = math.inf,
+    memory_limit: Limits = None,
     released_at: Release = "W",
+    memory_bytes: Limits = None,
     objective: Objective = "makespan",
     seconds: float = 5.0,
     seed: int = 0,
@@ -95,6 +96,7 @@ def tune(
         microbatches: at least 1.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         released_at: when they are released: "W", "B" or "half".
+        memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.
         objective: "makespan" or "longest_stage".
         seconds: of the search.
         seed: of the search.
@@ -111,12 +113,13 @@ def tune(
         memory_limit,
         placement="any",
         released_at=released_at,
+        memory_bytes=memory_bytes,
         objective=objective,
         seconds=seconds,
         seed=seed,
         progress=progress,
     )
-    limits = np.broadcast_to(np.asarray(memory_limit, float), meshes)
+    kept = Kept(memory_limits(meshes, memory_limit, memory_bytes, released_at, costs), [math.inf] * meshes)
 
     def row(name: str, made: Schedule | ScheduleError) -> Ranked:
         if isinstance(made, ScheduleError):
@@ -126,8 +129,7 @@ def tune(
         except ScheduleError as error:
             return Ranked(name, made, why=str(error))
         peaks = report.peak_activations(released_at)
-        fits = all(peak <= limit + 1e-9 for peak, limit in zip(peaks, limits, strict=True))
-        return Ranked(name, made, report, getattr(report, objective), max(peaks), fits)
+        return Ranked(name, made, report, getattr(report, objective), max(peaks), not kept.excess(report))
 
     rows = [row(f"search: {_shape(found)}", found)]
     rows += [row(name, made) for name, made in _library(meshes, microbatches, costs)]

@@ -1,8 +1,4 @@
-"""The real compilers of TPUs and GPUs take the stage programs of the example: `make hardware`.
-
-Without the extras `tpu-plan` and `gpu-plan` these tests are skipped. Each target compiles one small GPT, with two-way
-tensor parallelism.
-"""
+"""The plan of a small GPT with two-way tensor parallelism, by the real compilers."""
 
 import importlib
 import sys
@@ -15,10 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from jaxlib.mlir import ir
 
 import jaxpp
-from jaxpp._compat import make_context
+from jaxpp.planning.target import Target
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
@@ -26,18 +21,10 @@ gpt_model: Any = importlib.import_module("gpt_model")
 CONFIG = gpt_model.Config(stages=2, layers=4, width=256, heads=4, sequence=128, dtype="bfloat16")
 MICROBATCHES = 4
 
-Options = dict[str, int]
-TARGETS: list[tuple[str, Options]] = [("v5p:2x2x1", {}), ("v6e:2x2", {}), ("h200", {"nodes": 2, "gpus": 2})]
 
-
-@pytest.fixture(scope="module", params=TARGETS, ids=[name for name, _ in TARGETS])
-def compiled(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture(scope="module")
+def compiled(target: Target) -> Any:
     """A training step of a small GPT for a target."""
-    name, options = request.param
-    try:
-        target = jaxpp.target(name, **options)
-    except ModuleNotFoundError as error:
-        pytest.skip(str(error))
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
@@ -76,26 +63,3 @@ def test_the_account_is_that_of_the_compiler(compiled: Any) -> None:
     """Arguments and results, less aliases; a TPU pads what is smaller than a tile."""
     for each in compiled.plan.programs:
         assert abs(each.padding_bytes) <= 0.02 * each.accounted_bytes + 8192, each
-
-
-def test_donation_shows_as_aliases(compiled: Any) -> None:
-    for each in compiled.plan.programs:
-        function = compiled.executable.program.functions[each.name]
-        mesh = next(
-            k for k, mesh in enumerate(compiled.plan.meshes) if not each.stages or each.stages[0] in mesh.stages
-        )
-        donors = [donor for donor in function.donors if donor is not None]
-        sizes = [compiled.executable.program.shard_bytes(mesh, function.arguments[donor])[0] for donor in donors]
-        assert each.alias_bytes >= sum(sizes), each.name
-        if each.kind == "backward":
-            assert sum(sizes) > 0
-
-
-def test_no_collective_crosses_meshes(compiled: Any) -> None:
-    """Each program has as many partitions as its mesh has devices: no other device can take part in a collective."""
-    program = compiled.executable.program
-    assert set(program.partitions) == {2}
-    for each in compiled.plan.programs:
-        with make_context():
-            module = ir.Module.parse(program.functions[each.name].bytecode)
-            assert ir.IntegerAttr(module.operation.attributes["mhlo.num_partitions"]).value == 2, each.name

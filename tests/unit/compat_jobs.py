@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from jaxpp import _compat
+from jaxpp import _compat, _jobs
 
 
 def before_a_backend_starts() -> list[Any]:
     """Whether the backends were starting, before and after; and the numbers of the processes."""
-    before = _compat.is_backend_starting()
-    numbers = _compat.process_numbers()
+    before = _jobs.is_backend_starting()
+    numbers = _jobs.process_numbers()
     jax.devices()
-    return [before, _compat.is_backend_starting(), *numbers]
+    return [before, _jobs.is_backend_starting(), *numbers]
 
 
 def preemption_on_demand() -> list[bool]:
     """Whether SIGTERM ends this process as it does others, before and after JAX's preemption service is asked for."""
     with pytest.raises(RuntimeError, match=r"must be called before|only be called once"):  # as `together.run` did
-        _compat.initialize_distributed("127.0.0.1:1", 1, 0)
+        _jobs.initialize_distributed("127.0.0.1:1", 1, 0)
     signals = []
     for _ in range(2):
         with open("/proc/self/status", encoding="ascii") as file:
             caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
         signals.append(bool(caught >> signal.SIGTERM - 1 & 1))
-        _compat.start_preemption_service()
+        _jobs.start_preemption_service()
     return [*signals, multihost_utils.reached_preemption_sync_point(0)]
 
 
 def through_the_store() -> str:
-    assert _compat.coordinator_address().startswith("127.0.0.1:")
-    _compat.key_value_store().key_value_set("here", "there")
-    return str(_compat.key_value_store().blocking_key_value_get("here", 1000))
+    assert _jobs.coordinator_address().startswith("127.0.0.1:")
+    _jobs.key_value_store().key_value_set("here", "there")
+    return str(_jobs.key_value_store().blocking_key_value_get("here", 1000))
 
 
 def through_a_transfer() -> int:
@@ -60,5 +60,5 @@ def through_a_transfer() -> int:
 
 
 def without_farewell() -> bool:
-    _compat.skip_farewell()
-    return _compat.key_value_store() is None
+    _jobs.skip_farewell()
+    return _jobs.key_value_store() is None

@@ -154,7 +154,7 @@ def test_arrays_are_taken_apart_and_joined() -> None:
     sharding = NamedSharding(Mesh(np.array(jax.devices()[:2]), ("x",)), PartitionSpec("x"))
     shards = _compat.shards(jax.device_put(FOUR, sharding))
     assert [shard.tolist() for shard in shards] == [[0, 1], [2, 3]]
-    joined = _compat.join_arrays(_compat.abstract_value((4,), np.dtype(np.int32), sharding), sharding, shards)
+    joined = _compat.result_handler(_compat.abstract_value((4,), np.dtype(np.int32), sharding), sharding)([*shards])
     assert joined.sharding == sharding
     assert joined.committed
     np.testing.assert_array_equal(joined, FOUR)
@@ -174,7 +174,8 @@ def test_numbers_go_to_a_device_and_back_whatever_the_guard_says() -> None:
     sharding = SingleDeviceSharding(jax.devices()[1])
     with jax.transfer_guard("disallow"):
         array = _compat.to_device(FOUR, sharding)
-        again = _compat.placer(FOUR, sharding)(FOUR + 1)
+        with _compat.OwnTransfers():
+            again = _compat.placer(FOUR, sharding)(FOUR + 1)
         assert _compat.to_host(array).tolist() == [0, 1, 2, 3]
         assert _compat.to_host(again).tolist() == [1, 2, 3, 4]
         with pytest.raises(RuntimeError, match="Disallowed host-to-device transfer"):
@@ -226,6 +227,11 @@ def test_execute_noting_effects() -> None:
 @pytest.mark.parametrize("implementation", ["threefry2x32", "rbg"])
 def test_key_implementation(implementation: str) -> None:
     assert _compat.key_implementation(jax.random.key(0, impl=implementation).dtype) == implementation
+
+
+def test_is_key_type() -> None:
+    assert _compat.is_key_type(jax.random.key(0).dtype)
+    assert not _compat.is_key_type(jax.random.key_data(jax.random.key(0)).dtype)
 
 
 def test_trace_context() -> None:

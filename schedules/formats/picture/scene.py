@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxpp.schedules.errors import counted
 from jaxpp.schedules.formats.chrome_trace import Memory
 from jaxpp.schedules.graph import Graph
 from jaxpp.schedules.report import Report
@@ -193,9 +194,9 @@ class Scene:
     def title(self) -> str:
         """The title: the schedule, its size, and its times."""
         report, schedule = self.report, self.report.schedule
-        size = f"{_count(schedule.meshes, 'mesh', 'es')}, {_count(schedule.microbatches, 'microbatch', 'es')}"
+        size = f"{counted(schedule.meshes, 'mesh', 'es')}, {counted(schedule.microbatches, 'microbatch', 'es')}"
         if schedule.stages != schedule.meshes:
-            size += f", {_count(schedule.stages, 'stage', 's')}"
+            size += f", {counted(schedule.stages, 'stage')}"
         times = f"makespan {report.makespan:.6g} {report.costs.unit}, bubble {100 * report.bubble:.1f} %"
         return f"{schedule.name}: {size}; {times}"
 
@@ -284,10 +285,6 @@ def amount(value: float, memory: Memory) -> str:
             return f"{value:.3g} {unit}"
         value /= 1000
     return f"{value:.3g} TB"
-
-
-def _count(number: int, what: str, plural: str) -> str:
-    return f"{number} {what}{plural * (number != 1)}"
 
 
 def _waits(report: Report, row: range) -> Iterator[tuple[int, str]]:

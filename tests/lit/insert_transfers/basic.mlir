@@ -84,7 +84,7 @@ module attributes {jaxpp.meshes = 2 : i64} {
 
 // -----
 
-// Three stages and a skip connection: what stage 0 makes goes to mesh 1 and, once, straight to mesh 2, though two tasks
+// Four stages on three meshes, and a skip connection: what stage 0 makes goes to mesh 1 and, once, straight to mesh 2, though two tasks
 // there use it.
 
 // CHECK-LABEL: func.func public @mesh_0(
@@ -107,15 +107,15 @@ module attributes {jaxpp.meshes = 2 : i64} {
 // CHECK-NEXT:    %[[R:.*]]:2 = "stablehlo.recv"(%[[T]]) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>, source_target_pairs = dense<{{\[\[}}1, 2]]>
 // CHECK-NEXT:    %[[R_2:.*]]:2 = "stablehlo.recv"(%[[R]]#1) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>, source_target_pairs = dense<{{\[\[}}0, 2]]>
 // CHECK-NEXT:    %[[F2_0:.*]] = call @forward_2(%[[R]]#0, %[[R_2]]#0) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 2 : i64}
-// CHECK-NEXT:    %[[F2_1:.*]] = call @forward_2(%[[F2_0]], %[[R_2]]#0) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 2 : i64}
-// CHECK-NEXT:    return %[[F2_1]]
+// CHECK-NEXT:    %[[F3_0:.*]] = call @forward_3(%[[F2_0]], %[[R_2]]#0) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 3 : i64}
+// CHECK-NEXT:    return %[[F3_0]]
 module attributes {jaxpp.meshes = 3 : i64} {
   func.func public @main(%x: tensor<f32> {jaxpp.meshes = array<i64: 0>}, %w: tensor<f32> {jaxpp.meshes = array<i64: 1>})
       -> (tensor<f32> {jaxpp.meshes = array<i64: 2>}) {
     %1 = call @forward_0(%x, %x) {jaxpp.mesh = 0 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 0 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %2 = call @forward_1(%w, %1) {jaxpp.mesh = 1 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 1 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     %3 = call @forward_2(%2, %1) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 2 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
-    %4 = call @forward_2(%3, %1) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 1 : i64, jaxpp.stage = 2 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
+    %4 = call @forward_3(%3, %1) {jaxpp.mesh = 2 : i64, jaxpp.microbatch = 0 : i64, jaxpp.stage = 3 : i64} : (tensor<f32>, tensor<f32>) -> tensor<f32>
     return %4 : tensor<f32>
   }
   func.func private @forward_0(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
@@ -127,6 +127,10 @@ module attributes {jaxpp.meshes = 3 : i64} {
     return %0 : tensor<f32>
   }
   func.func private @forward_2(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 2 : i64} {
+    %0 = stablehlo.multiply %a, %b : tensor<f32>
+    return %0 : tensor<f32>
+  }
+  func.func private @forward_3(%a: tensor<f32>, %b: tensor<f32>) -> tensor<f32> attributes {jaxpp.kind = "forward", jaxpp.stage = 3 : i64} {
     %0 = stablehlo.multiply %a, %b : tensor<f32>
     return %0 : tensor<f32>
   }

@@ -1,12 +1,15 @@
 // RUN: jaxpp-opt %s --pipeline mpmd --schedule %S/../Inputs/1f1b.grid | filecheck %s
 // RUN: jaxpp-opt %s --pipeline mpmd --schedule "kimi-k2{chunks=1}" --meshes 2 | filecheck %s
 // RUN: jaxpp-opt %s -p 'find-microbatch-loop{schedule="gpipe{chunks=1}" meshes=2}' | filecheck %s --check-prefix=PASS
+// RUN: jaxpp-opt %s --pipeline mpmd --schedule gpipe --meshes 2 --transport pair --gather-weights chunk --memory-limit 99 | filecheck %s
+// RUN: not jaxpp-opt %s --pipeline mpmd --transport mail 2>&1 | filecheck %s --check-prefix=MAIL
 // RUN: not jaxpp-opt %s --pipeline mpmd --schedule none.txt 2>&1 | filecheck %s --check-prefix=ERROR
 
 // A schedule is a name, with or without options, or a file.
 
 // CHECK-LABEL: func.func public @mesh_0
 // CHECK-LABEL: func.func public @mesh_1
+// MAIL: error: pipeline 'mpmd': --transport is 'mail', expected one of pull, nccl, device_put, pair
 // PASS: schedule: gpipe
 // ERROR: schedule.mlir:[[# @LINE + 3]]:10: error: none.txt: cannot read: No such file or directory
 func.func public @main(%x: tensor<f32>) -> tensor<f32> {

@@ -42,6 +42,43 @@ module attributes {mhlo.num_partitions = 1 : i32} {
 
 // -----
 
+// What is asked of a result holds, though its value has another sharding: here that of an argument. A
+// result that has its sharding, and one that nobody asked for anything, are as they were.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[X:.*]]: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
+// CHECK-NEXT:    %[[Y:.*]] = stablehlo.tanh %[[X]] {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
+// CHECK-NEXT:    %[[A:.*]] = sdy.sharding_constraint %[[X]] <@mesh, [{}, {}]> : tensor<2x8xf32>
+// CHECK-NEXT:    %[[B:.*]] = sdy.sharding_constraint %[[X]] <@mesh, [{}, {"data"}]> : tensor<2x8xf32>
+// CHECK-NEXT:    return %[[A]], %[[B]], %[[Y]], %[[Y]]
+module attributes {mhlo.num_partitions = 2 : i32} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%x: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
+      -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {}]>},
+          tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}]>},
+          tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {"mpmd"}]>}, tensor<2x8xf32>) {
+    %0 = stablehlo.tanh %x : tensor<2x8xf32>
+    return %x, %x, %0, %0 : tensor<2x8xf32>, tensor<2x8xf32>, tensor<2x8xf32>, tensor<2x8xf32>
+  }
+}
+
+// -----
+
+// In a loop over steps the state has one sharding at both ends: where it was asked for behind a step, also before it.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      %[[W:.*]]: tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
+// CHECK:         return
+module attributes {mhlo.num_partitions = 2 : i32, jaxpp.train_loop = {steps = 2 : i64, state = 1 : i64, delay = 0 : i64, schedule = ""}} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%w: tensor<2x8xf32>) -> (tensor<2x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}) {
+    %0 = stablehlo.tanh %w : tensor<2x8xf32>
+    return %0 : tensor<2x8xf32>
+  }
+}
+
+// -----
+
 // A module that doesn't say how many partitions it has is for one device.
 
 // CHECK-LABEL: func.func public @main(
@@ -126,5 +163,22 @@ module attributes {mhlo.num_partitions = 2 : i32} {
     %0 = chlo.erf %x : tensor<4x8xf32> -> tensor<4x8xf32>
     %1 = stablehlo.tanh %0 : tensor<4x8xf32>
     return %1 : tensor<4x8xf32>
+  }
+}
+
+// -----
+
+// The state of a loop over steps goes on as it is: what a step takes sharded it returns so.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK-SAME:      -> (tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>})
+// CHECK-NEXT:    %[[KEPT:.*]] = stablehlo.negate %{{.*}} {sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>]>}
+// CHECK-NEXT:    return %[[KEPT]]
+module attributes {mhlo.num_partitions = 2 : i32, jaxpp.train_loop = {steps = 2 : i64, state = 1 : i64, delay = 0 : i64, schedule = ""}} {
+  sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
+  func.func public @main(%kept: tensor<2x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %x: tensor<2x4xf32>)
+      -> tensor<2x4xf32> {
+    %0 = stablehlo.negate %x : tensor<2x4xf32>
+    return %0 : tensor<2x4xf32>
   }
 }

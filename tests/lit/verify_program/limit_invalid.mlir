@@ -10,7 +10,7 @@
 // CHECK: error: mesh 0 needs 8 bytes on each device, its memory limit is 7
 // CHECK-NEXT: keep less (recompute='inputs', schedules.offload), or give the step smaller microbatches
 
-// NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number, or one for each mesh
+// NUMBER: pass 'verify-program': memory_limit is '7GB', expected bytes: a number above 0, or one for each mesh
 
 // ENOUGH: jaxpp.peak_bytes = 8 : i64
 module attributes {jaxpp.meshes = 2 : i64} {

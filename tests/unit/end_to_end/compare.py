@@ -49,7 +49,8 @@ def weights(stages: int, width: int = WIDTH) -> list[jax.Array]:
 
 @cache
 def _weight(seed: int, width: int) -> np.ndarray:
-    return np.asarray(jax.random.normal(jax.random.key(seed), (width, width)) / width**0.5)
+    with jax.ensure_compile_time_eval():  # the first to ask may be a shape alone
+        return np.asarray(jax.random.normal(jax.random.key(seed), (width, width)) / width**0.5)
 
 
 def batch(microbatches: int, rows: int = ROWS, width: int = WIDTH) -> dict[str, np.ndarray]:

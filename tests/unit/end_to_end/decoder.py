@@ -47,7 +47,33 @@ def block(weights: Any, x: jax.Array, cache: tuple[jax.Array, jax.Array], start:
     return x + jnp.tanh(x @ weights["up"]), (keys, values)
 
 
-def of_slice(params: Any, caches: Any, text: Any, start: jax.Array, *, last: bool = True) -> tuple[Any, jax.Array]:
+def attending(
+    weights: Any, x: jax.Array, cache: Any, start: jax.Array, *, exchange: bool = True
+) -> tuple[jax.Array, Any]:
+    """The same block, with two heads, in `slice_attention`."""
+
+    def heads(name: str) -> jax.Array:
+        return (x @ weights[name]).reshape(*x.shape[:2], 2, -1)
+
+    cache = tuple(
+        lax.dynamic_update_slice_in_dim(old.reshape(*old.shape[:2], 2, -1), heads(name), start, 1).reshape(old.shape)
+        for old, name in zip(cache, ("key", "value"), strict=True)
+    )
+    keys, values = (each.reshape(*each.shape[:2], 2, -1) for each in cache)
+    mixed = jaxpp.slice_attention(heads("query"), keys, values, start, exchange=exchange)
+    x = x + mixed.reshape(x.shape)
+    return x + jnp.tanh(x @ weights["up"]), cache
+
+
+def of_slice(
+    params: Any,
+    caches: Any,
+    text: Any,
+    start: jax.Array,
+    *,
+    last: bool = True,
+    block: Callable[..., Any] = block,
+) -> tuple[Any, jax.Array]:
     """The keys and values behind a slice, and its loss. last: whether the loss is marked."""
     inputs, targets = text
     x, new = params["tokens"][inputs], list[Any]()

@@ -24,6 +24,7 @@ from unit.end_to_end.tuning import SECONDS, given, quick
 import jaxpp.api as jaxpp
 from jaxpp import schedules as S
 from jaxpp import target, tune
+from jaxpp.auto import AutoLowered
 from jaxpp.auto_step import AutoStep
 from jaxpp.ir.errors import ProgramError
 from jaxpp.jit import MpmdFunction
@@ -331,7 +332,28 @@ def test_planned_for_devices_that_are_not_here() -> None:
     assert step.tuned.speedup > 1
     assert ": would take " in str(step.tuned)
     assert str(step.tuned.schedule) in plan.schedule
+    assert step.tuned.best.predicted == pytest.approx(1e3 * plan.step_seconds)
     assert tune(step, heavy, data, seconds=0.1).cuts == step.tuned.cuts
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([1.0, 2.0, 0.5], ["would take 1 ms", "should take 2 ms", "should take 0.5 ms", "2.00 times as fast"]),
+        ([1.0] + [2.0] * 6, ["stays with"]),
+        ([None], ["takes"]),
+    ],
+)
+def test_a_plan_that_is_slower_than_1f1b_is_not_taken(
+    times: list[float | None], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the plan of the layers promised; where that of 1F1B says nothing, its promise counts."""
+    monkeypatch.setattr(AutoLowered, "_planned_ms", lambda *_: times.pop(0))
+    mesh = target("cpu", devices=2).mesh((2, 1), ("mpmd", "data"))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto", loss=test_partition.loss), mesh)
+    heavy, data = jax.eval_shape(lambda: (test_partition.heavy_last(3), batch(4, 64)))
+    tuned = tune(step, heavy, data, seconds=0.1)
+    assert all(each in str(tuned) for each in words)
 
 
 def test_a_limit_of_memory() -> None:

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from unit.end_to_end.compare import check, feed_state, lowered, make_mesh
+from unit.end_to_end.compare import check, feed_state, lowered, make_mesh, weights
 
 import jaxpp.api as jaxpp
 from jaxpp import schedules
@@ -22,6 +22,7 @@ GRAPHS: dict[str, tuple[After, tuple[int, ...]]] = {
     "a tower of two stages": (((), (0,), (), (1, 2)), (0, 0, 1, 2)),
     "a fork": (((), (0,), (0,), (1, 2)), (0, 1, 2, 0)),
     "an encoder that every stage of a decoder reads": (((), (0,), (), (1, 2), (1, 3)), (0, 1, 2, 3, 3)),
+    "two encoders and a cross encoder": (((), (0,), (), (2,), (1, 3), (4,)), (0, 1, 2, 3, 2, 3)),
     "a U-Net": (((), (0,), (1,), (1, 2), (0, 3)), (0, 1, 2, 1, 0)),
 }
 
@@ -137,6 +138,44 @@ def test_what_two_towers_make_of_their_microbatch(key: str) -> None:
         .partition("func.func public")[0]
     )
     assert first.count("stablehlo.send") == 3
+
+
+def mixture(params: Any, microbatch: Any) -> Any:
+    """A router and its expert, beside a stage without one, both with the weight of stage 0; auxiliary losses of all."""
+    x = jnp.tanh(microbatch["x"][0] @ params["shared"])
+    share = jax.nn.softmax(x @ params["router"])
+    x, share = jaxpp.mark_stage_end((x, share))
+    expert = jnp.where(share[:, :1] > 0.25, jnp.tanh(x @ params["expert"] @ params["shared"]), 0)
+    balance = jnp.var(share.mean(0)) + jnp.mean(expert**2)
+    expert = jaxpp.mark_stage_end(expert)
+    plain = jnp.tanh(x @ params["shared"])
+    size = jnp.mean(jnp.abs(plain))
+    plain = jaxpp.mark_stage_end(plain)
+    auxiliary = 0.1 * (balance + size)
+    error = jaxpp.mark_stage_end(jnp.mean((share[:, :1] * expert + plain - microbatch["y"]) ** 2))
+    return error + auxiliary, {"auxiliary": auxiliary, "sizes": balance * size}
+
+
+@pytest.mark.parametrize(
+    ("name", "homes"),
+    [("zb-h1", (0, 2, 1, 0)), ("1f1b", (0, 0, 0, 1)), ("gpipe", (1, 0, 1, 2)), ("mine", (0, 2, 1, 0))],
+)
+def test_what_stages_make_that_nothing_orders(name: str, homes: tuple[int, ...]) -> None:
+    """Sums of it, products, and a weight that several of them share; also where the schedule runs stage 2 before 1."""
+
+    def train_step(params: Any, batch: Any, schedule: Any) -> Any:
+        gradient = partial(jax.value_and_grad(mixture, has_aux=True), params)
+        results, grads = jaxpp.treduce(gradient, batch, schedule=schedule, operation=(jaxpp.Concat(), jaxpp.Add))
+        return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), results  # pyright: ignore[reportUnknownLambdaType]
+
+    placement = Placement.of(*homes, after=[[], [0], [0], [0, 1, 2]])
+    if name == "mine":
+        schedule = ordered(placement, 3, 0, split=True)
+    else:
+        schedule = schedules.make(name, meshes=placement.meshes, microbatches=3, placement=placement)
+    params = dict(zip(("shared", "router", "expert"), weights(3, WIDTH), strict=True))
+    given = params, arguments(((),), 3)[1]
+    check(partial(train_step, schedule=schedule), given, make_mesh(placement.meshes), steps=2, feed=feed_state)
 
 
 @pytest.mark.parametrize("kept", ["recomputed", "offloaded", "on uneven meshes"])

@@ -162,7 +162,7 @@ def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
 
 
 def test_a_choice_that_is_none() -> None:
-    with pytest.raises(ValueError, match="gather_weights is 'never', expected 'microbatch' or 'chunk' or 'step'"):
+    with pytest.raises(ValueError, match="gather_weights is 'never', expected one of microbatch, chunk, step"):
         jaxpp.mpmd_jit_with_loop(gradient_step, mpmd_mesh=make_mesh(2), gather_weights="never")
 
 

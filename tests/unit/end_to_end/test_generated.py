@@ -29,8 +29,8 @@ from jaxpp.ir.errors import ProgramError
 from jaxpp.schedules.memory import activations
 
 MICROBATCHES = 3
-FAMILIES = "scans", "chain", "slices", "vocabulary", "graph"
-CHAINS = [name for name in schedules.names() if not name.startswith(("seq1f1b", "vocab"))]
+FAMILIES = "scans", "chain", "slices", "vocabulary", "graph", "delayed"
+CHAINS = [name for name in schedules.names() if not name.startswith(("seq1f1b", "slimpipe", "vocab"))]
 
 
 @dataclass
@@ -40,7 +40,9 @@ class Case:
     Attributes:
         words: what was drawn, for messages and for refusals.
         spec: of the batch, where each mesh has several devices.
+        weights: likewise of the weights.
         options: of `mpmd_jit_with_loop`.
+        loop: of how many optimizer steps, with which delay, it is a step; None if it stands for itself.
     """
 
     plan: schedules.Schedule
@@ -48,8 +50,10 @@ class Case:
     params: Any
     batch: Any
     spec: Any = field(default_factory=lambda: P(None, "data"))
+    weights: Any = field(default_factory=P)
     words: list[str] = field(default_factory=list[str])
     options: dict[str, Any] = field(default_factory=dict[str, Any])
+    loop: tuple[int, int] | None = None
 
 
 def scans(draw: random.Random) -> Case:
@@ -68,18 +72,38 @@ def scans(draw: random.Random) -> Case:
 
 
 def chain(draw: random.Random) -> Case:
-    """Any schedule of the library, on one layer a stage; a weight that two stages share; a checkpoint around a part."""
+    """Any schedule of the library, on one layer a stage; a weight that two stages share; a checkpoint; units."""
     name, meshes = draw.choice(CHAINS), draw.choice([2, 2, 4])
     plan = schedules.make(name, meshes=meshes, microbatches=2 * meshes)
     around = draw.choice([lambda f: f, jax.checkpoint])
-    ties, ends = draw.random() < 0.3, draw.random() < 0.5
+    ties, ends, units = draw.random() < 0.3, draw.random() < 0.5, draw.random() < 0.3
 
     def loss(params: Any, microbatch: Any) -> Any:
         weights = [*params[:-1], params[0]] if ties else params
         marks = len(params) - (not ends)
-        return around(partial(compare.loss, marks=marks))(weights, microbatch)
+        return around(partial(in_units if units else compare.loss, marks=marks))(weights, microbatch)
 
-    return Case(plan, loss, compare.weights(plan.stages), compare.batch(plan.microbatches))
+    case = Case(plan, loss, compare.weights(plan.stages), compare.batch(plan.microbatches))
+    case.words += ["units"] * units
+    case.weights = draw.choice([P(), P("data")])
+    return case
+
+
+def in_units(params: Any, microbatch: Any, marks: int) -> Any:
+    """As `compare.loss`, each layer in two units."""
+    x = microbatch["x"]
+    for stage, w in enumerate(params):
+        x = jaxpp.mark_unit_end(jnp.tanh(jaxpp.mark_unit_end(x @ w)))
+        x = jaxpp.mark_stage_end(x) if stage < marks else x
+    return jnp.mean((x - microbatch["y"]) ** 2)
+
+
+def delayed(draw: random.Random) -> Case:
+    """Several optimizer steps whose gradients are those of older weights."""
+    meshes, steps = draw.choice([2, 2, 4]), draw.choice([2, 3])
+    delay = draw.randint(1, steps - 1)
+    plan = schedules.make("pipedream-2bw", meshes=meshes, microbatches=4, steps=steps, delay=delay)
+    return Case(plan, compare.loss, compare.weights(meshes), compare.batch(4), loop=(steps, delay))
 
 
 def slices(draw: random.Random) -> Case:
@@ -144,7 +168,7 @@ def mesh_of(draw: random.Random, case: Case) -> jaxpp.MpmdMesh:
     if word == "alone":
         return compare.make_mesh(count)
     if word == "data":
-        case.options["in_shardings"] = P(), case.spec
+        case.options["in_shardings"] = case.weights, case.spec
         return compare.make_mesh(count, data=2)
     if word == "shared":
         return jaxpp.MpmdMesh.of([Mesh(np.array(jax.devices()[:1]), "data")] * count)
@@ -162,10 +186,32 @@ def train_step(loss: Any, reduced: Any, params: Any, batch: Any, schedule: Any =
     return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), losses
 
 
+def delayed_step(loss: Any, reduced: Any, schedule: Any, state: Any, batch: Any, older: Any) -> Any:
+    after, losses = train_step(loss, reduced, older, batch, schedule)
+    return (jax.tree.map(lambda w, new, old: w + (new - old), state[0], after, older),), losses
+
+
+def in_a_loop(case: Case, reduced: Any) -> tuple[Any, Any]:
+    """The loop over steps of a case, and its arguments: the batch of each step is another one."""
+    assert case.loop is not None
+    steps, delay = case.loop
+    one = partial(delayed_step, case.loss, reduced, case.plan)
+    loop = jaxpp.train_loop(one if delay else partial(train_step, case.loss, reduced, schedule=case.plan), steps, delay)
+    every = jax.tree.map(lambda leaf: np.stack([np.roll(leaf, k, axis=0) for k in range(steps)]), case.batch)
+    for name in {"in_shardings"} & case.options.keys():
+        weights, spec = case.options[name]
+        spec = jax.tree.map(lambda each: P(None, *each), spec, is_leaf=lambda each: isinstance(each, P))
+        case.options[name] = weights, spec
+    return loop, (loop.start((case.params,) if delay else case.params), every)
+
+
 REFUSALS: Sequence[tuple[set[str], str]] = [
     ({"evict", "bpipe"}, r"^evict: bpipe has evict\(.*\) already"),
     ({"offload", "po-h"}, r"^offload: po-h has offload\(.*\) already"),
     ({"offload", "po-f"}, r"^offload: po-f has offload\(.*\) already"),
+    ({"evict", "delayed"}, "mesh . runs other tasks in step . than in step 0; a loop over steps"),
+    ({"offload", "delayed"}, "mesh . runs other tasks in step . than in step 0; a loop over steps"),
+    ({"gather_weights chunk"}, "gather_weights is 'chunk', but no product of a stage gathers a weight"),
 ]
 """Of what may not be combined: the words of a case that has it, and what is said."""
 
@@ -176,7 +222,7 @@ def is_refused(words: Sequence[str], text: str) -> bool:
 
 
 def seeds() -> range:
-    given = os.environ.get("JAXPP_GENERATED", "0:5").split(":")
+    given = os.environ.get("JAXPP_GENERATED", "0:6").split(":")
     return range(*map(int, given))
 
 
@@ -203,12 +249,18 @@ def run(draw: random.Random, case: Case) -> None:
     case.options |= {"recompute": keep, "donate_argnums": draw.choice([(), 0])}
     case.words.append(f"keep {keep}")
     if draw.random() < 0.3:
-        case.options |= {draw.choice(["gather_weights", "scatter_gradients"]): "step"}
-    step = partial(train_step, case.loss, reduced, schedule=case.plan)
-    given = jax.tree.map(jnp.array, (case.params, case.batch))
-    compare.check(step, given, mesh, tolerance=1e-4, **case.options)
-    program = jaxpp.mpmd_jit_with_loop(step, mesh, **case.options).lower(case.params, case.batch).program()
-    if keep is None:
+        when = draw.choice([("gather_weights", "step"), ("scatter_gradients", "step"), ("gather_weights", "chunk")])
+        case.words.append(" ".join(when))
+        case.options |= dict([when])
+    step, given = partial(train_step, case.loss, reduced, schedule=case.plan), (case.params, case.batch)
+    if case.loop is None and draw.random() < 0.2:
+        case.loop = draw.choice([2, 3]), 0
+    if case.loop is not None:
+        step, given = in_a_loop(case, reduced)
+        case.words.append("loop" if not case.loop[1] else "delay")
+    compare.check(step, jax.tree.map(jnp.array, given), mesh, tolerance=1e-4, **case.options)
+    program = jaxpp.mpmd_jit_with_loop(step, mesh, **case.options).lower(*given).program()
+    if keep is None and case.loop is None:
         peaks = [int(peak) for peak in re.findall(r"jaxpp\.peak_activations = (\d+)", program.as_text())]
         assert all(found <= kept for found, kept in zip(peaks, activations(case.plan), strict=True)), case.words
     if draw.random() < 0.5:
@@ -216,6 +268,6 @@ def run(draw: random.Random, case: Case) -> None:
     limit = int(draw.uniform(0.5, 1.0) * max(program.peak_bytes))
     try:
         limited = jaxpp.mpmd_jit_with_loop(step, mesh, memory_limit=limit, **case.options)
-        assert max(limited.lower(case.params, case.batch).program().peak_bytes) <= limit, case.words
+        assert max(limited.lower(*given).program().peak_bytes) <= limit, case.words
     except ProgramError as error:
         assert f"its memory limit is {limit:,}" in str(error), case.words  # noqa: PT017

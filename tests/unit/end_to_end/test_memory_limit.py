@@ -25,7 +25,7 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
-from jaxpp.memory_limit import NOTHING
+from jaxpp.memory_limit import NOTHING, limit_text
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))
 
@@ -240,6 +240,11 @@ def test_it_is_counted_per_device() -> None:
 def test_what_is_no_limit(limit: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         jaxpp.mpmd_jit_with_loop(sgd_step, mpmd_mesh=make_mesh(2), memory_limit=limit)
+
+
+def test_limits_of_numpy() -> None:
+    assert limit_text(np.int64(5), 2) == "5"
+    assert limit_text([np.int32(5), 6], 2) == "5 6"
 
 
 def test_too_few_limits() -> None:

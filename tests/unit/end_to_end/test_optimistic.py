@@ -17,6 +17,7 @@ from unit.end_to_end.test_train_loop import batches
 
 import jaxpp.api as jaxpp
 from jaxpp.ir.program import Call, Receive
+from jaxpp.lowering.train_loop import no_metrics
 from jaxpp.runtime import load
 
 STEPS, LIMIT = 3, 1.0
@@ -49,13 +50,13 @@ GOOD, BAD, BROKEN = 0.01, 100.0, float("nan")
         ((GOOD, BAD, GOOD), 2),
         ((GOOD, GOOD, BAD), 2),
         ((GOOD, BROKEN, GOOD), 2),
-        ((BROKEN, BROKEN, BROKEN), 2),
-        ((BAD, BROKEN, BAD), 2),
+        ((BROKEN, BROKEN, BROKEN), 6),
+        ((BAD, BROKEN, BAD), 6),
         ((GOOD, float("inf"), GOOD), 2),
     ],
 )
 def test_results_are_those_of_the_waiting_form(scales: tuple[float, ...], rollbacks: int) -> None:
-    """Bit for bit, over two calls, with the state given away."""
+    """Bit for bit, over two calls, with the state given away; each step that expects too much runs again, no other."""
     hopeful = jaxpp.optimistic(LOOP, make_mesh(2), donate_argnums=0)
     waiting, plain = jaxpp.mpmd_jit_with_loop(LOOP, make_mesh(2)), jax.jit(LOOP)
     state, every = arguments(*scales)
@@ -68,25 +69,28 @@ def test_results_are_those_of_the_waiting_form(scales: tuple[float, ...], rollba
         reference, _ = plain(reference, every)
         assert_same(found, reference)
     assert hopeful.rollbacks == rollbacks
+    assert repr(hopeful) == f"optimistic(train_loop(step, steps=3, delay=0)): {rollbacks} rollbacks"
 
 
-def receives_between_steps(program: Any) -> list[int]:
-    """For each mesh how many values it receives between its last task of a step and its first one of the next."""
+def receives_behind_the_tasks(program: Any) -> list[int]:
+    """For each mesh how many values it receives behind its last task."""
     found: list[int] = []
     for line in load(program.module).sequences:
-        microbatches = [each.microbatch if isinstance(each, Call) else None for each in line]
-        steps = [None if number is None else number // 4 for number in microbatches]
-        last, first = max(n for n, s in enumerate(steps) if s == 0), min(n for n, s in enumerate(steps) if s == 1)
-        found.append(sum(isinstance(each, Receive) for each in line[last:first]))
+        last = max(n for n, each in enumerate(line) if isinstance(each, Call) and each.microbatch is not None)
+        found.append(sum(isinstance(each, Receive) for each in line[last:]))
     return found
 
 
 def test_no_mesh_waits_for_the_norm() -> None:
-    """Mesh 1 waits for the activation of the first microbatch, mesh 0 for nothing."""
-    hopeful = jaxpp.optimistic(LOOP, make_mesh(2))
-    programs = [each.lower(*arguments(GOOD, GOOD, GOOD)).program() for each in (hopeful.assuming, hopeful.waiting)]
-    assert receives_between_steps(programs[0]) == [0, 1]
-    assert sum(receives_between_steps(programs[1])) > 1
+    """But the last one, which collects it: it begins the next step last, and finds there what it receives."""
+    hopeful = jaxpp.optimistic(LOOP, make_mesh(3))
+    state, every = weights(3), arguments(GOOD, GOOD, GOOD)[1]
+    metrics = no_metrics(LOOP, state, every)
+    held = metrics, np.zeros(STEPS, bool)
+    assuming = hopeful.assuming.lower(state, every, held, np.int32(0)).program()
+    assert receives_behind_the_tasks(assuming) == [0, 0, 2]
+    waiting = hopeful.waiting.lower(state, every, metrics, np.int32(0)).program()
+    assert receives_behind_the_tasks(waiting) == [1, 1, 2]
 
 
 def test_delayed_gradients_too() -> None:
@@ -111,6 +115,11 @@ def inside(params: Any, batch: Any) -> Any:
         return jaxpp.expect(value < 1, value, lambda: value)
 
     return params, jaxpp.treduce(one, batch["data"], "gpipe")
+
+
+def automatic(limit: float, params: Any, batch: Any) -> Any:
+    losses, gradients = jaxpp.treduce(partial(jax.value_and_grad(loss), params), batch["data"], "auto")
+    return jaxpp.expect(losses.sum() < limit, gradients, lambda: params), losses
 
 
 def scanned(clip: Any) -> Any:
@@ -162,7 +171,7 @@ def test_an_expectation_of_what_is_not_expected() -> None:
     for scales in ((GOOD, GOOD, GOOD), (GOOD, 20.0, BAD * 100)):
         hopeful = jaxpp.optimistic(loop, make_mesh(2))
         assert_same(hopeful(*arguments(*scales)), jax.jit(loop)(*arguments(*scales)))
-        assert hopeful.rollbacks == (scales[1] != GOOD)
+        assert hopeful.rollbacks == 2 * (scales[1] != GOOD)
 
 
 @pytest.mark.parametrize(
@@ -174,9 +183,24 @@ def test_an_expectation_of_what_is_not_expected() -> None:
             "optimistic: expected a train_loop, found function",
         ),
         (
+            lambda: jaxpp.optimistic(LOOP, make_mesh(2), static_argnums=1),
+            TypeError,
+            "train_loop: it takes arrays alone, found static_argnums; close over Python values",
+        ),
+        (
+            lambda: jaxpp.optimistic(LOOP, make_mesh(2))(weights(2), {"data": batches(STEPS + 1, 4), "scale": 1}),
+            ValueError,
+            "train_loop: batches['data']['x'] has shape (4, 4, 4, 8); expected 3 steps in front",
+        ),
+        (
+            lambda: jaxpp.optimistic(jaxpp.train_loop(partial(automatic, LIMIT), 3), make_mesh(2))(*arguments(1, 1, 1)),
+            ValueError,
+            'schedule="auto": a step is tuned alone, and this is a train_loop; give a schedule',
+        ),
+        (
             lambda: jaxpp.optimistic(jaxpp.train_loop(lambda s, b: (s, s), 3), make_mesh(2))(*arguments(1, 1, 1)),
             ValueError,
-            "optimistic: <lambda> expects nothing: call jaxpp.expect in it, or wait",
+            "optimistic: <lambda> expects nothing: call jaxpp.expect in it, or use mpmd_jit_with_loop, which waits",
         ),
         (
             lambda: jaxpp.optimistic(jaxpp.train_loop(inside, 3), make_mesh(2))(*arguments(1, 1, 1)),

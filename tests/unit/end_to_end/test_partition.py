@@ -2,6 +2,7 @@
 
 # pyright: reportUnknownLambdaType=false
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from jaxpp import partition, target
 from jaxpp import schedules as S
 from jaxpp.jit import MpmdFunction
 from jaxpp.planning import compiling
+from jaxpp.runtime import Call, Event
 
 MESHES = 2
 
@@ -99,6 +101,25 @@ def test_meshes_of_different_size() -> None:
     found = partition(step, weights(4), batch(4), seconds=0.02)
     assert found.costs.speed == (1, 2)
     assert sum(found.cuts) == 4
+
+
+def test_a_mesh_at_half_speed_gets_fewer_layers() -> None:
+    """Its layers are not taken to be the heavier ones: elsewhere they would take half."""
+    function = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule="auto"), make_mesh(2))
+    layered = function.to_tune((weights(6), batch(4)), 0.02, None)[0].ways.layered()
+    events = [
+        Event(mesh, each.kind, each.stage, each.microbatch, 0.0, 1.0, mesh + 1.0)
+        for mesh, sequence in enumerate(layered.compiled.executable.program.sequences)
+        for each in sequence
+        if isinstance(each, Call) and each.tasks
+    ]
+    found = layered.layers(events)
+    assert (found.speeds, found.costs.speed) == ([1, 0.5], (1, 0.5))
+    assert found.costs.forward == (1000,) * 6
+    assert found.partition("", seconds=0.02).cuts == (4, 2)
+    assert layered.compiled.stragglers(events) == {1: 0.5}
+    assert layered.compiled.told_slow(1, 0.5) == "mesh 1 computes at 0.50 of the speed of the others"
+    assert layered.compiled.stragglers([replace(each, seconds=1.0) for each in events]) == {}
 
 
 def test_tasks_of_the_users_own_are_not_measured() -> None:

@@ -36,6 +36,7 @@ LIBRARY: list[tuple[str, int, dict[str, Any]]] = [
     ("zb-2p", 4, {}),
     ("interleaved-zb", 2, {}),
     ("zb-v", 2, {}),
+    ("stp", 2, {}),
     ("v-half", 2, {}),
     ("v-min", 2, {}),
     ("gis", 2, {}),
@@ -123,7 +124,7 @@ def test_a_schedule_that_is_none() -> None:
 def test_every_schedule_is_tested() -> None:
     made = [schedules.make(name, meshes=2, microbatches=4) for name in schedules.names()]
     # For models and loops of other kinds, which have tests of their own.
-    others = {*SLICES, "vocab-1f1b", "vocab-v-half", "pipedream-2bw"}
+    others = {*SLICES, "slimpipe", "vocab-1f1b", "vocab-v-half", "pipedream-2bw"}
     assert {name for name, _, _ in LIBRARY} == {schedule.name for schedule in made} - others
 
 

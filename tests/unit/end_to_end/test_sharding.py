@@ -1,5 +1,7 @@
 """Stages over several devices: data and tensor parallelism inside a stage, whatever the place of the mpmd axis."""
 
+# pyright: reportUnknownLambdaType=false
+
 from functools import partial
 from typing import Any
 
@@ -8,7 +10,17 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from unit.end_to_end.compare import assert_same, batch, check, feed_state, make_mesh, sgd_step, weights
+from unit.end_to_end.compare import (
+    assert_same,
+    batch,
+    check,
+    check_compiled,
+    feed_state,
+    layers,
+    make_mesh,
+    sgd_step,
+    weights,
+)
 
 import jaxpp.api as jaxpp
 
@@ -36,6 +48,44 @@ def test_out_shardings() -> None:
     out_shardings = ([P("data", "model"), NamedSharding(mesh.jax_mesh, P("model"))], P())
     found, _ = check(partial(sgd_step, schedule=SCHEDULE), (weights(2), batch(4)), mesh, out_shardings=out_shardings)
     assert [w.sharding.spec for w in found] == [P("data", "model"), P("model")]
+
+
+def with_outputs(params: Any, batch: Any) -> Any:
+    """New parameters, and (an entry per example, the batch)."""
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        out = layers(params, microbatch["x"])
+        return jnp.mean((out - microbatch["y"]) ** 2), out.mean(-1)
+
+    gradient = partial(jax.value_and_grad(of_one, has_aux=True), params)
+    operation = (jaxpp.Add, jaxpp.Concat()), jaxpp.Add
+    (_, each), grads = jaxpp.treduce(gradient, batch, schedule="1f1b", operation=operation)
+    return jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), (each, batch)
+
+
+@pytest.mark.parametrize(("steps", "state"), [(0, P()), (2, P("data"))])
+def test_out_shardings_of_what_has_others(steps: int, state: P) -> None:
+    """Results, arguments that are passed through, and the state and metrics of a loop: as plain `jax.jit` has them."""
+    mesh = make_mesh(2, data=2)
+    every, axes, one_mesh = batch(2), (None, "data"), Mesh(jax.devices()[:2], "data")
+    step: Any = with_outputs
+    if steps:
+        step, axes = jaxpp.train_loop(step, steps), (None, *axes)
+        every = jax.tree.map(lambda leaf: jnp.stack([leaf] * steps), every)
+    turned = {"x": P(), "y": P(*[None] * len(axes), "data")}
+    shardings = state, (P(), turned)
+    args = weights(2), every
+    pipelined = jaxpp.mpmd_jit_with_loop(step, mesh, in_shardings=(None, P(*axes)), out_shardings=shardings)
+    compiled = pipelined.lower(*args).compile()
+
+    def placed(spec: Any) -> Any:
+        return jax.tree.map(lambda each: NamedSharding(one_mesh, each), spec, is_leaf=lambda x: isinstance(x, P))
+
+    plain = jax.jit(step, in_shardings=(None, placed(P(*axes))), out_shardings=placed(shardings))
+    found, expected = check_compiled(compiled, plain, args), plain(*args)
+    for one, said, other in zip(*map(jax.tree.leaves, (found, compiled.out_shardings, expected)), strict=True):
+        assert NamedSharding(one_mesh, one.sharding.spec).is_equivalent_to(other.sharding, one.ndim)
+        assert one.sharding.spec == said.spec
 
 
 def test_arguments_in_the_memory_of_the_host() -> None:

@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,8 +24,10 @@ from jaxpp.ir.program import Call
 from jaxpp.runtime import load
 
 TWO_BW = "pipedream-2bw"
-FUSED = schedules.in_steps(schedules.make("kimi-k2", meshes=1, microbatches=4, fused=True), 2, delay=1)
-OFFLOADED = schedules.in_steps(schedules.offload(schedules.make("1f1b", meshes=2, microbatches=8)), 2, delay=1)
+FUSED = schedules.in_steps(schedules.make("kimi-k2", meshes=2, microbatches=8, fused=True), 2, delay=1)
+KEPT_LESS = schedules.offload(schedules.recompute(schedules.make(TWO_BW, meshes=2, microbatches=4, steps=2), 0), 1)
+EVICTED = schedules.evict(schedules.make(TWO_BW, meshes=4, microbatches=4, steps=3))
+TURNING = schedules.in_steps(schedules.make("zb-v", meshes=2, microbatches=12), 3, delay=1)
 FAR_AHEAD = schedules.in_steps(schedules.gpipe(2, 4), 4, delay=3)
 SHARDED = (P(), P(None, None, "data"))
 ADAM = optax.chain(optax.clip_by_global_norm(0.1), optax.adamw(1e-2))
@@ -159,6 +162,19 @@ def test_over_several_devices_of_a_mesh() -> None:
     check(loop, arguments, mesh, steps=2, feed=feed_state, in_shardings=SHARDED, donate_argnums=0)
 
 
+def test_the_state_has_one_sharding_at_both_ends_of_a_step() -> None:
+    """Also where alone one end of it is sharded: a batch is kept, and not read by the next step."""
+
+    def step(state: Any, batch: Any) -> Any:
+        made, losses = sgd_step(state[0], batch, schedule="1f1b")
+        return (made, batch["x"] + state[1]), losses
+
+    every = batches(3, 2)
+    mesh = make_mesh(2, data=2)
+    shardings = (P(), P()), P(None, None, "data")
+    check(jaxpp.train_loop(step, 3), ((weights(2), every["x"][0]), every), mesh, in_shardings=shardings)
+
+
 @pytest.mark.parametrize("recompute", [None, "inputs"])
 def test_tasks_run_in_the_order_of_the_schedule(recompute: str | None) -> None:
     """No mesh waits between steps: each runs exactly what the schedule, which has no bubble there, says."""
@@ -207,6 +223,23 @@ def test_a_schedule_of_ones_own() -> None:
     check(loop, (loop.start((weights(2), jnp.int32(0))), batches(3, 3)), make_mesh(2), exact=True)
 
 
+@pytest.mark.parametrize("schedule", [FUSED, KEPT_LESS], ids=["fused", "in the host and made again"])
+def test_a_schedule_of_several_steps_with_other_tasks(schedule: schedules.Schedule) -> None:
+    """Each runs as often as the schedule has it; what it fuses of two steps runs apart."""
+    loop = jaxpp.train_loop(partial(delayed_sgd, schedule=schedule), 2, 1)
+    arguments = loop.start((weights(schedule.stages), jnp.int32(0))), batches(2, 4)
+    check(loop, arguments, make_mesh(2), steps=2, feed=feed_state)
+    program = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2)).lower(*arguments).program()
+    found = Counter(task[0] for row in tasks_of(program) for task in row)
+    expected = Counter(task.kind for task in schedule if task.kind != "optimizer")
+    assert found == expected
+    calls = [each for line in load(program.module).sequences for each in line if isinstance(each, Call)]
+    of_one_step = [
+        len(cell) > 1 == len({task.microbatch // 4 for task in cell}) for row in schedule.cells for cell in row
+    ]
+    assert sum(len(each.tasks) > 1 for each in calls) == sum(of_one_step) == (16 if schedule is FUSED else 0)
+
+
 def bad_state(state: Any, batch: Any) -> Any:
     made, losses = sgd_step(state, batch, schedule="1f1b")
     return [w.astype(jnp.bfloat16) for w in made], losses
@@ -217,6 +250,9 @@ def newer_sgd(state: Any, batch: Any, older: Any) -> Any:
 
 
 NINE = schedules.make("1f1b", meshes=2, microbatches=9)
+
+
+unchecked_loop: Any = jaxpp.train_loop  # as of users who have no checker
 
 
 def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = None, **options: Any) -> Any:
@@ -232,7 +268,7 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
     [
         (lambda: jaxpp.train_loop(sgd_step, 0), ValueError, "steps must be a whole number of at least 1, found 0"),
         (lambda: jaxpp.train_loop(sgd_step, 2, -1), ValueError, "delay must be a whole number of at least 0, found -1"),
-        (lambda: jaxpp.train_loop(sgd_step, 2, 2), ValueError, "delay=2 is not less than steps=2: no step would see"),
+        (lambda: jaxpp.train_loop(sgd_step, 2, 2), ValueError, "delay=2 is not less than steps=2: no step sees"),
         (
             lambda: lowered(partial(delayed_sgd, schedule="1f1b"), 3, 1),
             jaxpp.PassError,
@@ -258,14 +294,14 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             "the schedule pipedream-2bw is of 2 steps, expected one training step",
         ),
         (
-            lambda: lowered(partial(delayed_sgd, schedule=FUSED), 2, 1, meshes=1),
+            lambda: lowered(partial(delayed_sgd, schedule=EVICTED), 3, 1, microbatches=4, meshes=4),
             jaxpp.PassError,
-            "the schedule kimi-k2 of several steps: a step has fused tasks, which it can't run",
+            "pipedream-2bw: mesh 0 runs other tasks in step 1 than in step 0; a loop over steps needs the same in all",
         ),
         (
-            lambda: lowered(partial(delayed_sgd, schedule=OFFLOADED), 2, 1, microbatches=4),
+            lambda: lowered(partial(delayed_sgd, schedule=TURNING), 3, 1, microbatches=4),
             jaxpp.PassError,
-            "1f1b: mesh 0 runs step 1 in another order than step 0; a loop over steps needs one order for all",
+            "zb-v: mesh 0 runs its tasks in another order in step 1 than in step 0; a loop over steps needs the same",
         ),
         (
             lambda: lowered(partial(delayed_sgd, schedule=FAR_AHEAD), 4, 1, microbatches=1),
@@ -295,9 +331,19 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             "state[1] is of type str, not an array; close over Python values",
         ),
         (
+            lambda: unchecked_loop(None, 3),
+            TypeError,
+            ": train_loop: step is None, expected a function (state, batch) -> (state, metrics)",
+        ),
+        (
+            lambda: lowered(lambda s, b: ([s[0], "x"], 0.0), 2),
+            TypeError,
+            "train_loop: the new state[1] is of type str, not an array; return arrays alone",
+        ),
+        (
             lambda: lowered(lambda s, b: (s, "fine"), 2),
             TypeError,
-            "metrics is of type str, not an array; close over Python values",
+            "metrics is of type str, not an array; return arrays alone",
         ),
         (lambda: lowered(bad_state, 2), TypeError, "state[0] is float32[8, 8], the step makes bfloat16[8, 8] of it"),
         (
@@ -325,6 +371,21 @@ def lowered(step: Callable[..., Any], steps: int, delay: int = 0, state: Any = N
             lambda: lowered(partial(sgd_step, schedule="1f1b"), 2, in_shardings=(P(), P("data"))),
             ValueError,
             "shards the steps of a train_loop, which run one after the other",
+        ),
+        (
+            lambda: lowered(
+                partial(sgd_step, schedule="1f1b"),
+                2,
+                in_shardings=(P(), P()),
+                out_shardings=([P(None), P("data")], None),
+            ),
+            ValueError,
+            "in_shardings have P() of state[1], out_shardings P('data'",
+        ),
+        (
+            lambda: lowered(delayed_sgd, 3, 1, out_shardings=((P(), P("data")), None)),
+            ValueError,
+            "state[0][0][0] and state[1][0][0], which are weights and the same a step older, have other shardings, P()",
         ),
         (
             lambda: lowered(partial(sgd_step, schedule="1f1b"), 2, static_argnums=1),

@@ -62,11 +62,16 @@ def lowered(
     of_layer: Layer = mlp,
     is_marked: bool = True,
     schedule: str = "dualpipe",
+    meshes: int = STAGES,
+    recompute: Any = None,
     after: Callable[[Any], Any] = tuple,
 ) -> Any:
     step = partial(sgd_step, loss=partial(loss, of_stage=of_stage, of_layer=of_layer, is_marked=is_marked))
     pipelined = jaxpp.mpmd_jit_with_loop(
-        lambda *args: after(step(*args, schedule=schedule)), make_mesh(STAGES, model=2), in_shardings=(SPECS, P())
+        lambda *args: after(step(*args, schedule=schedule)),
+        make_mesh(meshes, model=2),
+        in_shardings=(SPECS, P()),
+        recompute=recompute,
     )
     return pipelined.lower(PARAMS, batch(2 * STAGES, width=WIDTH))
 
@@ -84,6 +89,14 @@ def test_woven_tasks_have_the_bits_of_those_that_are_not(of_stage: Any, of_layer
     assert_same(found, plain.compile()(*args), exact=True)
     step = partial(sgd_step, loss=partial(loss, of_stage=of_stage, of_layer=of_layer, is_marked=True))
     assert_same(found, jax.jit(step)(*args))
+
+
+@pytest.mark.parametrize("recompute", [None, "inputs"])
+def test_the_pairs_of_stp_are_woven(recompute: str | None) -> None:
+    """Two stages on one mesh, a pair of each."""
+    program = partial(lowered, unrolled, mlp, schedule="stp", meshes=1, recompute=recompute)
+    woven, plain = (program(is_marked=each).program().as_text() for each in (True, False))
+    assert woven.count("stablehlo.optimization_barrier") == plain.count("stablehlo.optimization_barrier") + 2
 
 
 def in_a_conditional(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:

@@ -16,6 +16,7 @@ import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context
 from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.program.verify_origins import VerifyOrigins
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.read_program import read_program
@@ -30,6 +31,8 @@ MOVED = {
     "recompute": schedules.offload(schedules.recompute(PLAN)),
 }
 MOVE = re.compile(r"call @(offload|reload|evict|load|recompute)\w*(\(.*?\))")
+READER = re.compile(r'(?P<name>call @(?!after|before)\w+_\d+|"stablehlo.send")\((?P<values>%[^)]*)\)')
+VALUE = re.compile(r"%\w+(?:#\d+)?")
 LINE = re.compile(r'call @|"stablehlo\.(send|recv)"')
 NUMBER = re.compile(r"(?<=[ \[<])\d+(?=[,\]> ])")
 
@@ -47,7 +50,7 @@ def mistaken(draw: random.Random, lines: list[str]) -> None:
     moves = [number for number in steps if MOVE.search(lines[number]) or '"stablehlo.' in lines[number]]
     place = draw.choice(moves)
     other = draw.choice([step for step in steps if step != place and abs(step - place) < 8])
-    match draw.randrange(6):
+    match draw.randrange(8):
         case 0:
             del lines[place]
         case 1:
@@ -58,6 +61,8 @@ def mistaken(draw: random.Random, lines: list[str]) -> None:
             exchange(draw, lines, lambda line: MOVE.search(line), 2)
         case 4:
             exchange(draw, lines, lambda line: re.search("(jaxpp.microbatch = )([0-9]+)", line), 2)
+        case 5 | 6:
+            exchange_values(draw, lines)
         case _:
             found = draw.choice(list(NUMBER.finditer(lines[place])))
             put(lines, place, found.span(), str(draw.choice((0, 1, 2, 7))))
@@ -65,8 +70,8 @@ def mistaken(draw: random.Random, lines: list[str]) -> None:
 
 def exchange(draw: random.Random, lines: list[str], find: Callable[[str], "re.Match[str] | None"], group: int) -> None:
     """Let two calls of one function have each other's operands, or microbatches: all values still die once."""
-    calls = [number for number, line in enumerate(lines) if (found := MOVE.search(line)) and found[1] != "recompute"]
-    one = draw.choice(calls or [number for number, line in enumerate(lines) if MOVE.search(line)])
+    calls = [number for number, line in enumerate(lines) if MOVE.search(line)]
+    one = draw.choice(calls)
     same = [number for number in calls if callee(lines[number]) == callee(lines[one])]
     other = draw.choice(same or [one])
     first, second = find(lines[one]), find(lines[other])
@@ -74,6 +79,23 @@ def exchange(draw: random.Random, lines: list[str], find: Callable[[str], "re.Ma
     assert second is not None
     put(lines, one, first.span(group), second[group])
     put(lines, other, second.span(group), first[group])
+
+
+def exchange_values(draw: random.Random, lines: list[str]) -> None:
+    """Let two tasks of one function, or two sends between the same meshes, have one of each other's values."""
+    steps = {number: found for number, line in enumerate(lines) if (found := READER.search(line))}
+    one = draw.choice([*steps])
+    other = draw.choice([each for each in steps if lines[each].count(pair_of(lines[one]))])
+    first, second = (list(VALUE.finditer(lines[number], *steps[number].span("values"))) for number in (one, other))
+    place = draw.randrange(len(first)) if "send" not in steps[one]["name"] else 0
+    for number, found, new in ((one, first, second[place][0]), (other, second, first[place][0])):
+        put(lines, number, found[place].span(), new)
+
+
+def pair_of(line: str) -> str:
+    """What a line has in common with others that read the same: the function it calls, or the meshes of a send."""
+    found = re.search(r"@\w+\(|source_target_pairs = \S+>", line)
+    return found[0] if found else line
 
 
 def callee(line: str) -> str:
@@ -99,10 +121,10 @@ def mistakes(text: str, seed: int) -> Iterator[str]:
 
 
 def results(text: str, runner: Runner) -> dict[int, list[tuple[int, Any]]]:
-    """What the reference interpreter makes of a program. Raises ProgramError where `verify-program` does."""
+    """What the reference interpreter makes of a program. Raises ProgramError where the proofs do."""
     with make_context():
         module = ir.Module.parse(text)
-        run_passes(module, [VerifyProgram()])
+        run_passes(module, [VerifyProgram(), VerifyOrigins()])
         generator = np.random.default_rng(0)
         given = {
             number: runner.put(generator.normal(size=argument.spec.shape).astype(argument.spec.dtype))
@@ -143,3 +165,31 @@ def test_what_comes_back_is_what_left() -> None:
         "the reload of stage 0, microbatch 0 takes value 0 of the offload of stage 0, microbatch 1, expected value 0 "
         "of the offload of stage 0, microbatch 0"
     )
+
+
+@pytest.mark.parametrize(
+    ("of", "message"),
+    [
+        (
+            r"@recompute_0\(%arg1, (%c\w*),",
+            "the recompute of stage 0, microbatch 1 reads the number 2, expected 1, as the numbers for other "
+            "microbatches say",
+        ),
+        (
+            r"stablehlo.send.*handle = (\d+),.*\[\[0, 1\]\]",
+            "the recompute of stage 1, microbatch 1 reads value 0 of the forward of stage 0, microbatch 2, expected "
+            "value 0 of the forward of stage 0, microbatch 1, as for other microbatches",
+        ),
+    ],
+)
+def test_what_a_task_reads_is_of_its_microbatch(of: str, message: str) -> None:
+    """Two values of one type that change places: each of them is used once, and dies once."""
+    text = program_of(MOVED["recompute"])
+    _, one, other, *_ = re.finditer(of, text)
+    wrong = text[: one.start(1)] + other[1] + text[one.end(1) : other.start(1)] + one[1] + text[other.end(1) :]
+    with pytest.raises(ProgramError) as error:
+        results(wrong, Runner(1))
+    assert error.value.message == message
+    call = f"@recompute_{message[len('the recompute of stage ')]}("
+    line = next(n for n, line in enumerate(wrong.splitlines(), 1) if call in line and "microbatch = 1 " in line)
+    assert f":{line}:" in str(error.value.source)

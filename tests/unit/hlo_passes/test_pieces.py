@@ -19,7 +19,8 @@ from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.pieces import Evaluator
 from jaxpp.ir.build import erase_dead
 from jaxpp.ir.functions import body_of, main_of, operations, terminator
-from jaxpp.ir.rows import concatenation, shape_of
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import concatenation
 from jaxpp.validation.cpu import Runner
 
 ROWS, WIDTH = 4, 3

@@ -21,10 +21,15 @@ MOST = int(os.environ.get("JAXPP_TEST_MESHES", "0"))
 
 
 def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
-    """`@main` of a step with this schedule (docs/ir.md, section 5), whose tasks make one number each."""
+    """`@main` of a step with this schedule (docs/ir.md, section 5), whose calls make one number each.
+
+    Of several fused tasks it is not said which makes the number, so calls have one function only if what they read is
+    called alike: that is compared between microbatches.
+    """
     graph = schedule.graph
     calls: list[str] = []
     functions: dict[str, str] = {}
+    names: dict[tuple[object, ...], str] = {}
     cells: dict[int, int] = {}
     for mesh, number in schedules.merged_numbers(schedule):
         cell = range(number, number + graph.spans[number])
@@ -34,7 +39,10 @@ def placed(schedule: schedules.Schedule, devices: int = 1) -> str:
         kind = "+".join(graph.tasks[each].kind for each in cell)
         needs = dict.fromkeys(cells.get(need, need) for each in cell for need in graph.needs[each] if need not in cell)
         operands = ([] if form_of(kind).is_copy else [f"%mesh{mesh}"]) + [f"%{need}" for need in needs]
-        name, types = f"{kind.replace('+', '_')}_{len(operands)}", ", ".join(["tensor<f32>"] * len(operands))
+        at, types = graph.tasks[number].microbatch, ", ".join(["tensor<f32>"] * len(operands))
+        makers = [graph.tasks[need] for need in needs]
+        reads = tuple([(each.kind, each.stage, each.microbatch - at) for each in makers])
+        name = names.setdefault((kind, reads), f"{kind.replace('+', '_')}_{len(names)}")
         stages = ", ".join(str(graph.tasks[each].stage) for each in cell)
         microbatches = ", ".join(str(graph.tasks[each].microbatch) for each in cell)
         which, part = f"jaxpp.stage = {stages}, jaxpp.microbatch = {microbatches}", ""

@@ -45,6 +45,8 @@ def test_unknown_axis_is_an_error() -> None:
         ValueError, match=r"MpmdMesh: the mesh has no axis 'stage'; its axes are 'mpmd' \(4\), 'x' \(2\)"
     ):
         MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "x")), "stage")
+    with pytest.raises(ValueError, match="MpmdMesh: the mesh has two axes 'mpmd': give each a name of its own"):
+        MpmdMesh(Mesh(DEVICES.reshape(4, 2), ("mpmd", "mpmd")), "mpmd")
 
 
 @pytest.mark.parametrize("indices", [[], [4], [-1]])

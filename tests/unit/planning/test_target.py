@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 from jax.experimental import topologies
 
@@ -69,12 +70,24 @@ def test_too_few_devices() -> None:
         (("a",), ("mpmd",), "has size 'a', expected"),
         (2, ("mpmd",), r"^mesh: sizes of axes must be a tuple, such as \(4, 2\), found 2$"),
         ((4,), "mpmd", r"^mesh: names of axes must be a tuple, such as \('mpmd', 'data'\), found 'mpmd'$"),
+        ((4,), (1,), "^mesh: an axis is named 1, expected a string such as 'data'$"),
+        (np.array(4), ("mpmd",), r"^mesh: sizes of axes must be a tuple, such as \(4, 2\), found array\(4\)$"),
         ((2,), ("mpmd", "data"), "^mesh: 1 sizes for 2 axes, expected one for each$"),
     ],
 )
 def test_sizes_that_are_none(sizes: Any, names: Any, message: str) -> None:
     with pytest.raises(jaxpp.PlanError, match=message):
         jaxpp.target("cpu", devices=4).mesh(sizes, names)
+
+
+def test_an_option_that_no_mesh_has() -> None:
+    with pytest.raises(jaxpp.PlanError, match=r"^mesh: JAX makes no mesh of these options: .*'foo'"):
+        jaxpp.target("cpu", devices=4).mesh((4,), ("mpmd",), foo=3)
+
+
+def test_sizes_in_an_array() -> None:
+    mesh: Any = jaxpp.target("cpu", devices=4).mesh
+    assert repr(mesh(np.array([2, 2]), ["mpmd", "x"])) == "MpmdMesh(mpmd=2 of (x=2), cpu)"
 
 
 @pytest.mark.parametrize("said", ["", "no colon", "INVALID_ARGUMENT: no such: topology"])

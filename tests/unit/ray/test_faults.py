@@ -31,20 +31,26 @@ def step(cluster: Any) -> Any:
     return jaxpp.mpmd_jit_with_loop(steps.train_step, cluster.mesh((2,), ("mpmd",), "mpmd"), donate_argnums=0)
 
 
-def test_a_killed_actor_is_replaced_and_no_step_is_lost_or_made_twice(cluster: Any, step: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("where", ["in files", "in memory"])
+def test_a_killed_actor_is_replaced_and_no_step_is_lost_or_made_twice(
+    cluster: Any, step: Any, tmp_path: Path, where: str
+) -> None:
     losses: dict[int, float] = {}
-    victims = {4: 0, 7: 1}
+    made: list[int] = []
+    directory, every, victims = (tmp_path, 3, {4: 0, 7: 1}) if where == "in files" else (None, 1, {4: 0})
 
     def on_step(number: int, value: Any) -> None:
         losses[number] = float(value)
+        made.append(number)
         if (victim := victims.pop(number, None)) is not None:
             os.kill(cluster.processes[victim], signal.SIGKILL)
 
     weights = jaxpp.ray.train(
-        cluster, step, steps.init(2), steps.batch, 10, directory=tmp_path, every=3, on_step=on_step
+        cluster, step, steps.init(2), steps.batch, 10, directory=directory, every=every, on_step=on_step
     )
     expected_weights, expected_losses = steps.expected(2, 10)
     assert not victims
+    assert directory or len(made) <= 11  # one step at most is made again
     np.testing.assert_allclose([losses[number] for number in range(10)], expected_losses, rtol=1e-6)
     for found, wanted in zip(weights, expected_weights, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

@@ -37,7 +37,7 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
         chunks = options["chunks"] = v
     if name == "hanayo":
         chunks = options["chunks"] = 2 * v
-    if name in ("zb-v", "v-half", "v-min", "dualpipe-v", "bitpipe"):
+    if name in ("zb-v", "stp", "v-half", "v-min", "dualpipe-v", "bitpipe"):
         chunks = 2
     if name == "po-h":
         chunks = options["chunks"] = v + 1
@@ -45,8 +45,10 @@ def schedules(draw: st.DrawFn, names: tuple[str, ...] = S.names(), meshes: int =
         options["group"] = draw(st.sampled_from([g for g in range(-(-p // 2), p + 1) if m % g == 0]))
     if name.startswith("vocab"):
         chunks = 3 if name == "vocab-v-half" else 2
-    if name.startswith("seq1f1b"):
+    if name.startswith("seq1f1b") or name == "slimpipe":
         options["slices"] = v
+    if name == "slimpipe":
+        chunks = 3 * options.setdefault("layers", draw(st.integers(1, 2))) + 1
     if name == "seq1f1b-i":
         chunks = options["chunks"] = draw(st.integers(1, 3))
     return Made(S.make(name, meshes=p, microbatches=m, **options), p, m, chunks, options)

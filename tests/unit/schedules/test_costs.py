@@ -50,6 +50,10 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"kinds": [1]}, "kinds must be a table from kind to time, found [1]"),
         ({"slices": (0.5, 0.6)}, "slices must be shares of a microbatch that make 1 together, found (0.5, 0.6)"),
         ({"slices": (1.5, -0.5)}, "slices of stage 1 must be a positive number, found -0.5"),
+        (
+            {"slices": ((0.5, 0.5), (1, 0, 0))},
+            "slices must be shares that make 1 together, as many for each stage, found ((0.5, 0.5), (1, 0, 0))",
+        ),
         ({"unit": "h"}, "unit must be one of s, ms, us, units, found 'h'"),
         ({"contention": 1}, "contention must be true or false, found 1"),
     ],

@@ -106,6 +106,18 @@ def test_zb_v(p: int, more: int) -> None:
 
 
 @formula
+@given(meshes, few)
+def test_stp(p: int, more: int) -> None:
+    """Where pairs overlap nothing; all but 3p - i - 1 of the 2m forwards of mesh i are in a pair."""
+    m = 2 * p + more - 1
+    report = run("stp", p, m)
+    assert report.longest_stage == 3 * m + (p - 0.5 if p > 1 else 0)
+    assert report.peak_activations() == [p] * p
+    pairs = [sum(len(cell) == 2 for cell in row) for row in S.make("stp", meshes=p, microbatches=m).cells]
+    assert pairs == [2 * m - 3 * p + i + 1 for i in range(p)]
+
+
+@formula
 @given(st.integers(2, 12), few)
 def test_v_half_and_v_min(p: int, more: int) -> None:
     m = 2 * p + more - 1
@@ -168,6 +180,19 @@ def test_seq1f1b(p: int, m: int, n: int, f: float, b: float, w: float) -> None:
     report = run("seq1f1b", p, m, S.Costs(f, b, w), slices=n)
     assert report.makespan == near(m * t + (p - 1) * t / n)
     assert report.peak_activations() == pytest.approx([min(m * n, p - i - 1 + n) / n for i in range(p)])
+
+
+@pytest.mark.parametrize(("m", "n", "found"), [(4, 4, 15.44), (4, 8, 14.28), (16, 8, 55.47)])
+def test_slimpipe(m: int, n: int, found: float) -> None:
+    """Attention is three quarters of the time; the makespan is between that of equal slices and of these alone."""
+    costs = S.exchange_costs(4, n, attention=0.75)
+    report = S.simulate(S.make("slimpipe", meshes=4, microbatches=m, slices=n), costs)
+    assert report.makespan == pytest.approx(found, abs=0.005)
+    shares = tuple(0.25 / n + 0.75 * 2 * (number + 1) / n / (n + 1) for number in range(n))
+    alone = run("seq1f1b", 4, m, S.Costs(slices=shares), slices=n).makespan
+    equal = run("seq1f1b", 4, m, S.Costs(), slices=n).makespan
+    assert equal < report.makespan < equal + 0.5 * (alone - equal)
+    assert all(peak <= (4 - mesh + n) / n for mesh, peak in enumerate(report.peak_activations()))
 
 
 @formula

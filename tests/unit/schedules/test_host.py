@@ -51,6 +51,16 @@ def test_the_copies_of_4_meshes_and_16_microbatches(name: str, makespan: float, 
         assert (report.makespan, max(report.peak_activations())) == (makespan, peak)
 
 
+def test_the_first_forwards_outrun_copies_that_take_longer() -> None:
+    """At k = 1 the memory of PO-F grows with the meshes: in stages, of which each mesh has two."""
+    costs = S.Costs(kinds={"offload": 1.5, "reload": 1.5})
+    plain, moved = (
+        [S.simulate(S.make(name, meshes=p, microbatches=p), costs) for p in (4, 8, 16)] for name in ("gis", "po-f")
+    )
+    assert [each.makespan for each in moved] == [each.makespan for each in plain]
+    assert [2 * max(each.peak_activations()) for each in moved] == [3, 5, 7]
+
+
 def test_so_many_cells_ahead() -> None:
     moved = S.offload(S.make("1f1b", meshes=3, microbatches=4), 0, ahead=1)
     assert " ".join(map(str, moved.orders[0])) == (

@@ -165,7 +165,7 @@ def test_one_mesh_may_have_all_the_memory_it_wants():
 
 def test_layers_that_keep_no_bytes():
     costs = Costs([1, 0.3], [0.3, 0.3], [0.3, 0.3], hop=1, speed=[2, 1], copy_bandwidth=1)
-    found = S.partition(costs, 2, 2, memory_bytes=[3, 12], seconds=0.1)
+    found = S.partition(costs, 2, 2, memory_bytes=[3, 12], resident_bytes=1.0, seconds=0.1)
     assert max(S.simulate(found.schedule, found.costs).peak_bytes()) == 0
 
 

@@ -342,3 +342,11 @@ def test_a_report_of_what_is_not_there() -> None:
             ask(9)
     with pytest.raises(S.ScheduleError, match="pool must be 'here' or 'host', found 'hots'"):
         report.live_bytes(0, "hots")
+
+
+@pytest.mark.parametrize("cell", ["0offload0+0F1", "0F1+0offload0"])
+def test_what_is_fused_uses_all_that_its_tasks_use(cell: str) -> None:
+    """A forward has its turn, whatever copy it is fused with, and the next copy waits for the way to the host."""
+    schedule = parsed("placement: 0", f"mesh 0: 0F0 {cell} 0offload1 0F2 0B2 0reload1 0B1 0reload0 0B0")
+    report = S.simulate(schedule, S.Costs(kinds={"offload": 1.5, "reload": 0.5}))
+    assert report.times(S.Task("forward", 0, 2))[0] == report.times(S.Task("offload", 0, 1))[0] == 3.5

@@ -91,7 +91,7 @@ SWAPPED = S.parse("schedule: mine\nplacement: 0\nmesh 0: 0F0 0F1 0B0 0B1 0F2 0F3
         ),
         (
             lambda: S.first_step(S.in_steps(SWAPPED, 2)),
-            "mine: mesh 0 runs step 1 in another order than step 0; a loop over steps needs one order for all",
+            "mine: mesh 0 runs its tasks in another order in step 1 than in step 0; a loop over steps needs the same",
         ),
         (
             lambda: S.make("pipedream-2bw", meshes=8, microbatches=3, steps=4, delay=2),

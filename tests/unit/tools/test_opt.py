@@ -260,7 +260,11 @@ def test_usage_errors(file: Path) -> None:
     assert usage_error("--pipeline", "fixed", "--meshes", 2) == "pipeline 'fixed' takes no --meshes"
     assert usage_error("--pipeline", "one", "--schedule", "bad") == "pipeline 'one': no schedule 'bad'"
     assert usage_error("--pipeline", "one", "-p", "rename") == "-p and --pipeline exclude each other"
-    assert usage_error("--meshes", 2).startswith("--schedule, --meshes and --cuts are for --pipeline")
+    found = usage_error("--pipeline", "fixed", "--gather-weights", "step")
+    assert found == "pipeline 'fixed' takes no --gather-weights"
+    own = "a pass takes options as name{option=value}"
+    assert usage_error("--meshes", 2) == f"--meshes is for --pipeline; {own}"
+    assert usage_error("-p", "rename", "--transport", "pair") == f"--transport is for --pipeline; {own}"
     assert usage_error("--pipeline", "one", "--meshes", "x") == "argument --meshes: invalid int value: 'x'"
     assert usage_error("--emit-bytecode", "--split-input-file").startswith("--emit-bytecode writes one module")
     assert usage_error("--nonsense") == "unrecognized arguments: --nonsense"
@@ -318,6 +322,23 @@ def test_diagnostics_of_a_pass_go_to_stderr(file: Path) -> None:
     code, out, err = run(file, "-p", "misbehave{how=warn}")
     assert (code, out) == (0, MODULE)
     assert err == f"{file}:2:3: error: just so\n"
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "message"),
+    [
+        ("--recompute", "2", "--recompute is '2', expected"),
+        ("--offload", "all", "--offload is 'all', expected numbers of stages"),
+        ("--memory-limit", "0", "--memory-limit is '0', expected bytes: a number above 0, or one for each mesh"),
+        ("--host-memory-limit", "1,0", "--host-memory-limit is '1 0', expected bytes: a number above 0, or one for"),
+        ("--cuts", "a", "--cuts: expected the layers of each stage, such as '5,5,4,2', found 'a'"),
+    ],
+)
+def test_values_of_the_real_pipeline(file: Path, flag: str, value: str, message: str) -> None:
+    """Messages name the flag, not the option of a pass that nobody typed."""
+    err = io.StringIO()
+    assert opt.main([str(file), "--pipeline", "mpmd", flag, value], stderr=err) == 2
+    assert f"error: pipeline 'mpmd': {message}" in err.getvalue()
 
 
 def test_validate(file: Path) -> None:

@@ -177,6 +177,21 @@ def test_improve_prints_a_grid_and_how_good_it_is(tmp_path: Path) -> None:
     assert message.startswith("jaxpp-schedule: error: improve: 1f1b keeps 2 microbatches on mesh 2, its limit is 1")
 
 
+def test_limits_in_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "costs.toml"
+    S.Costs(activation_bytes=10, message_bytes=1, copy_bandwidth=20).save(path)
+    words = ("--costs", path, "--seconds", 0.1)
+    found = S.parse(run("search", *SIZES, *words, "--memory-bytes", "10,30")[1])
+    assert S.activations(found)[0] == 1
+    ranked = output("tune", *SIZES, *words, "--memory-bytes", 25)
+    assert [row[0] for row in rows(ranked) if "gpipe" in row] == ["gpipe"]  # it keeps 30, and so has no rank
+    (tmp_path / "grid.txt").write_text(str(S.make("gpipe", meshes=2, microbatches=3)))
+    words = ("improve", tmp_path / "grid.txt", *words, "--memory-bytes", 20, "--change", "offload")
+    assert "offload" in run(*words)[1]
+    assert "even with these changes" in failure(*words, "--host-bytes", 5)
+    assert "two ways to say one thing" in failure("search", *SIZES, "--memory-limit", 2, "--memory-bytes", 9)
+
+
 def test_search_shows_its_progress_on_a_terminal() -> None:
     stderr = Terminal()
     argv = ["search", "--meshes", "3", "--microbatches", "4", "--memory-limit", "2,2,1", "--seconds", "0.5"]
@@ -271,7 +286,7 @@ def test_bad_usage() -> None:
     )
     assert (
         usage_error("show", "a.txt", "--slices", "2")
-        == "no schedule here takes --slices, which is for seq1f1b, seq1f1b-i, seq1f1b-zb"
+        == "no schedule here takes --slices, which is for seq1f1b, seq1f1b-i, seq1f1b-zb, slimpipe"
     )
     assert usage_error("show", "gis{group=x}", *SIZES) == "group must be a whole number, found 'x'"
     assert usage_error("show", "dualpipe{fused}", *SIZES) == "fused must be true or false, found ''"

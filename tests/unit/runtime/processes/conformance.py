@@ -8,15 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
+from unit.runtime.processes import fake_nccl, jobs
 from unit.runtime.processes.fault_jobs import raised, tell
 from unit.runtime.processes.random_programs import RandomProgram
 from unit.runtime.programs import parse
 
 from jaxpp import _compat, distributed, runtime
-from jaxpp.runtime.processes import choice, job, membership
+from jaxpp.runtime.processes import choice, job, membership, nccl_library
 from jaxpp.runtime.processes.transfer import key
 from jaxpp.runtime.processes.transport import Transfer, Transport
 from jaxpp.runtime.processes.waiting import Waiting
@@ -97,7 +99,7 @@ def all_values() -> None:
 
 
 def late_values() -> None:
-    """What is sent is not computed yet, and nobody keeps it."""
+    """What is sent is not computed yet, and nobody keeps it. What was received can be donated."""
     transport, me = choice.transport(), jax.process_index()
     planned = transfers([(0, [np.zeros((256, 256), "f4")])] * 3, "late")
     transport.begin(planned, 0)
@@ -112,8 +114,11 @@ def late_values() -> None:
         if me == 0:
             transport.offer(transfer, 0, [slow(placed(np.full((256, 256), number, "f4")))])
         else:
-            found = transport.wait(transport.pull(transfer, 0)[0], waiting())
+            pulled = transport.pull(transfer, 0)[0]
+            found = transport.wait(pulled, waiting())
             assert np.unique(found) == [0.0, 1.0, np.inf][number]
+            jax.jit(jnp.negative, donate_argnums=0)(found)
+            assert found.is_deleted()
 
 
 def programs() -> None:
@@ -128,6 +133,12 @@ def programs() -> None:
             for found, expected in zip(step(program.arguments), program.expected, strict=True):
                 for shard in found.addressable_shards:
                     np.testing.assert_array_equal(shard.data, expected)
+
+
+def programs_and_a_step() -> None:
+    """`programs`; and a training step of a stage in each process, compared with plain jax.jit."""
+    programs()
+    jobs.check(jax.process_count(), steps=2)
 
 
 def other_orders() -> None:
@@ -191,6 +202,7 @@ def one_is_killed() -> None:
     for each in (all_values, late_values, programs):
         each()
     lose(signal.SIGKILL)
+    assert not any(isinstance(each, fake_nccl.Communicator) for each in fake_nccl.objects.values()), "not aborted"
 
 
 def one_is_stopped() -> None:
@@ -226,6 +238,7 @@ def wrong_order_and_values() -> None:
 
 
 def main(port: str, count: str, number: str, name: str) -> None:
+    nccl_library.find = fake_nccl.find
     distributed.initialize(f"127.0.0.1:{port}", int(count), int(number))
     globals()[name]()
     tell(leaves=time.time())

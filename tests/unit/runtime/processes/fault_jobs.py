@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from unit.runtime.processes import jobs
 
-from jaxpp import _compat, distributed
+from jaxpp import _jobs, distributed
 from jaxpp.runtime.processes import job, membership
 
 STAGES_OF_TWO = [0, 2, 1, 3]
@@ -92,14 +92,14 @@ def one_of_a_mesh_is_stopped() -> None:
 
 def one_fails_early() -> None:
     """Before it has listed its devices, for which the other one waits in C++."""
-    if _compat.process_numbers()[0] == 1:
+    if _jobs.process_numbers()[0] == 1:
         raise FileNotFoundError("no vocabulary\nat /data/vocab.json")
     jax.devices()
 
 
 def one_is_told_to_end_early() -> None:
     """By SIGTERM, which nobody here asked JAX to catch."""
-    if _compat.process_numbers()[0] == 1:
+    if _jobs.process_numbers()[0] == 1:
         os.kill(os.getpid(), signal.SIGTERM)
     jax.devices()
 

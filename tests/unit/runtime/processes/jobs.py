@@ -3,8 +3,10 @@
 import atexit
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
@@ -21,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from unit.end_to_end import decoder, test_vocabulary, tuning
 
 import jaxpp.api as jaxpp
-from jaxpp import _compat, partition, schedules
+from jaxpp import _jobs, load, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.transfer import PullTransport, key
@@ -124,6 +126,23 @@ def meshes_across_processes() -> list[list[int]]:
     return [check(2, [first, third, second, fourth], function=function) for function in (train_step, tied_step)]
 
 
+def saved_and_loaded() -> list[list[bool]]:
+    """Steps of one mesh in each process, and of meshes over both, come from what these have saved; equal bit by bit."""
+    folder = job.gather(tempfile.mkdtemp())[0]
+    weights, batch = arguments(2)
+    found: list[list[bool]] = []
+    first, second, third, fourth = jax.devices()
+    for devices in (None, [first, third, second, fourth]):
+        step = compiled(2, devices).compile(weights, batch)
+        step.save(folder)
+        loaded = load(folder)
+        results = [jax.tree.leaves(each(weights, batch)) for each in (step, loaded)]
+        found.append([np.array_equal(shards_of(a), shards_of(b)) for a, b in zip(*results, strict=True)])
+    job.gather("")
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
 def residuals_on_the_host() -> list[list[int]]:
     """Two stages whose residuals go to the host and back: in one process each, and over both processes."""
     first, second, third, fourth = jax.devices()
@@ -180,6 +199,31 @@ def delayed_gradients() -> list[bool]:
     expected = jax.device_get(jax.jit(loop)(carry, batches))
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
     return [np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs]
+
+
+def steps_rolled_back() -> list[Any]:
+    """Three steps that clip by the norm of all gradients, the second one of which has to: how many were rolled back.
+
+    And whether state and losses are those of plain `jax.jit`.
+    """
+
+    def step(weights: Any, batch: Any) -> Any:
+        scale, *batch = batch
+        after, value = train_step(weights, batch, "zb-h2")
+        changes = [(new - old) * scale for new, old in zip(after, weights, strict=True)]
+        norm = jnp.sqrt(sum(jnp.vdot(change, change) for change in changes))
+        changes = jaxpp.expect(norm < 1, changes, lambda: [change / norm for change in changes])
+        return [w + change for w, change in zip(weights, changes, strict=True)], (value, norm)
+
+    weights, batch = arguments(4)
+    batches = np.array([1, 1000, 1], "f4"), *(np.stack([leaf, leaf[::-1], -leaf]) for leaf in batch)
+    mesh = jaxpp.MpmdMesh(Mesh(np.array(jax.devices()), ("mpmd",)), "mpmd")
+    loop = jaxpp.train_loop(step, 3)
+    hopeful = jaxpp.optimistic(loop, mesh)
+    found = jaxpp.fetch(hopeful(weights, batches))
+    expected = jax.device_get(jax.jit(loop)(weights, batches))
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True)
+    return [hopeful.rollbacks, *(np.allclose(one, other, rtol=1e-5, atol=1e-6) for one, other in pairs)]
 
 
 def operations_as_tasks() -> list[Any]:
@@ -356,7 +400,7 @@ def stacks_keys_and_whole_meshes() -> list[int]:
     ((weights, key), value), ((right, right_key), right_value) = found, expected
     np.testing.assert_allclose(jaxpp.fetch(weights), right, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(jaxpp.fetch(value), right_value, rtol=1e-5)
-    np.testing.assert_array_equal(jaxpp.fetch(jax.random.key_data(key)), jax.random.key_data(right_key))
+    np.testing.assert_array_equal(jax.random.key_data(jaxpp.fetch(key)), jax.random.key_data(right_key))
     return [len(weights.addressable_shards), *weights.addressable_shards[0].data.shape]
 
 
@@ -478,7 +522,7 @@ def one_step_ahead() -> float:
     step = forward_only(lambda x, w: jaxpp.mark_stage_end(jnp.tanh(x @ w)) @ w)  # pyright: ignore[reportUnknownLambdaType]  # of arrays
     step(x, w)
     job.gather("")
-    store, told, found = _compat.key_value_store(), "its second call has returned", 0.0
+    store, told, found = _jobs.key_value_store(), "its second call has returned", 0.0
     for number in range(4):
         if jax.process_index() == 1 and number == 1:
             store.blocking_key_value_get(told, 60_000)
@@ -518,6 +562,34 @@ def another_program_later() -> tuple[str, str, float]:
     steps = [compiled(2).compile(*arguments(2, microbatches)) for microbatches in (4, 6)]
     microbatches, step = list(zip((4, 6), steps, strict=True))[jax.process_index()]
     return raised(lambda: step(*arguments(2, microbatches)))
+
+
+def memory_limits() -> list[Any]:
+    """Limits that the temporaries of mesh 0 exceed: less is kept, then nothing helps, then process 0 alone has one."""
+
+    def limited(limit: Any, recompute: Any = None) -> Any:
+        schedule = schedules.make("gpipe", meshes=2, microbatches=4)
+        mesh = jaxpp.MpmdMesh(jax.make_mesh((2, 2), ("mpmd", "data"), devices=jax.devices()), "mpmd")
+        function = partial(train_step, schedule=schedules.Schedule.of("mine", schedule.placement, schedule.cells))
+        return jaxpp.mpmd_jit_with_loop(function, mesh, memory_limit=limit, recompute=recompute).lower(*arguments(2))
+
+    free = limited(None)
+    plain = free.compile()
+    own = next(each for each in plain.memory_analysis() if each is not None)
+    most = int(job.gather(str(own.peak_memory_in_bytes))[0]) - 1
+    step = limited([most, 10**9])
+    before = step.program().kept_less["recompute"]
+    compiled = step.compile()
+    for found, expected in zip(*(jax.tree.leaves(each(*arguments(2))) for each in (compiled, plain)), strict=True):
+        for one, other in zip(shards_of(found), shards_of(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+    tight = limited([limited(None, "inputs").program().peak_bytes[0], 10**9], "inputs")
+    alone = limited(10**9 if jax.process_index() == 0 else None)
+
+    def call() -> Any:
+        return alone.compile()(*arguments(2))
+
+    return [before, step.program().kept_less["recompute"], raised(tight.compile)[1], raised(call)[1]]
 
 
 def steps_in_turns() -> list[tuple[str, str, float]]:

@@ -44,13 +44,23 @@ def test_the_user_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ProcessError, match=r"^transport is 'tcp'; give one of pull, device_put, pair$"):
+    with pytest.raises(ProcessError, match=r"^transport is 'tcp'; give one of pull, device_put, pair, nccl$"):
         distributed.initialize(transport="tcp")
+    monkeypatch.setenv("JAXPP_TRANSPORT", "tcp")
     choice._given.clear()
-    monkeypatch.setenv("JAXPP_TRANSPORT", "nccl")
-    expected = r"^JAXPP_TRANSPORT is 'nccl', which does not exist yet; give 'device_put', which is NCCL on GPUs$"
-    with pytest.raises(ProcessError, match=expected):
+    with pytest.raises(ProcessError, match=r"^JAXPP_TRANSPORT is 'tcp'; give one of pull, device_put, pair, nccl$"):
         distributed.initialize()
+
+
+def test_nccl_is_refused_where_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_TRANSPORT", "nccl")
+    monkeypatch.setattr("ctypes.CDLL", Mock(side_effect=OSError))
+    refused = r"^the transport 'nccl' does not work here: "
+    with pytest.raises(ProcessError, match=refused + r"it is for GPUs, not for cpu; take 'pair'$"):
+        choice.name_of("cpu", can_put=True)
+    missing = r"there is no libnccl\.so\.2, which comes with jax\[cuda13\]; take 'pair'$"
+    with pytest.raises(ProcessError, match=refused + missing):
+        choice.name_of("gpu", can_put=True)
 
 
 def test_device_put_is_refused_where_jax_cannot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ JOBS = [
     jobs.one_mesh_each,
     jobs.meshes_across_processes,
     jobs.some_shards_cross,
+    jobs.saved_and_loaded,
     jobs.residuals_on_the_host,
     jobs.residuals_on_a_peer,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
     jobs.delayed_gradients,
+    jobs.steps_rolled_back,
     jobs.operations_as_tasks,
     jobs.weight_gradients_left_out,
     jobs.meshes_of_different_sizes,
@@ -28,6 +30,7 @@ JOBS = [
     jobs.nothing_piles_up,
     jobs.deleted_at_once,
     jobs.one_step_ahead,
+    jobs.memory_limits,
     jobs.another_program,
     jobs.another_program_later,
     jobs.steps_in_turns,
@@ -40,13 +43,16 @@ JOBS = [
 ]
 
 ONCE = [
+    jobs.saved_and_loaded,
     jobs.a_vocabulary_over_processes,
     jobs.slices_over_processes,
     jobs.delayed_gradients,
+    jobs.steps_rolled_back,
     jobs.partitioned,
     jobs.tuned,
     jobs.stacks_of_some_meshes,
     jobs.arrays_of_jaxpp,
+    jobs.memory_limits,
 ]
 """What does not depend on how values travel."""
 
@@ -79,6 +85,11 @@ def test_meshes_that_span_processes(results: dict[str, list[Any]]) -> None:
     assert results["some_shards_cross"] == [[1, 1, 1], [1, 1, 1]]
 
 
+@once
+def test_saved_steps(results: dict[str, list[Any]]) -> None:
+    assert results["saved_and_loaded"] == [[[True] * 3] * 2] * 2
+
+
 def test_residuals_that_go_to_the_host(results: dict[str, list[Any]]) -> None:
     assert results["residuals_on_the_host"] == [[[2, 0, 0], [1, 1, 1]], [[0, 2, 2], [1, 1, 1]]]
 
@@ -106,6 +117,11 @@ def test_steps_that_overlap(results: dict[str, list[Any]]) -> None:
     assert results["delayed_gradients"] == [[True] * 9] * 2
 
 
+@once
+def test_a_step_that_is_rolled_back(results: dict[str, list[Any]]) -> None:
+    assert results["steps_rolled_back"] == [[1, *[True] * 6]] * 2
+
+
 def test_functions_of_the_user_as_tasks(results: dict[str, list[Any]]) -> None:
     """Each process calls those of its meshes, in 3 steps of 4 microbatches; one that fails ends the step everywhere."""
     first, second = results["operations_as_tasks"]
@@ -123,6 +139,19 @@ def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
         [[[1, 0, 0], [2, 0, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0, 0], [1, 1, 0]], sent],
         [[[0, 2, 2], [0, 1, 1], [0, 1, 1], [1, 1, 1], [0, 1, 1, 1], [2, 0, 2]], sent],
     ]
+
+
+@once
+def test_memory_limits(results: dict[str, list[Any]]) -> None:
+    """Each process compiles for its own meshes only; all know what the others need, choose alike, and say the same."""
+    first, second = results["memory_limits"]
+    assert first[:3] == second[:3]
+    before, after, refusal = first[:3]
+    assert (before, after) == ("", "0:0B")
+    assert re.match(r"mesh 0 needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries of its", refusal)
+    calls, limits = "calls the step `train_step`", "limits the memory of the step `train_step`"
+    assert first[3] == f"process 1 {calls}, process 0 {limits}"
+    assert second[3] == f"process 0 {limits}, process 1 {calls}"
 
 
 def test_traces_of_processes(results: dict[str, list[Any]]) -> None:

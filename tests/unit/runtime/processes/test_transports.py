@@ -6,7 +6,7 @@ import signal
 import pytest
 from unit.runtime.processes import conformance, test_faults
 
-TRANSPORTS = ("pull", "device_put", "pair")
+TRANSPORTS = ("pull", "device_put", "pair", "nccl")
 DIED = r"mesh 1 on process 1 \(\S+, pid \d+\) {}; mesh 0 waited for receive on channel 7 from process 1"
 WHERE = "mesh 0: receive on channel 7 from process 1: "
 
@@ -64,3 +64,10 @@ def test_steps_that_fail_and_a_peer_that_freezes(transport: str) -> None:
     assert re.fullmatch(DIED.format("is frozen: it gave no sign of life for 2 s"), frozen)
     assert found.codes[0] == 0, found.shown
     assert found.find(0, "at")[1] - found.find(1, "hit")[0] - 2 < test_faults.together.SOON
+
+
+def test_nccl_in_four_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_TRANSPORT", "nccl")
+    monkeypatch.setenv("RANDOM_PROGRAMS", "1")
+    found = test_faults.run("programs_and_a_step", 4, survivors=range(4), main=f"{conformance.__name__}:main")
+    assert found.codes == [0] * 4, found.shown

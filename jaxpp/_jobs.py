@@ -1,0 +1,140 @@
+"""Every private name of `jax.distributed` that jaxpp uses: `_compat.py` for jobs of several processes."""
+
+import atexit
+import gc
+import inspect
+from typing import Any
+
+from jaxpp._compat import jaxlib_extension
+from jaxpp._versions import explained
+
+
+def key_value_store() -> Any:
+    """The client of the store that the processes of `jax.distributed` share."""
+    from jax._src import distributed
+
+    return distributed.global_state.client
+
+
+def skip_farewell() -> None:
+    """Let the interpreter end as if there were no `jax.distributed`, and no backend to clear.
+
+    JAX's own farewell waits for all processes; it aborts this one when one of them is dead. A backend that is destroyed
+    waits for its programs, and those for the dead process.
+    """
+    import ctypes
+
+    from jax._src import distributed, xla_bridge
+
+    state = distributed.global_state
+    # Not `backends()`, which would start those that have not started.
+    for kept in (state.client, state.service, state.preemption_sync_manager, *xla_bridge._backends.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+    state.client = state.service = state.preemption_sync_manager = None
+
+
+class _PreemptionOnDemand:
+    """JAX's preemption service, which starts when it is first asked: from its start on SIGTERM ends no process."""
+
+    def start(self) -> Any:
+        from jax._src import distributed
+
+        state = distributed.global_state
+        state.preemption_sync_manager = None
+        state.initialize_preemption_sync_manager()
+        return state.preemption_sync_manager
+
+    def reached_sync_point(self, step: int) -> bool:
+        return self.start().reached_sync_point(step)
+
+    def shutdown(self) -> None:
+        pass
+
+
+def initialize_distributed(*arguments: Any, **options: Any) -> None:
+    """`jax.distributed.initialize`; its preemption service, if it is on, starts on demand."""
+    import jax
+    from jax._src import distributed
+
+    is_wanted: bool = distributed._ENABLE_PREEMPTION_SERVICE.value
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(*arguments, **options)
+    finally:
+        jax.config.update("jax_enable_preemption_service", is_wanted)
+    if is_wanted:
+        distributed.global_state.preemption_sync_manager = _PreemptionOnDemand()
+
+
+def start_coordination(address: str, count: int) -> Any:
+    """A service of `jax.distributed` for `count` processes, which may die; `shutdown()` ends it."""
+    return jaxlib_extension().get_distributed_runtime_service(address, count, shutdown_timeout=1, recoverable=True)
+
+
+def join_coordination(address: str, number: int, count: int) -> None:
+    """`jax.distributed.initialize` where the service is in none of the processes."""
+    import jax
+    from jax._src import distributed
+
+    state = distributed.global_state
+    state.process_id, state.num_processes, state.coordinator_address = number, count, address
+    state.client = client = jaxlib_extension().get_distributed_runtime_client(address, number, init_timeout=60)
+    client.connect()
+    state.preemption_sync_manager = _PreemptionOnDemand()
+    atexit.unregister(jax.distributed.shutdown)
+    atexit.register(jax.distributed.shutdown)
+
+
+def leave_coordination() -> None:
+    """Leave the job, and forget all devices: JAX can then start as if for the first time."""
+    import jax
+    from jax.extend.backend import clear_backends
+
+    jax.distributed.shutdown()
+    clear_backends()
+    gc.collect()
+
+
+def started_platforms() -> set[str]:
+    """The platforms of the backends that have started."""
+    from jax._src import xla_bridge
+
+    return {each.platform for each in xla_bridge._backends.values()}
+
+
+def start_preemption_service() -> None:
+    """Start what `initialize_distributed` has put off."""
+    from jax._src import distributed
+
+    manager = distributed.global_state.preemption_sync_manager
+    if isinstance(manager, _PreemptionOnDemand):
+        manager.start()
+
+
+def is_backend_starting() -> bool:
+    """Whether a thread of this process starts JAX's backends now.
+
+    In several processes each then waits, with this lock, until all of them have told their devices.
+    """
+    from jax._src import xla_bridge
+
+    return xla_bridge._backend_lock.locked() and not xla_bridge._backends
+
+
+def process_numbers() -> tuple[int, int]:
+    """(number of this process, how many there are) of `jax.distributed`, before a backend starts."""
+    from jax._src import distributed
+
+    return distributed.global_state.process_id, distributed.global_state.num_processes
+
+
+def coordinator_address() -> str:
+    """host:port of process 0 of `jax.distributed`."""
+    from jax._src import distributed
+
+    return str(distributed.global_state.coordinator_address)
+
+
+for _name, _function in list(globals().items()):
+    if inspect.isfunction(_function) and _function.__module__ == __name__:
+        globals()[_name] = explained(_function)

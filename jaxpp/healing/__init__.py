@@ -1,0 +1,6 @@
+"""Trainings that go on when processes die: `train`, in processes that `jaxpp-run` starts (docs/multihost.md)."""
+
+from jaxpp.healing.member import EndError
+from jaxpp.healing.training import train
+
+__all__ = ["EndError", "train"]

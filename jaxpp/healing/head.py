@@ -1,0 +1,259 @@
+"""The head of a job that heals: who takes part, from which step on, and what is safe.
+
+The processes run in generations. A generation is a job of `jax.distributed` with numbers, an order and a coordination
+service of its own, which lives here, outside of all of them: so each of them may die, also the first. When one does,
+or when one comes back, the others leave the generation and say that they are ready; when all are, the next one begins.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from jaxpp._system import tell
+
+SETTLE = 10.0
+"""Seconds that a generation of new processes only waits for the rest of them."""
+
+DOUBT = 2.0
+"""Seconds that a process has to say that it lives, when another one has found that it does not."""
+
+ATTEMPTS = 3
+"""How often a step may end a generation before it is taken for its own fault."""
+
+Send = Callable[..., None]
+"""Sends a message to a process; one that is gone is no error."""
+
+
+class LostError(Exception):
+    """The job can't go on."""
+
+
+@dataclasses.dataclass(eq=False)
+class Member:
+    """A process that takes part, or waits for that.
+
+    slot: its place among the processes, which the one that replaces it takes over.
+    stores: the addresses of the Stores that its state is to go to.
+    send: sends it a message; kill: ends it.
+    number: in the running generation; None for one that is not in it, or has left it.
+    took_part: in some generation; is_ready: for the next one; is_done: it has made all steps.
+    """
+
+    slot: int
+    stores: list[str]
+    send: Send
+    kill: Callable[[], None]
+    number: int | None = None
+    took_part: bool = False
+    is_ready: bool = False
+    is_done: bool = False
+
+
+@dataclasses.dataclass
+class Generation:
+    """The processes that compute together.
+
+    number: of the generation, from 1; count: of its processes; service: what is to be shut down after it.
+    held: by step and owner the Stores that have that part of the state.
+    safe: the last step whose state is held as a whole.
+    """
+
+    number: int
+    count: int
+    service: Any = None
+    held: dict[int, dict[int, list[str]]] = dataclasses.field(default_factory=dict[int, dict[int, list[str]]])
+    safe: int | None = None
+    is_broken: bool = False
+    regroups: bool = False
+
+
+class Head:
+    """Decides; it is told of everything in one thread, so that one thing happens at a time.
+
+    processes: how many there are to be; least: with how many the job goes on.
+    wait: seconds that those that are left wait for one that is started anew, before they go on without it.
+    start_service: starts a coordination service for so many processes; returns it and its address.
+    drop: called with (generation, step) when the states before that are no longer needed.
+    patience: seconds that a process has to leave a generation that is broken, before it is killed.
+    """
+
+    def __init__(
+        self,
+        processes: int,
+        least: int,
+        wait: float,
+        start_service: Callable[[int], tuple[Any, str]],
+        drop: Callable[[int, int], None],
+        patience: float = 45.0,
+    ) -> None:
+        self.processes, self.least, self.wait, self.patience = processes, least, wait, patience
+        self._start_service, self._drop = start_service, drop
+        self.members: list[Member] = []
+        self.generation: Generation | None = None
+        self.former: list[Generation] = []
+        self.stores: set[str] = set()
+        self.end: str | None = None
+        """Why the job has ended; empty when it is done."""
+        self._waits_since: float | None = None
+        self._doubted: list[Member] = []
+        self._first_ready: float | None = None
+        self._attempts: list[int] = []
+        self._error = ""
+        self._was_safe = self._waits_told = False
+
+    def joined(self, member: Member) -> None:
+        """A process waits to take part."""
+        if self.end is not None:
+            member.send(end=self.end)
+            return
+        member.is_ready = True
+        self.members.append(member)
+        self._form()
+
+    def gone(self, member: Member, how: str = "died") -> None:
+        """A process is no longer there."""
+        if member not in self.members:
+            return
+        self.members.remove(member)
+        if member.number is not None and not member.is_done:
+            self._break(f"process {member.number} of {self.generation.count if self.generation else 0} {how}")
+        self._form()
+
+    def ready(self, member: Member, error: str, lost: list[int]) -> None:
+        """A process has left the generation, after an error (empty: as it was asked to), to go on in the next."""
+        member.number, member.is_ready = None, True
+        if error:
+            self._break(error)
+        self._doubted += [each for each in self.members if each.number in lost]
+        self._form()
+
+    def leaves(self, member: Member, error: str) -> None:
+        """A process has left the generation, and will be started again."""
+        member.number = None
+        self._break(error)
+
+    def held(self, member: Member, generation: int, step: int, stores: list[str]) -> None:
+        """The member's part of the state after so many steps is in these Stores."""
+        own = self.generation
+        if own is None or own.number != generation or member.number is None:
+            return
+        parts = own.held.setdefault(step, {})
+        parts[member.number] = stores
+        if len(parts) < own.count:
+            return
+        own.safe, own.held = step, {each: found for each, found in own.held.items() if each >= step}
+        waiting = [each for each in self.members if each.number is None]
+        own.regroups = own.regroups or bool(waiting and own.count < self.processes)
+        for each in self.members:
+            if each.number is not None:
+                each.send(safe=step, regroup=own.regroups)
+        self.former, self._was_safe = [], True
+        self._drop(generation, step)
+
+    def done(self, member: Member) -> None:
+        """A process has made all steps, and the state after the last one is safe."""
+        member.is_done = True
+        self.end = ""
+        for each in self.members:
+            if each.number is None:
+                each.send(end="")
+
+    def lost_store(self, address: str) -> None:
+        """A host is gone, with all that its Store had."""
+        self.stores.discard(address)
+
+    def tick(self) -> None:
+        """Called several times a second."""
+        self._form()
+        waits = time.monotonic() - self._waits_since if self._waits_since else 0.0
+        for each in [each for each in self.members if each.number is not None]:
+            if waits > self.patience or (waits > DOUBT and each in self._doubted):
+                tell(f"process {each.number} did not come back after {self._error}; it is killed")
+                self._doubted = [other for other in self._doubted if other is not each]
+                each.kill()
+                self.gone(each)
+
+    def stop(self, reason: str) -> None:
+        """End the job."""
+        self.end = reason
+        for each in self.members:
+            each.send(end=reason)
+
+    def _break(self, error: str) -> None:
+        own = self.generation
+        if own is None or own.is_broken:  # what comes later follows from the first error
+            return
+        own.is_broken, self._error = True, error
+        self._waits_since = time.monotonic()
+        for each in self.members:
+            if each.number is not None:
+                each.send(stop=error)
+
+    def _form(self) -> None:
+        """Begin the next generation, if all that take part in it are there."""
+        ready = [each for each in self.members if each.is_ready]
+        if self.end is not None or not ready or any(each.number is not None for each in self.members):
+            return
+        self._waits_since, self._doubted = None, []
+        if len(ready) < self.processes and not self._may_begin(ready):
+            self._say_who_is_missing(ready)
+            return
+        former = self.generation
+        try:
+            resume = self._latest()
+            if former is not None and former.is_broken:
+                self._count_attempt(resume["step"] if resume else 0)
+        except LostError as error:
+            self.stop(str(error))
+            return
+        self._begin(sorted(ready, key=lambda each: each.slot), resume)
+
+    def _may_begin(self, ready: list[Member]) -> bool:
+        """Whether to begin without the others. Those that took part before don't wait for those that start anew."""
+        self._first_ready = self._first_ready or time.monotonic()
+        patience = self.wait if any(each.took_part for each in ready) else SETTLE
+        return len(ready) >= self.least and time.monotonic() - self._first_ready >= patience
+
+    def _say_who_is_missing(self, ready: list[Member]) -> None:
+        """Say it once, when the others have waited for some time."""
+        since = self._first_ready or time.monotonic()
+        if self._waits_told or time.monotonic() - since < max(SETTLE, self.wait):
+            return
+        self._waits_told = True
+        missing = sorted({*range(self.processes)} - {each.slot for each in ready})
+        slots = f"slot{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+        tell(f"{len(ready)} of {self.processes} processes are ready, and wait for {slots}: --least is {self.least}")
+
+    def _latest(self) -> dict[str, Any] | None:
+        """The latest state that is there as a whole, and who holds it; None before the first one was."""
+        for own in filter(None, [self.generation, *reversed(self.former)]):
+            for step, parts in sorted(own.held.items(), reverse=True):
+                holders = [[each for each in parts.get(owner, []) if each in self.stores] for owner in range(own.count)]
+                if all(holders):
+                    return {"generation": own.number, "step": step, "holders": holders}
+        if self._was_safe:
+            raise LostError("the state is lost with the hosts that held it; start the job again from a checkpoint")
+        return None
+
+    def _count_attempt(self, step: int) -> None:
+        self._attempts.append(step)
+        if self._attempts.count(step) >= ATTEMPTS:
+            raise LostError(f"what follows step {step} failed {ATTEMPTS} times, at last: {self._error}")
+
+    def _begin(self, members: list[Member], resume: dict[str, Any] | None) -> None:
+        if self.generation is not None:
+            self.generation.service.shutdown()
+            self.former.append(self.generation)
+        number = self.generation.number + 1 if self.generation else 1
+        service, coordinator = self._start_service(len(members))
+        self.generation = Generation(number, len(members), service)
+        self._first_ready, self._waits_told = None, False
+        for place, each in enumerate(members):
+            each.number, each.is_ready, each.took_part = place, False, True
+            each.send(
+                go=number, number=place, count=len(members), coordinator=coordinator, stores=each.stores, resume=resume
+            )
+        if number > 1:
+            where = f"after step {resume['step']}" if resume else "from the beginning"
+            tell(f"{len(members)} of {self.processes} processes go on {where}")

@@ -1,0 +1,234 @@
+"""What `jaxpp-run` does on each host: it starts the processes, starts anew those that die, and keeps their states."""
+
+import contextlib
+import os
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from jaxpp import _jobs
+from jaxpp._system import tell
+from jaxpp.healing.head import Head, Member
+from jaxpp.healing.member import HEAD, SLOT
+from jaxpp.healing.messages import Channel, Listener, dial
+from jaxpp.healing.store import Store
+
+TICK = 0.05
+GRACE = 10.0
+"""Seconds that processes have to end when the job has."""
+LAST_WORD = 2.0
+"""Seconds in which the head tells that the job is done, after a process of it has ended well."""
+STARTS = 3
+"""How often a process may end before it has joined: its script is wrong."""
+
+
+class Agent:
+    """The processes of one host.
+
+    head: host:port of the head; secret: of the job.
+    command: what each process runs; count: how many processes.
+    host: the address at which the Store listens.
+    """
+
+    def __init__(self, head: str, secret: bytes, command: Sequence[str], count: int, host: str) -> None:
+        self._command, self._head = command, head
+        self._store = Store(host, secret)
+        self._channel = dial(head, secret)
+        self._channel.send(agent=self._store.address, count=count)
+        first = self._channel.receive()
+        if "refused" in first:
+            raise ConnectionError(first["refused"])
+        self._environment = {**os.environ, HEAD: head, "JAXPP_JOB_SECRET": secret.decode()}
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._slots: Sequence[int] = first["slots"]
+        self._starts = dict.fromkeys(self._slots, 0)
+        self._end: str | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._listen, name="jaxpp-agent", daemon=True).start()
+
+    def run(self) -> int:
+        """Run the processes until the job ends; returns the exit code."""
+        failed = False
+        try:
+            for slot in self._slots:
+                self._start(slot)
+            while self._end is None and self._children:
+                time.sleep(TICK)
+                for slot, child in list(self._children.items()):
+                    if child.poll() is not None:
+                        if child.returncode == 0:  # of all steps, or its script has ended on the way
+                            self._ended.wait(LAST_WORD)
+                        del self._children[slot]
+                        if self._end is None:
+                            self._restart(slot, child)
+            patience = time.monotonic() + GRACE
+            while self._children and (self._end == "" or time.monotonic() < patience):
+                time.sleep(TICK)
+                for slot, child in list(self._children.items()):
+                    if child.poll() is not None:
+                        failed = failed or child.returncode != 0
+                        del self._children[slot]
+        finally:
+            for child in self._children.values():
+                child.kill()
+            for child in self._children.values():
+                child.wait()
+        if self._end:
+            tell(self._end)
+        return int(failed or bool(self._end))
+
+    def _start(self, slot: int) -> None:
+        environment = {**self._environment, SLOT: str(slot)}
+        self._children[slot] = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, env=environment)
+        self._starts[slot] += 1
+
+    def _restart(self, slot: int, child: "subprocess.Popen[bytes]") -> None:
+        how = f"exit code {child.returncode}" if child.returncode >= 0 else f"signal {-child.returncode}"
+        if child.returncode == 0 and self._starts[slot]:
+            self._finish(f"the script has ended, in slot {slot}, and never called jaxpp.healing.train")
+            return
+        if self._starts[slot] >= STARTS:
+            self._finish(f"the process of slot {slot} ended {STARTS} times before it trained: {how}")
+            return
+        tell(f"the process of slot {slot} (pid {child.pid}) ended by {how}, and is started anew")
+        self._start(slot)
+
+    def _finish(self, why: str) -> None:
+        """End the job."""
+        self._end = why
+        _send(self._channel, end=why)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                message = self._channel.receive()
+                if "joined" in message:
+                    self._starts[message["joined"]] = 0
+                elif "drop" in message:
+                    self._store.drop_before(*message["drop"])
+                elif "end" in message:
+                    self._end = message["end"]
+                    self._ended.set()
+                elif (child := self._children.get(message["kill"])) is not None and child.pid == message["pid"]:
+                    child.kill()
+        except (OSError, EOFError):
+            if self._end is None:
+                self._end = f"jaxpp-run at {self._head} is gone"
+
+
+class Office:
+    """The head, and the connections to it: one thread for each, and one that decides.
+
+    processes, least, wait: as of Head.
+    host, port: where it listens.
+    """
+
+    def __init__(self, processes: int, least: int, wait: float, host: str, port: int, secret: bytes) -> None:
+        self._host = host
+        self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._agents: list[tuple[str, Channel, Sequence[int]]] = []
+        self._head = Head(processes, least, wait, self._start_service, self._drop)
+        self.address = Listener(host, secret, self._serve, port).address
+        threading.Thread(target=self._run, name="jaxpp-office", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            with contextlib.suppress(queue.Empty):
+                self._todo.get(timeout=TICK)()
+            self._head.tick()
+            if self._head.end is not None:
+                self._tell_agents(end=self._head.end)
+
+    def _serve(self, channel: Channel) -> None:
+        first = channel.receive()
+        if "agent" in first:
+            self._serve_agent(channel, first)
+        else:
+            self._serve_member(channel, first["member"], first["pid"])
+
+    def _serve_agent(self, channel: Channel, first: dict[str, Any]) -> None:
+        address: str = first["agent"]
+        self._todo.put(lambda: self._add_agent(channel, address, first["count"]))
+        try:
+            while True:
+                message = channel.receive()
+                self._todo.put(partial(self._head.stop, message["end"]))
+        finally:
+            self._todo.put(lambda: self._lose_agent(address))
+
+    def _add_agent(self, channel: Channel, address: str, count: int) -> None:
+        taken = {slot for _, _, slots in self._agents for slot in slots}
+        free = [slot for slot in range(self._head.processes) if slot not in taken]
+        if count > len(free):
+            channel.send(refused=f"{count} processes more: {len(free)} of {self._head.processes} are not started yet")
+            return
+        self._agents.append((address, channel, free[:count]))
+        self._head.stores.add(address)
+        channel.send(slots=free[:count])
+
+    def _lose_agent(self, address: str) -> None:
+        self._agents = [each for each in self._agents if each[0] != address]
+        for each in [each for each in self._head.members if each.stores[0] == address]:
+            each.kill()
+        self._head.lost_store(address)
+
+    def _serve_member(self, channel: Channel, slot: int, pid: int) -> None:
+        member = Member(slot, [], partial(_send, channel), channel.close)
+
+        def join() -> None:
+            place = next((k for k, (_, _, slots) in enumerate(self._agents) if slot in slots), None)
+            if place is None:  # its launcher is gone
+                channel.close()
+                return
+            around = [*self._agents[place:], *self._agents[:place]]
+            member.stores = [address for address, _, _ in around[:2]]
+
+            def kill() -> None:
+                _send(around[0][1], kill=slot, pid=pid)
+                channel.close()
+
+            member.kill = kill
+            _send(around[0][1], joined=slot)
+            self._head.joined(member)
+
+        self._todo.put(join)
+        try:
+            while True:
+                message = channel.receive()
+                self._todo.put(partial(self._hear, member, message))
+        finally:
+            self._todo.put(lambda: self._head.gone(member))
+
+    def _hear(self, member: Member, message: dict[str, Any]) -> None:
+        if "held" in message:
+            generation, step = message["held"]
+            self._head.held(member, generation, step, message["stores"])
+        elif "ready" in message:
+            self._head.ready(member, message["ready"], message["lost"])
+        elif "leaves" in message:
+            self._head.leaves(member, message["leaves"])
+        elif "done" in message:
+            self._head.done(member)
+
+    def _start_service(self, count: int) -> tuple[Any, str]:
+        with socket.create_server((self._host, 0)) as free:
+            address = f"{self._host}:{free.getsockname()[1]}"
+        return _jobs.start_coordination(address, count), address
+
+    def _drop(self, generation: int, step: int) -> None:
+        self._tell_agents(drop=[generation, step])
+
+    def _tell_agents(self, **message: Any) -> None:
+        for _, channel, _ in self._agents:
+            _send(channel, **message)
+
+
+def _send(channel: Channel, **message: Any) -> None:
+    """Send to somebody who may be gone: whoever receives from him finds out."""
+    with contextlib.suppress(OSError):
+        channel.send(**message)

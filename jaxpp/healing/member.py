@@ -1,0 +1,193 @@
+"""A process of a job that heals: what it tells the head, and hears from it."""
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from jaxpp import _jobs
+from jaxpp._system import tell
+from jaxpp.healing.messages import Channel, dial
+from jaxpp.healing.state import Held
+from jaxpp.healing.store import Part, Piece, get, pieces_of, put
+from jaxpp.runtime.processes import choice, membership
+
+HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
+"""The variables by which `jaxpp-run` tells a process where the head is, and which one of its processes it is."""
+
+RESTART = 75
+"""The exit code of a process that is to be started again."""
+
+
+class BrokenError(Exception):
+    """The generation has come to an end: another process is gone, or failed."""
+
+
+class EndError(RuntimeError):
+    """The job that heals has come to an end that it could not prevent."""
+
+
+@dataclass(frozen=True)
+class Go:
+    """A generation that begins, as the head tells: see `Head`.
+
+    resume: the state to go on from: its generation and step, and by owner the Stores that hold its parts. None: the
+    first one.
+    """
+
+    go: int
+    number: int
+    count: int
+    coordinator: str
+    stores: Sequence[str]
+    resume: Mapping[str, Any] | None
+
+
+class Membership:
+    """This process's connection to the head."""
+
+    def __init__(self) -> None:
+        self._secret = membership.job_secret()
+        self._head = dial(os.environ[HEAD], self._secret)
+        self._changed = threading.Condition()
+        self._go: Go | None = None
+        self._stop: str | None = None
+        self._end: str | None = None
+        self._safe, self._regroups = -1, False
+        self._stores: dict[str, Channel] = {}  # of the thread that keeps
+        self._asked: dict[str, Channel] = {}
+        self._to_keep: queue.SimpleQueue[tuple[Part, Sequence[tuple[Piece, memoryview]], Sequence[str]]]
+        self._to_keep = queue.SimpleQueue()
+        self.generation: Go | None = None
+        threading.Thread(target=self._listen, name="jaxpp-head", daemon=True).start()
+        threading.Thread(target=self._keep, name="jaxpp-keep", daemon=True).start()
+        self._head.send(member=int(os.environ[SLOT]), pid=os.getpid())
+
+    def join(self) -> Go:
+        """Wait for the next generation, and become a process of its job of `jax.distributed`.
+
+        Raises EndError when there is none, SystemExit when the job is done without this process.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._go is not None or self._end is not None)
+            if self._go is None:
+                if self._end:
+                    raise EndError(self._end)
+                raise SystemExit(0)
+            self.generation, self._go = self._go, None
+        own = self.generation
+        choice.choose(None)
+        _jobs.join_coordination(own.coordinator, own.number, own.count)
+        membership.watch_all(60)
+        return own
+
+    def leave(self, error: str = "", lost: Sequence[int] = ()) -> None:
+        """Leave the generation; JAX starts anew in the next one.
+
+        On accelerators this process ends and is started again: whether their clients can be made a second time was
+        never tried. So it does where a thread waits in XLA for a process that is gone.
+        """
+        if not self._can_go_on():
+            self._head.send(leaves=error or "it is started again")
+            tell("this process is started again, as its backend can't be")
+            os._exit(RESTART)
+        membership.leave_job()
+        _jobs.leave_coordination()
+        with self._changed:
+            self._stop, self._safe, self._regroups = None, -1, False
+        self._head.send(ready=error, lost=list(lost))
+
+    def fail(self, error: str) -> None:
+        """Tell of an error with which this process is about to end."""
+        with contextlib.suppress(OSError):
+            self._head.send(leaves=error)
+
+    def keep(self, step: int, pieces: Sequence[tuple[Piece, memoryview]]) -> None:
+        """Have this process's part of the state after so many steps copied to the Stores. Returns at once."""
+        own = self.generation
+        assert own is not None  # it has joined
+        self._to_keep.put((Part(own.go, step, own.number), pieces, own.stores))
+
+    def wait_until_safe(self, step: int) -> bool:
+        """Wait until all parts of the state after so many steps are kept; whether to leave the generation then.
+
+        Raises BrokenError when another process is gone.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._safe >= step or self._stop is not None or self._end)
+            if self._safe >= step:
+                return self._regroups
+            if self._end:
+                raise EndError(self._end)
+            raise BrokenError(self._stop)
+
+    def held(self) -> list[Held]:
+        """The pieces of the state to go on from."""
+        own = self.generation
+        assert own is not None  # it has joined
+        assert own.resume is not None  # there is one
+        found: list[Held] = []
+        for owner, holders in enumerate(own.resume["holders"]):
+            part = Part(own.resume["generation"], own.resume["step"], owner)
+            ask = partial(self._ask, holders[0])
+            for number, piece in enumerate(ask(pieces_of, part)):
+                found.append((piece, partial(ask, get, part, number, piece)))
+        return found
+
+    def done(self) -> None:
+        """Tell that this process has made all steps."""
+        self._head.send(done=True)
+
+    def _can_go_on(self) -> bool:
+        return _jobs.started_platforms() <= {"cpu"} and not membership.is_stuck()
+
+    def _ask(self, address: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Have a function ask a Store. Raises BrokenError when that is gone."""
+        try:
+            if address not in self._asked:
+                self._asked[address] = dial(address, self._secret)
+            return function(self._asked[address], *arguments)
+        except (OSError, EOFError) as error:
+            self._asked.pop(address, None)
+            raise BrokenError(f"the launcher at {address} is gone: {error}") from None
+
+    def _keep(self) -> None:
+        while True:
+            part, pieces, stores = self._to_keep.get()
+            kept: list[str] = []
+            for address in stores:
+                with contextlib.suppress(OSError, EOFError):
+                    if address not in self._stores:
+                        self._stores[address] = dial(address, self._secret)
+                    put(self._stores[address], part, pieces)
+                    kept.append(address)
+            if stores[0] not in kept:
+                tell(f"the launcher of this host, at {stores[0]}, is gone, and so this process ends")
+                os._exit(1)
+            with contextlib.suppress(OSError):
+                self._head.send(held=[part.generation, part.step], stores=kept)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._hear(self._head.receive())
+        except (OSError, EOFError):
+            if self._end is None:
+                tell("jaxpp-run is gone, or has given this process up, which ends")
+                os._exit(1)
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        with self._changed:
+            if "go" in message:
+                self._go = Go(**message)
+            elif "safe" in message:
+                self._safe, self._regroups = message["safe"], message["regroup"]
+            elif "stop" in message:
+                self._stop = message["stop"]
+            elif "end" in message:
+                self._end = message["end"]
+            self._changed.notify_all()

@@ -1,0 +1,124 @@
+"""A state taken apart into the blocks that each process holds, and put together on other devices."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Sharding
+
+from jaxpp._compat import is_key_type, key_implementation
+from jaxpp.healing.store import Piece
+from jaxpp.lowering import MpmdSharding
+from jaxpp.runtime.processes.arrays import Bounds, bounds_of, overlap
+
+Held = tuple[Piece, Callable[[], Any]]
+"""A piece, and what returns its bytes."""
+
+
+def described(state: Any) -> Any:
+    """The state with shapes and dtypes instead of arrays, as JAX takes them; numbers stay what they are."""
+
+    def describe(leaf: Any) -> Any:
+        if isinstance(leaf, np.ndarray | np.generic):
+            return jax.ShapeDtypeStruct(leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(describe, state)
+
+
+def taken(state: Any, is_first: bool) -> list[tuple[Piece, memoryview]]:
+    """Copies of the blocks that this process holds, of each block the first copy. Waits until they are computed.
+
+    What is no `jax.Array` is the same in all processes; the first one has it.
+    """
+    leaves = [_bits(leaf) for leaf in jax.tree.leaves(state)]
+    shards = [
+        (number, bounds_of(shard.index, leaf.shape), shard.data)
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.Array)
+        for shard in leaf.addressable_shards
+        if shard.replica_id == 0
+    ]
+    for _, _, data in shards:
+        data.copy_to_host_async()
+    found = [_piece(number, [low for low, _ in bounds], np.asarray(data)) for number, bounds, data in shards]
+    if is_first:
+        found += [
+            _piece(number, [0] * np.ndim(leaf), np.asarray(leaf))
+            for number, leaf in enumerate(leaves)
+            if not isinstance(leaf, jax.Array)
+        ]
+    return found
+
+
+def _piece(leaf: int, start: Sequence[int], array: np.ndarray[Any, Any]) -> tuple[Piece, memoryview]:
+    copied: Any = np.array(array, order="C")  # the array may be donated to the next step
+    piece = Piece(leaf, array.dtype.name, array.dtype.itemsize, start, array.shape)
+    return piece, memoryview(copied.reshape(-1).view(np.uint8))
+
+
+def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
+    """A state made of pieces.
+
+    like: as `described` returns it; places: the sharding of each leaf, as `in_shardings` of a compiled step has them.
+    Raises LookupError when a block is missing.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    wanted = structure.flatten_up_to(places)
+    by_leaf: dict[int, list[Held]] = {}
+    for each in held:
+        by_leaf.setdefault(each[0].leaf, []).append(each)
+    return jax.tree.unflatten(
+        structure,
+        [_leaf(leaf, place, by_leaf.get(k, [])) for k, (leaf, place) in enumerate(zip(leaves, wanted, strict=True))],
+    )
+
+
+def _leaf(leaf: Any, place: Any, held: Sequence[Held]) -> Any:
+    bits = _bits(leaf)
+    shape, dtype = np.shape(bits), jnp.dtype(bits.dtype) if hasattr(bits, "dtype") else None
+
+    @lru_cache(maxsize=1)  # stacked layers that go to another mesh: neighbours come from the same piece
+    def read(number: int) -> np.ndarray[Any, Any]:
+        piece, get = held[number]
+        return np.frombuffer(get(), np.uint8).view(jnp.dtype(piece.dtype)).reshape(piece.shape)
+
+    def block(bounds: Bounds) -> np.ndarray[Any, Any]:
+        made = np.empty([high - low for low, high in bounds], dtype or jnp.dtype(held[0][0].dtype))
+        count = 0
+        for number, (piece, _) in enumerate(held):
+            there = [(low, low + size) for low, size in zip(piece.start, piece.shape, strict=True)]
+            common = overlap(bounds, tuple(there))
+            if all(low < high for low, high in common):
+                source = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(common, there, strict=True))
+                target = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(common, bounds, strict=True))
+                made[target] = read(number)[source]
+                count += made[target].size
+        if count < made.size:
+            raise LookupError(f"{count} of {made.size} elements of a block of {made.dtype.name}{list(shape)} are held")
+        return made
+
+    whole = tuple((0, size) for size in shape)
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return type(leaf)(block(whole).item())  # a number
+    sharding: Sharding = place.sharding if isinstance(place, MpmdSharding) else place
+    parts = [
+        jax.device_put(block(bounds_of(index or (), shape)), device)
+        for device, index in sharding.addressable_devices_indices_map(shape).items()
+    ]
+    made = jax.make_array_from_single_device_arrays(shape, sharding, parts, dtype=bits.dtype)
+    if bits is not leaf:
+        return jax.random.wrap_key_data(made, impl=key_implementation(leaf.dtype))
+    return made
+
+
+def _bits(leaf: Any) -> Any:
+    """The bits of random keys; another leaf as it is."""
+    if not hasattr(leaf, "dtype") or not is_key_type(leaf.dtype):
+        return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.eval_shape(jax.random.key_data, leaf)
+    return jax.random.key_data(leaf)

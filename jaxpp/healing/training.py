@@ -1,0 +1,154 @@
+"""`train`: a training that goes on when processes die, and when they come back."""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from jaxpp._system import tell
+from jaxpp.auto_step import AutoStep
+from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
+from jaxpp.healing.state import described, placed, taken
+from jaxpp.runtime.processes import membership
+from jaxpp.runtime.processes.membership import ProcessError
+from jaxpp.runtime.processes.waiting import TransferError, in_a_line
+from jaxpp.step import CompiledStep
+
+
+def train(
+    make_step: Callable[[], Any],
+    state: Callable[[], Any],
+    batch: Callable[[int], Any],
+    steps: int,
+    *,
+    every: int = 1,
+    watch: int = 0,
+    on_step: Callable[[int, Any], None] | None = None,
+) -> Any:
+    """Make `steps` steps in the processes of `jaxpp-run`, whichever of them die on the way.
+
+    Step i is `state, output = step(state, batch(i))`. After a step the state is copied to the memory of the host, and
+    from there to the launchers of two hosts while the next step runs. When a process dies, the others go on without it,
+    from the last state that is there as a whole, and when it is back, with it. Steps that were lost are made again,
+    with the same batches: the result is that of a run in which nothing happened.
+
+    Args:
+        make_step: makes the step, of `mpmd_jit_with_loop`, over `jax.devices()`; called whenever other processes take
+            part. JAX is then started anew: nothing of it may be kept from one call to the next but numpy arrays.
+        state: makes the first state, the same in every process, as numpy arrays, numbers or arrays of one device. It is
+            called once in each process, and again only if a process dies before the first state was copied.
+        batch: makes the batch of a step, the same whenever and wherever it is asked.
+        steps: how many, at least one.
+        every: steps from copy to copy. Of the steps that `on_step` was told of at most so many are made again.
+        watch: steps from look to look at how fast each process is, by a step that is traced task by task, and so takes
+            some times as long; 0: never. A slow one is named; with `schedule="auto"` the layers are then dealt out
+            anew.
+        on_step: called as (i, output) after each step, in all processes; for one that is made again, once more.
+
+    Returns: the last state; the processes are those of a job of `jax.distributed`, as after
+        `jaxpp.distributed.initialize`.
+
+    Raises:
+        RuntimeError: not started by `jaxpp-run`.
+        EndError: too many hosts were lost, or the same step failed three times.
+        ValueError: `steps` or `every` is less than 1, or `watch` less than 0.
+    """
+    if HEAD not in os.environ:
+        raise RuntimeError("jaxpp.healing.train needs processes that are started anew: run the script by jaxpp-run")
+    for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+    run = _Run(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None))
+    while True:
+        if (last := run.generation()) is not None:
+            return last[0]
+
+
+class _Run:
+    """The steps of one process, generation by generation."""
+
+    def __init__(
+        self,
+        make_step: Callable[[], Any],
+        state: Callable[[], Any],
+        batch: Callable[[int], Any],
+        steps: int,
+        every: int,
+        watch: int,
+        on_step: Callable[[int, Any], None],
+    ) -> None:
+        self.make_step, self.make_state, self.batch = make_step, state, batch
+        self.steps, self.every, self.watch, self.on_step = steps, every, watch, on_step
+        self.membership = Membership()
+        self.like: Any = None
+        self.slow: set[int] = set()
+
+    def generation(self) -> tuple[Any] | None:
+        """Take part in a generation until it ends; the last state, if it is then made, alone in a tuple."""
+        try:
+            go = self.membership.join()
+            if (last := self._steps(go)) is not None:
+                return last
+            error, lost = "", []
+        except (BrokenError, TransferError, ProcessError, jax.errors.JaxRuntimeError) as caught:
+            error, lost = in_a_line(caught), membership.lost_peers()
+        except EndError:
+            raise
+        except Exception as caught:  # of the user's functions: the last error that is said is not that somebody died
+            self.membership.fail(in_a_line(caught))
+            raise
+        self.membership.leave(error, lost)
+        return None
+
+    def _steps(self, go: Go) -> tuple[Any] | None:
+        first = go.resume["step"] if go.resume else 0
+        state, step = self._begun(go, first)
+        self.slow = set()
+        kept: int | None = None
+        regroups = False
+        if go.resume:
+            kept = self._keep(state, first)
+        for number in range(first, self.steps):
+            state, output = self._made(step, state, number, first)
+            if (number + 1) % self.every == 0 or number + 1 == self.steps:
+                regroups = kept is not None and self.membership.wait_until_safe(kept)
+                kept = self._keep(state, number + 1)
+            self.on_step(number, output)
+            if regroups:
+                break
+        if kept is not None:
+            self.membership.wait_until_safe(kept)
+        if regroups:
+            return None
+        self.membership.done()
+        return (state,)
+
+    def _made(self, step: CompiledStep, state: Any, number: int, first: int) -> Any:
+        """Make a step; now and then see how fast each mesh is."""
+        is_tuning = isinstance(step, AutoStep) and step.tuned is None
+        if not self.watch or (number + 1) % self.watch or number == first or is_tuning:
+            return step(state, self.batch(number))
+        results, events = step.trace(state, self.batch(number))
+        new = {mesh: speed for mesh, speed in step.stragglers(events).items() if mesh not in self.slow}
+        self.slow |= new.keys()  # for good: meshes with unequal layers can't be compared any more
+        for mesh, speed in new.items() if jax.process_index() == 0 else ():
+            tell(step.told_slow(mesh, speed))
+        if isinstance(step, AutoStep) and new:
+            step.retune()
+        return results
+
+    def _keep(self, state: Any, step: int) -> int:
+        self.membership.keep(step, taken(state, jax.process_index() == 0))
+        return step
+
+    def _begun(self, go: Go, first: int) -> tuple[Any, CompiledStep]:
+        """The state to begin with, and the compiled step."""
+        state = None
+        if go.resume is None or self.like is None:
+            state = self.make_state()
+            self.like = described(state)
+        step = self.make_step().lower(self.like, self.batch(min(first, self.steps - 1))).compile()
+        if go.resume is not None:
+            state = placed(self.like, step.in_shardings[0][0], self.membership.held())
+        return state, step

@@ -1,0 +1,109 @@
+"""`load`: a step that was compiled before, without tracing, rewriting and compiling it."""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from jaxlib.mlir import ir
+
+from jaxpp import trees
+from jaxpp._compat import make_context
+from jaxpp.backend import LocalBackend
+from jaxpp.lowering.arguments import StaticArguments
+from jaxpp.lowering.lower import Lowered
+from jaxpp.lowering.mesh import MpmdMesh, check_mesh
+from jaxpp.program import ProgramModule
+from jaxpp.runtime import load as read_program
+from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
+from jaxpp.saved_check import check_saved
+from jaxpp.step import CompiledStep
+
+
+def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, like: Any = None) -> CompiledStep:
+    """A step that `compiled.save(path)` has saved: neither traced nor compiled, but ready to be called.
+
+        step = jaxpp.load("step.jaxpp", like=(state, batch))
+        state, loss = step(state, batch)
+
+    It takes what `compiled` took, and returns the same. The program in the file is proven once more, as ever. The file
+    holds machine code, which is run: load what you trust.
+
+    Args:
+        path: a folder. In a job all processes call this, each has its own file there.
+        mpmd_mesh: as large as the one for which the step was compiled. None: on the devices of the same numbers.
+        like: a pytree that has a node of each class in the step's arguments and results, other than tuples, lists and
+            dicts with strings as keys. The arguments will do; only the structure is looked at.
+
+    Raises:
+        TypeError: `mpmd_mesh` is a mesh of another kind.
+        SavedStepError (a ValueError): the file is damaged, or was saved with another version of JAX or jaxpp, for
+            other devices, another processor, number of processes, mesh or transport; or a class is not in `like`.
+        OSError: there is no such file for this process.
+        ProcessError: as from `compile`, when other processes have loaded another step.
+    """
+    if mpmd_mesh is not None:
+        check_mesh(mpmd_mesh)
+    saved = SavedStep.read(path)
+    nodes = trees.nodes_of(like)
+    with refused(path):
+        mesh = mpmd_mesh or _mesh(saved, path)
+        check_surroundings(saved, mesh, path)
+        with make_context():
+            module = ProgramModule(ir.Module.parse(saved.program))
+        program = read_program(module.module)
+        lowered = _lowered(saved, module, mesh, nodes, path)
+        check_saved(saved, lowered, program)
+        options = saved.description["compiler_options"]
+    backend = LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
+    try:
+        executable = backend.restore(lowered, module, program, options, saved.code)
+    except jax.errors.JaxRuntimeError as error:
+        said = str(error).partition("\n")[0][:300]
+        raise SavedStepError(f"{path}: XLA can't load it: {said}; compile the step and save it again") from error
+    return CompiledStep(lowered, executable, module, options)
+
+
+def _lowered(saved: SavedStep, module: ProgramModule, mesh: MpmdMesh, nodes: trees.Nodes, path: Any) -> Lowered:
+    description = saved.description
+    try:
+        in_tree, out_tree = (trees.from_json(description[name], nodes) for name in ("in_tree", "out_tree"))
+    except trees.UnknownNodeError as error:
+        raise SavedStepError(
+            f"{path}: its arguments or results have a node of the class {error}: give a tree that has one, such as "
+            "like=(state, batch)"
+        ) from None
+    return Lowered(
+        module.module,
+        mesh,
+        in_tree,
+        out_tree,
+        types(description["in_types"]),
+        types(description["out_types"]),
+        tuple(description["in_names"]),
+        tuple(description["out_names"]),
+        tuple(description["donated"]),
+        StaticArguments(frozenset(), frozenset()),
+        host_callbacks=(),
+        stacks={},
+        feeds=dict(description["feeds"]),
+    )
+
+
+def _mesh(saved: SavedStep, path: str | os.PathLike[str]) -> MpmdMesh:
+    """The mesh of the devices with the numbers of those for which the step was compiled."""
+    description = saved.description
+    here = {device.id: device for device in jax.devices()}
+    numbers = [number for mesh in description["devices"] for number in mesh]
+    if missing := sorted({*numbers} - here.keys()):
+        raise SavedStepError(
+            f"{path}: the step was saved for {len({*numbers})} devices; here are {len(here)}, without number "
+            f"{missing[0]}: give a mesh as large, or compile the step again"
+        )
+    kinds = tuple(AxisType[kind] for kind in description["axes"].values())
+    meshes = [
+        Mesh(np.array([here[number] for number in row]).reshape(shape), tuple(description["axes"]), axis_types=kinds)
+        for row, shape in zip(description["devices"], description["shapes"], strict=True)
+    ]
+    return MpmdMesh.of(meshes, description["mpmd_axis"])

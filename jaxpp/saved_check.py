@@ -1,0 +1,74 @@
+"""What a saved step says of itself, against its program: one that contradicts itself would fail when it is called."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from jaxpp._compat import is_key_type
+from jaxpp.ir.program import Argument, Call, Program, Result
+from jaxpp.lowering.lower import Lowered
+from jaxpp.saved import SavedStep
+
+
+def check_saved(saved: SavedStep, lowered: Lowered, program: Program) -> None:
+    """Raise ValueError or TypeError, which say what does not fit."""
+    if program.meshes > lowered.mpmd_mesh.mpmd_dim:
+        raise ValueError(f"a program for {program.meshes} meshes, for which there are {lowered.mpmd_mesh.mpmd_dim}")
+    args, kwargs = lowered.in_tree.children()
+    if [args.node_data()[0], kwargs.node_data()[0]] != [tuple, dict]:
+        raise ValueError("its arguments are no tuple and a dict of keywords")
+    _check_counts("arguments", lowered.in_tree, lowered.in_avals, lowered.in_names, lowered.donated)
+    _check_counts("results", lowered.out_tree, lowered.out_avals, lowered.out_names, program.results)
+    if any(number not in range(len(lowered.in_avals)) for number in program.arguments):
+        raise ValueError(f"its program has arguments {sorted(program.arguments)} of {len(lowered.in_avals)}")
+    for number, argument in program.arguments.items():
+        _check_type(lowered.in_names[number], lowered.in_avals[number], argument)
+        if argument.registers and lowered.donated[number] is not argument.donated:
+            raise ValueError(f"{lowered.in_names[number]} is donated in its description or its program alone")
+    for name, aval, result in zip(lowered.out_names, lowered.out_avals, program.results, strict=True):
+        _check_type(name, aval, result)
+    _check_feeds(lowered)
+    _check_code(saved, lowered, program)
+
+
+def _check_counts(what: str, tree: Any, avals: Sequence[Any], names: Sequence[Any], others: Sequence[Any]) -> None:
+    counts = [tree.num_leaves, len(avals), len(names), len(others)]
+    if len(set(counts)) > 1:
+        raise ValueError(f"{' or '.join(map(str, dict.fromkeys(counts)))} {what}")
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"names of {what} that are no text")
+
+
+def _check_type(name: str, aval: Any, value: Argument | Result) -> None:
+    """Check an argument or a result; a program has the bits of keys."""
+    if not value.registers:  # nobody uses it
+        return
+    bits = jax.eval_shape(jax.random.key_data, aval) if is_key_type(aval.dtype) else aval
+    shape = value.spec.shape
+    if value.stacked:
+        shape = (shape[0] * len(value.registers), *shape[1:])
+    if (tuple(bits.shape), bits.dtype) != (shape, value.spec.dtype):
+        raise ValueError(f"{name} is {aval.str_short()}, in its program {value.spec.dtype.name}{list(shape)}")
+
+
+def _check_feeds(lowered: Lowered) -> None:
+    for result, argument in lowered.feeds.items():
+        if result not in range(len(lowered.out_avals)) or argument not in range(len(lowered.in_avals)):
+            raise ValueError(f"result {result} is said to be argument {argument} of the next step")
+
+
+def _check_code(saved: SavedStep, lowered: Lowered, program: Program) -> None:
+    """Check that it has machine code of the functions that this process runs, and of no others."""
+    if not isinstance(saved.description["compiler_options"], dict):
+        raise TypeError("compiler options that are no dict")
+    submeshes = lowered.mpmd_mesh.unstack[: program.meshes]
+    called = {
+        each.function
+        for sequence, mesh in zip(program.sequences, submeshes, strict=True)
+        if any(device.process_index == jax.process_index() for device in mesh.devices.flat)
+        for each in sequence
+        if isinstance(each, Call) and program.functions[each.function].is_compiled
+    }
+    if wrong := sorted(called ^ saved.code.keys()):
+        raise ValueError(f"machine code {'is missing' if wrong[0] in called else 'of nobody'}: {wrong[0]}")

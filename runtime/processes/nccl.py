@@ -1,0 +1,198 @@
+"""The transport `nccl`: NCCL's own calls, on streams of their own."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from jaxpp.runtime.processes.faults import PeerError
+from jaxpp.runtime.processes.membership import forgotten, publish, published
+from jaxpp.runtime.processes.nccl_library import Channel, Library, Mark, NcclError
+from jaxpp.runtime.processes.ordered import OrderedTransport
+from jaxpp.runtime.processes.transfer import PullTransport
+from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.waiting import TransferError, Waiting
+
+_CARRIERS = {**dict.fromkeys(("int2", "uint2", "int4", "uint4"), "int8"), "float4_e2m1fn": "float16"}
+"""As what types go that DLPack does not know, or of which it does not say how they lie in memory."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Arriving:
+    """An array that is received. For JAX it is computed, so nobody may have it before it `is_ready`.
+
+    memory: keeps what is being written, whatever becomes of the array.
+    """
+
+    array: Any
+    dtype: Any
+    memory: Any
+    channel: Channel
+    mark: Mark
+    has_arrived: bool = False
+    error: NcclError | None = None
+
+    def is_ready(self) -> bool:
+        """Whether it has arrived, or never will: `block_until_ready` tells which."""
+        if not self.has_arrived and self.error is None:
+            try:
+                self.has_arrived = self.channel.has_passed(self.mark)
+            except NcclError as error:
+                self.error = error
+        return self.has_arrived or self.error is not None
+
+    def block_until_ready(self) -> None:
+        """Raise the error because of which it will not arrive."""
+        if self.error is not None:
+            raise self.error
+
+
+class NcclTransport(OrderedTransport):
+    """`ncclSend` and `ncclRecv`, with a communicator and a stream for each direction between two devices.
+
+    The two directions, and the pairs of devices, do not wait for one another; nor do the programs of a device for its
+    transfers. A stream waits for the program that makes what it sends, not the host. What is sent cannot be donated
+    until it is gone: JAX then copies it.
+
+    An array to receive into is allocated among the programs of its device. So a direction has one of each type ready,
+    made when the one before it was taken: one more of each type that a device ever receives, beyond `peak_bytes`.
+    """
+
+    name = "nccl"
+
+    def __init__(self, messages: PullTransport, library: Library) -> None:
+        super().__init__(messages)
+        self._library = library
+        self._channels: dict[tuple[int, int], Channel] = {}
+        """By the ids of the device that sends and of the one that receives."""
+        self._spare: dict[Any, Any] = {}
+        """By direction and type the array for the next receive."""
+        self._sent: list[tuple[Mark, Any]] = []
+        """The memory that is being sent, and what tells that it was."""
+        self._place = f"jaxpp/nccl/{len(_transports)}"
+        _transports.append(self)
+
+    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+        self._sent = [each for each in self._sent if not each[0].is_passed()]
+        if transfer.sender == self.me:
+            for array, target in zip(arrays, targets, strict=True):
+                self._send(transfer, array, target)
+            return []
+        return [self._receive(transfer, *ends) for ends in zip(sources, targets, strict=True)]
+
+    def _send(self, transfer: Transfer, array: Any, target: Any) -> None:
+        channel = self._channel(transfer, array, target)
+        carrier = _cast(array, _CARRIERS.get(array.dtype.name, array.dtype))
+        memory = self._library.export(carrier, channel.stream)
+        channel.send(carrier.unsafe_buffer_pointer(), carrier.nbytes)
+        self._finish(channel)
+        self._sent.append((channel.mark(), memory))
+
+    def _receive(self, transfer: Transfer, source: Any, target: Any) -> _Arriving:
+        channel = self._channel(transfer, source, target)
+        make = _maker(target.shape, _CARRIERS.get(target.dtype.name, target.dtype), target.sharding)
+        array = self._spare.pop((channel, make), None)
+        if array is None:
+            array = make()
+        self._spare[channel, make] = make()
+        memory = self._library.export(array, channel.stream)
+        channel.receive(array.unsafe_buffer_pointer(), array.nbytes)
+        self._finish(channel)
+        return _Arriving(array, target.dtype, memory, channel, channel.mark())
+
+    def _channel(self, transfer: Transfer, source: Any, target: Any) -> Channel:
+        """That of this direction, which both ends make when they first move something there."""
+        ends = _device(source), _device(target)
+        if ends not in self._channels:
+            key = f"{self._place}/{ends[0].id}-{ends[1].id}"
+            is_sender = transfer.sender == self.me
+            if is_sender:
+                publish(key, identity := self._library.unique_id())
+            else:
+                identity = published(key, transfer.sender, look=self._look)
+            channel = Channel(self._library, ends[not is_sender].local_hardware_id, identity, int(not is_sender))
+            self._channels[ends] = channel
+            self._finish(channel)
+        return self._channels[ends]
+
+    def _finish(self, channel: Channel) -> None:
+        """Wait until the last call has done its part: for the other end at the first transfer, then for nobody."""
+        while not channel.is_idle():
+            self._look()
+            time.sleep(1e-4)
+
+    def _look(self) -> None:
+        if self._broken:
+            raise TransferError(self._broken)
+
+    def arrived(self, made: Any) -> Any:
+        if not isinstance(made, _Arriving):
+            return made
+        made.memory = None  # or the array could not be donated
+        return _cast(made.array, made.dtype)
+
+    def wait(self, array: Any, waiting: Waiting) -> Any:
+        with self._aborting():
+            return super().wait(array, waiting)
+
+    def settle(self, waiting: Waiting) -> None:
+        with self._aborting():
+            super().settle(waiting)
+
+    @contextlib.contextmanager
+    def _aborting(self) -> Generator[None]:
+        """End all transfers when a process is gone: on the device they would wait for it forever."""
+        try:
+            yield
+        except PeerError as error:
+            self.abort(str(error))
+            raise
+
+    def abort(self, reason: str) -> None:
+        """Make no more transfers, and end those that wait for their other end."""
+        self._break(reason)
+        for channel in list(self._channels.values()):
+            channel.abort()
+
+    def finish(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        super().finish(seconds)
+        while time.monotonic() < end and not all(mark.is_passed() for mark, _ in self._sent):
+            time.sleep(0.01)
+        self.abort(f"process {self.me} has ended")
+
+
+_transports: list[NcclTransport] = []
+"""Those of this job: all processes make as many, and each one has communicators of its own."""
+
+
+def _forget() -> None:
+    for each in _transports:
+        each.abort(f"process {each.me} has left the job")
+    _transports.clear()
+
+
+forgotten(_forget)
+
+
+def _device(type_: Any) -> Any:
+    return next(iter(type_.sharding.device_set))
+
+
+@cache
+def _maker(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[], Any]:
+    """What makes an array to receive into: each time in memory of its own."""
+    return jax.jit(partial(jnp.zeros, shape, dtype), out_shardings=sharding)
+
+
+def _cast(array: Any, dtype: Any) -> Any:
+    return array if array.dtype == dtype else _convert(array, dtype)
+
+
+_convert = jax.jit(lax.convert_element_type, static_argnums=1)

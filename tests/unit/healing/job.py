@@ -1,0 +1,59 @@
+"""examples/healing.py in two processes, of which the first dies once: what `test_healing.py` runs."""
+
+import json
+import os
+import runpy
+import signal
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jaxpp
+from jaxpp import healing
+from jaxpp.healing import training
+from jaxpp.healing.member import Membership
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "healing.py"))
+
+STEPS, DIES, WAITS = 9, 3, 5
+"""How many steps; after which one the first process dies; after which one the other waits until it is back."""
+
+
+class Joining(Membership):
+    """A membership that writes a file when it has asked to take part."""
+
+    def __init__(self, came_back: Path) -> None:
+        super().__init__()
+        came_back.touch()
+
+
+def main(folder: Path) -> None:
+    died, came_back = folder / "died", folder / "came back"
+    if died.exists():
+        training.Membership = partial(Joining, came_back)
+
+    def on_step(number: int, output: Any) -> None:
+        loss = float(jaxpp.fetch(output))
+        if jax.process_index() == 0:
+            print(json.dumps({"step": number, "loss": loss, "processes": jax.process_count()}), flush=True)
+        if number == DIES and jax.process_index() == 0 and not died.exists():
+            died.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        while number == WAITS and not came_back.exists():
+            time.sleep(0.02)
+        time.sleep(0.5 if number > WAITS and jax.process_count() == 1 else 0)
+
+    make_step, first_state, batch = (EXAMPLE[name] for name in ("make_step", "first_state", "batch"))
+    state = healing.train(make_step, first_state, batch, STEPS, on_step=on_step)
+    found = jaxpp.fetch({**state, "key": jax.random.key_data(state["key"])})
+    if jax.process_index() == 0:
+        last = [found["step"].item(), found["key"].tolist(), found["weights"][1].tolist()]
+        print(json.dumps({"last": last}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,127 @@
+"""A job that heals: really started, and one of its processes really killed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from unit.healing import job
+
+from jaxpp import healing
+from jaxpp.healing import launcher
+from jaxpp.tools import run
+
+TESTS = Path(__file__).parents[2]
+
+
+def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) -> None:
+    """The one that dies is the first, where a job of `jax.distributed` has its service."""
+    command = [sys.executable, "-m", "jaxpp.tools.run", "--processes", "2", "--least", "1", job.__file__, str(tmp_path)]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
+    losses = {each["step"]: each["loss"] for each in told if "step" in each}
+    processes = [each["processes"] for each in told if "step" in each]
+    changes = [count for k, count in enumerate(processes) if k == 0 or processes[k - 1] != count]
+    assert changes == [2, 1, 2]
+    assert len(processes) <= job.STEPS + 1  # one step, at most, is made again
+
+    step, state = jax.jit(partial(job.EXAMPLE["train_step"], 2)), job.EXAMPLE["first_state"]()
+    for number in range(job.STEPS):
+        state, loss = step(state, job.EXAMPLE["batch"](number))
+        np.testing.assert_allclose(losses[number], float(loss), rtol=1e-6)
+    made, key, weight = told[-1]["last"]
+    assert (made, key) == (job.STEPS, jax.random.key_data(state["key"]).tolist())
+    np.testing.assert_allclose(weight, state["weights"][1], rtol=1e-5, atol=1e-6)
+
+    found = re.sub(r"\(.*?\)", "()", done.stderr)
+    assert "jaxpp: the process of slot 0 () ended by signal 9, and is started anew\n" in found
+    assert re.search(r"jaxpp: 1 of 2 processes go on after step [34]\n", found)
+    assert re.search(r"jaxpp: 2 of 2 processes go on after step \d\n", found)
+
+
+def test_a_script_that_fails_before_it_trains_ends_the_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "wrong.py"
+    script.write_text("raise SystemExit(3)")
+    assert run.main(["--processes", "1", str(script)]) == 1
+    assert "jaxpp: the process of slot 0 ended 3 times before it trained: exit code 3\n" in capfd.readouterr().err
+
+
+def test_a_script_that_never_trains(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "LAST_WORD", 0.0)
+    script = tmp_path / "wrong.py"
+    script.write_text("print('made')")
+    assert run.main(["--processes", "1", str(script)]) == 1
+    found = capfd.readouterr()
+    assert found.out == "made\n"
+    assert found.err == "jaxpp: the script has ended, in slot 0, and never called jaxpp.healing.train\n"
+
+
+def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    script = tmp_path / "slow.py"
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        pids = tmp_path / f"pid{code}"
+        script.write_text(
+            f"import os, time\nopen({str(pids)!r}, 'w').write(str(os.getpid()))\n"
+            f"os.kill(os.getppid(), {int(number)})\ntime.sleep(60)\n"
+        )
+        try:
+            ended = run.main(["--processes", "1", str(script)])
+        except SystemExit as error:
+            ended = error.code
+        assert ended == code
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pids.read_text()), 0)
+        assert not list(tmp_path.glob("jaxpp-programs-*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--processes", "2"], "no script is given"),
+        ([__file__], "give --processes, at least 1"),
+        (["--processes", "2", "--least", "3", __file__], "--least 3 is not between 1 and --processes 2"),
+        (["--join", "host0:1", "--least", "3", __file__], "--join knows --processes and --least from there"),
+        (["--join", "host0:1", __file__], "--join needs JAXPP_JOB_SECRET"),
+        (["--processes", "2", "nowhere.py"], "there is no script nowhere.py"),
+        (["--processes", "2", "--listen", "host0", __file__], "--listen host0 is not HOST:PORT"),
+        (["--join", "host0:port", __file__], "--join host0:port is not HOST:PORT"),
+        (["--processes", "2", "--wait", "-3", __file__], "--wait -3 is less than 0 seconds"),
+        (["--join", "host0:1", "--here", "0", __file__], "--here 0 is less than 1"),
+    ],
+)
+def test_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run.main(arguments)
+    assert capsys.readouterr().err.endswith(f"jaxpp-run: error: {message}\n")
+
+
+def test_a_head_that_is_not_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("JAXPP_JOB_SECRET", "secret")
+    assert run.main(["--join", "127.0.0.1:1", __file__]) == 1
+    assert "jaxpp-run: 127.0.0.1:1 can't be reached: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["steps", "every", "watch"])
+def test_wrong_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAXPP_RUN_HEAD", "nowhere")
+    with pytest.raises(ValueError, match=rf"^{name} must be at least \d, not -1$"):
+        healing.train(lambda: None, lambda: None, lambda number: None, **{"steps": 1, name: -1})  # pyright: ignore[reportArgumentType]  # one of the numbers
+
+
+def test_train_alone() -> None:
+    with pytest.raises(RuntimeError, match="run the script by jaxpp-run"):
+        healing.train(lambda: None, lambda: None, lambda number: None, 1)

@@ -1,0 +1,65 @@
+"""States that are taken apart, kept in a Store, and put together on other devices."""
+
+import socket
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxpp.healing.messages import dial
+from jaxpp.healing.state import described, placed, taken
+from jaxpp.healing.store import Part, Store, get, pieces_of, put
+
+
+def sharded(shards: int, *axes: str | None) -> NamedSharding:
+    return NamedSharding(jax.make_mesh((shards,), ("x",), devices=jax.devices()[:shards]), PartitionSpec(*axes))
+
+
+def test_a_state_on_other_devices() -> None:
+    rows = np.arange(96, dtype=np.float32).reshape(12, 8)
+    state: dict[str, Any] = {
+        "rows": jax.device_put(rows, sharded(4, "x")),
+        "columns": jax.device_put(rows.astype(jnp.bfloat16), sharded(4, None, "x")),
+        "everywhere": jax.device_put(rows, sharded(4)),
+        "key": jax.device_put(jax.random.key(5), sharded(4)),
+        "empty": jax.device_put(rows[:0], sharded(4)),
+        "numpy": rows[0],
+        "scalar": np.float32(2.5),
+        "number": 3,
+    }
+    store = Store("127.0.0.1", b"secret")
+    channel = dial(store.address, b"secret")
+    part = Part(1, 7, 0)
+    put(channel, part, taken(state, True))
+    pieces = pieces_of(channel, part)
+    assert sum(piece.leaf == 2 for piece in pieces) == 1  # dictionaries are sorted: `everywhere`, held once
+    held = [(piece, lambda k=k, piece=piece: get(channel, part, k, piece)) for k, piece in enumerate(pieces)]
+    places = {name: sharded(3) for name in state} | {"rows": sharded(3, "x"), "columns": sharded(2, None, "x")}
+    found = placed(described(state), places, held)
+    for name in ("rows", "columns", "everywhere", "empty"):
+        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(state[name]))
+        assert (found[name].sharding, found[name].dtype) == (places[name], state[name].dtype)
+    assert jax.random.key_data(found["key"]).tolist() == jax.random.key_data(state["key"]).tolist()
+    assert found["numpy"].tolist() == rows[0].tolist()
+    assert (found["scalar"], found["scalar"].dtype, found["number"]) == (2.5, np.float32, 3)
+    assert found["numpy"].sharding == found["scalar"].sharding == sharded(3)
+
+    half = [(piece, get) for piece, get in held if piece.leaf != 6 or piece.start == [0, 0]]
+    with pytest.raises(LookupError, match=r"^24 of 32 elements of a block of float32\[12, 8\] are held$"):
+        placed(described(state), places, half)
+
+    store.drop_before(1, 8)
+    assert pieces_of(channel, part) == []
+
+
+def test_a_stranger_is_refused() -> None:
+    store = Store("127.0.0.1", b"secret")
+    with pytest.raises(ConnectionError, match=r"has another job secret \(JAXPP_JOB_SECRET\)$"):
+        dial(store.address, b"another")
+    host, port = store.address.split(":")
+    with socket.create_connection((host, int(port))) as silent:  # holds up nobody
+        assert pieces_of(dial(store.address, b"secret"), Part(1, 1, 0)) == []
+        assert silent.recv(4)

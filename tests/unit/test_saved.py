@@ -1,0 +1,296 @@
+"""Compiled steps that are saved and loaded; what is said of files that are damaged, or of another place."""
+
+# pyright: reportUnknownLambdaType=false
+
+import dataclasses
+import hashlib
+import io
+import re
+import shutil
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from unit.end_to_end.compare import ROWS, WIDTH, batch, layers, make_mesh, weights
+
+import jaxpp
+from jaxpp import _compat, schedules, trees
+from jaxpp.saved import SavedStep, SavedStepError
+
+EXPLICIT = jax.sharding.AxisType.Explicit
+
+
+class State(NamedTuple):
+    """Of a training."""
+
+    weights: Any
+    key: Any
+    count: Any
+
+
+def noisy_step(state: State, examples: dict[str, Any]) -> tuple[State, dict[str, Any]]:
+    """A step with a class of the user's, random keys, a weak type and nothing in its arguments or results."""
+    key, noise = jax.random.split(state.key)
+
+    def loss(weights: Any, microbatch: dict[str, Any]) -> Any:
+        x = microbatch["x"] + 0.1 * jax.random.normal(noise, (ROWS, WIDTH))
+        return jnp.mean((layers(weights, x) - microbatch["y"]) ** 2)
+
+    value, gradients = jaxpp.treduce(
+        partial(jax.value_and_grad(loss), state.weights), examples, schedule=jaxpp.Std1F1B(2)
+    )
+    updated = [w - 0.1 * g for w, g in zip(state.weights, gradients, strict=True)]
+    return State(updated, key, state.count + 1), {"loss": value, "nothing": None}
+
+
+def state() -> State:
+    return State(weights(2), jax.random.key(0), 1.0)
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    return jaxpp.mpmd_jit_with_loop(noisy_step, make_mesh(2, data=2)).compile(state(), batch(4))
+
+
+@pytest.fixture(scope="module")
+def files(step: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    step.save(folder)
+    return folder
+
+
+@pytest.fixture
+def saved(files: Path, tmp_path: Path) -> Path:
+    """A saved step that the test may damage."""
+    return Path(shutil.copytree(files, tmp_path / "step"))
+
+
+def test_a_loaded_step_does_the_same(step: Any, saved: Path, tmp_path: Path) -> None:
+    loaded = jaxpp.load(saved, like=state())
+    loaded.save(tmp_path / "again")  # what was loaded can be saved, too
+    devices = np.array(jax.devices()[4:]).reshape(2, 2, 1)
+    elsewhere = jaxpp.MpmdMesh(jax.sharding.Mesh(devices, ("mpmd", "data", "model")), "mpmd")
+    moved = jaxpp.load(tmp_path / "again", elsewhere, like=(state(), 1))
+    for other in (loaded, moved):
+        ours, theirs = step(state(), batch(4)), other(state(), batch(4))
+        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
+        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+            assert a.aval == b.aval
+            np.testing.assert_array_equal(bits(a), bits(b))
+        assert other.summary() == step.summary()
+    assert moved(state(), batch(4))[0].weights[1].sharding.device_set == set(jax.devices()[6:])
+    assert repr(loaded.in_shardings) == repr(step.in_shardings)
+    with pytest.raises(TypeError, match="compiled for arguments of the structure"):
+        loaded(state()._asdict(), batch(4))
+    with pytest.raises(ValueError, match=re.escape("argument `examples['x']` is float32[2, 4, 8]")):
+        loaded(state(), batch(2))
+
+
+def bits(array: Any) -> Any:
+    """The numbers of an array, also of random keys."""
+    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+
+
+def test_what_is_compiled_here_is_saved_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without JAX's persistent cache; with it, as in all other tests, functions are compiled once more."""
+    monkeypatch.setattr(_compat, "cache_entry", lambda *_: None)
+    arrays = np.eye(5, dtype="f4"), np.ones((2, 4, 5), "f4")  # of a shape that nobody has compiled before
+    step = jaxpp.mpmd_jit_with_loop(doubled, make_mesh(1)).compile(*arrays)
+    step.save(tmp_path)
+    np.testing.assert_array_equal(jaxpp.load(tmp_path)(*arrays), step(*arrays))
+
+
+def test_files_that_are_damaged(saved: Path, tmp_path: Path) -> None:
+    path = saved / "process_0"
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 1
+    damaged = [b"", b"\x80\x04.", whole[: len(whole) // 2], bytes(flipped), whole + b"\0"]
+    for data in damaged:
+        path.write_bytes(data)
+        with pytest.raises(SavedStepError, match=rf"{re.escape(str(path))}: it is damaged, or no saved step: .*; save"):
+            jaxpp.load(saved)
+    with pytest.raises(FileNotFoundError, match="process_0"):
+        jaxpp.load(tmp_path / "nowhere")
+
+
+def signed(archive: bytes) -> bytes:
+    """An archive with the digest that `SavedStep.write` would give it."""
+    data = archive[:-2] + (32).to_bytes(2, "little")
+    return data + hashlib.sha256(data).digest()
+
+
+@pytest.mark.parametrize(
+    ("compression", "parts", "message"),
+    [
+        (zipfile.ZIP_DEFLATED, {}, "step.json is compressed"),
+        (zipfile.ZIP_STORED, {"step.json": b"[" * 200_000}, "RecursionError: maximum recursion depth exceeded .*"),
+        (zipfile.ZIP_STORED, {"step.json": b"[]"}, "TypeError: list indices .*"),
+        (zipfile.ZIP_STORED, {"more": b""}, r"what is more\?"),
+        (zipfile.ZIP_STORED, {"code/more": b""}, "machine code of nobody: more"),
+        (zipfile.ZIP_STORED, {"program.mlirbc": b"module {"}, "MLIRError: Unable to parse module .*"),
+        (zipfile.ZIP_STORED, {"program.mlirbc": b"module {}"}, "the module has no mesh functions"),
+    ],
+)
+def test_archives_that_are_forged(saved: Path, compression: int, parts: dict[str, bytes], message: str) -> None:
+    path, forged = saved / "process_0", io.BytesIO()
+    with zipfile.ZipFile(path) as old:
+        found = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(forged, "w", compression) as new:
+        for name, data in {**found, **parts}.items():
+            new.writestr(name, data)
+    path.write_bytes(signed(forged.getvalue()))
+    with pytest.raises(
+        SavedStepError, match=rf"^{re.escape(str(path))}: it is damaged, or no saved step: {message}; save"
+    ):
+        jaxpp.load(saved, like=state())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        # Called, a step with this structure ended by a signal.
+        (lambda it: it["out_tree"][2].__setitem__(1, []), r"a structure with a dict of 2 values and the keys \[\]"),
+        (
+            lambda it: it["out_tree"][2].__setitem__(1, ["nothing", "loss"]),
+            "a structure with a dict of 2 values and the",
+        ),
+        (lambda it: it["out_tree"].append(None), "a structure with|[0-9] or [0-9] results"),
+        (lambda it: it["out_tree"].__setitem__(0, []), r"a structure with a node \[\]"),
+        (lambda it: it.update(in_tree=["none", None]), "a structure with a None that has children"),
+        (lambda it: it.update(in_tree=5), "a structure with 5"),
+        (
+            lambda it: it["in_types"][0].__setitem__(1, "int8"),
+            r"state.weights\[0\] is int8\[8,8\], in its program float32",
+        ),
+        (lambda it: it["in_types"][2].__setitem__(3, "zzz"), 'unrecognized PRNG implementation "zzz"'),
+        (lambda it: it["out_types"].pop(), "[0-9] or [0-9] results"),
+        (lambda it: it["donated"].__setitem__(0, True), r"state.weights\[0\] is donated in its description or its"),
+        (lambda it: it["in_names"].__setitem__(0, 3), "TypeError: names of arguments that are no text"),
+        (lambda it: it.update(feeds=[[0, 77]]), "result 0 is said to be argument 77 of the next step"),
+        (lambda it: it.update(compiler_options=[]), "TypeError: compiler options that are no dict"),
+        (lambda it: it.update(surroundings=None), "AttributeError: "),
+    ],
+)
+def test_descriptions_that_are_forged(saved: Path, change: Callable[[Any], object], message: str) -> None:
+    found = SavedStep.read(saved)
+    change(found.description)
+    found.write(saved)
+    with pytest.raises(SavedStepError, match=f"process_0: it is damaged, or no saved step: {message}"):
+        jaxpp.load(saved, like=state())
+
+
+def test_code_that_is_missing(saved: Path) -> None:
+    found = SavedStep.read(saved)
+    SavedStep(found.description, found.program, {}).write(saved)
+    with pytest.raises(SavedStepError, match="machine code is missing: "):
+        jaxpp.load(saved, like=state())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it["surroundings"].update(jaxlib="0.1"), r"saved with jaxlib 0\.1, here is \d.*: compile the step"),
+        (lambda it: it["surroundings"].update(devices="TPU v5"), "saved with devices TPU v5, here is cpu, cpu"),
+        (lambda it: it["surroundings"].update(processor="x86"), "saved with processor x86, here is "),
+        (lambda it: it["surroundings"].update(transport="pair"), "saved with transport pair, here is pull"),
+        (lambda it: it["devices"][0].append(99), "saved for 5 devices; here are 8, without number 99: give a mesh"),
+        (lambda it: it.update(format=0), "it is of format 0, expected 1: compile the step and save it again"),
+    ],
+)
+def test_steps_of_another_place(saved: Path, change: Callable[[Any], object], message: str) -> None:
+    found = SavedStep.read(saved)
+    change(found.description)
+    found.write(saved)
+    with pytest.raises(SavedStepError, match=message):
+        jaxpp.load(saved, like=state())
+
+
+def test_other_meshes_and_unknown_classes(saved: Path) -> None:
+    with pytest.raises(
+        SavedStepError,
+        match=r"with meshes 2: \{.*'data': 2.*\} on 4 devices, here is 4: \{.*'data': 1.*\} on 4 devices: ",
+    ):
+        jaxpp.load(saved, make_mesh(4), like=state())
+    with pytest.raises(SavedStepError, match=r"node of the class .*test_saved\.State, which is not in `like`: give"):
+        jaxpp.load(saved)
+    axes = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2, 1), ("mpmd", "data", "model"), (EXPLICIT,) * 3)
+    with pytest.raises(SavedStepError, match="axis types Auto, Auto, Auto, here is Explicit, Explicit, Explicit"):
+        jaxpp.load(saved, jaxpp.MpmdMesh(axes, "mpmd"), like=state())
+    with pytest.raises(TypeError, match=r"expected a jaxpp\.MpmdMesh, found Mesh; write"):
+        jaxpp.load(saved, axes, like=state())  # pyright: ignore[reportArgumentType]  # what is tested
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Counted:
+    """A class with static data."""
+
+    value: Any
+    count: Any = dataclasses.field(metadata={"static": True})
+
+
+def test_static_data() -> None:
+    written = trees.to_json(jax.tree.structure(Counted(1, 3)))
+    assert trees.from_json(written, trees.nodes_of(Counted(2, 3))) == jax.tree.structure(Counted(1, 3))
+    with pytest.raises(LookupError, match=r"Counted with 1 child and \(3,\), which has 1 child and \(4,\) in `like`"):
+        trees.from_json(written, trees.nodes_of([Counted(1, 4)]))
+    # An address differs between processes; a number of the user's does not.
+    written = trees.to_json(jax.tree.structure(Counted(1, "0x3")))
+    with pytest.raises(LookupError, match="0x3"):
+        trees.from_json(written, trees.nodes_of(Counted(1, "0x4")))
+
+
+def test_code_that_xla_refuses(saved: Path) -> None:
+    found = SavedStep.read(saved)
+    SavedStep(found.description, found.program, dict.fromkeys(found.code, b"code")).write(saved)
+    with pytest.raises(SavedStepError, match=r"XLA can't load it: .*; compile the step and save it again"):
+        jaxpp.load(saved, like=state())
+
+
+def doubled(w: Any, xs: Any, schedule: Any = None, callback: bool = False) -> Any:
+    """A loop of forwards."""
+
+    def one(x: Any) -> Any:
+        if callback:
+            jax.debug.callback(lambda _: None, x[0, 0])
+        return jaxpp.mark_stage_end(jnp.sin(x @ w) * 2)
+
+    return jaxpp.treduce(one, xs, schedule=schedule or jaxpp.GPipe(1))
+
+
+LOGGED = schedules.insert(
+    schedules.make("gpipe", meshes=1, microbatches=2), schedules.Operation.parse("log: forward"), 0, after="forward"
+)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "options", "operations", "message"),
+    [
+        (
+            lambda: make_mesh(1),
+            {"callback": True},
+            {},
+            "the step has callbacks, and functions of Python can't be saved",
+        ),
+        (lambda: make_mesh(1), {"schedule": LOGGED}, {"log": print}, "the step has operations of yours, and functions"),
+        (
+            lambda: jaxpp.target("cpu", devices=1).mesh((1,), ("mpmd",)),
+            *({}, {}, "expected a step on devices of JAX that are here, found a PlannedProgram, which has no file"),
+        ),
+    ],
+)
+def test_steps_that_are_not_saved(
+    mesh: Callable[[], Any], options: Any, operations: Any, message: str, tmp_path: Path
+) -> None:
+    step = jaxpp.mpmd_jit_with_loop(partial(doubled, **options), mesh(), operations=operations)
+    compiled = step.compile(np.eye(4, dtype="f4"), np.ones((2, 4, 4), "f4"))
+    with pytest.raises(ValueError, match=f"save: {message}"):
+        compiled.save(tmp_path / "step")
+    assert not (tmp_path / "step").exists()

@@ -1,0 +1,117 @@
+"""`jaxpp-run`: runs a script in several processes, and starts anew those that die.
+
+The script trains with `jaxpp.healing.train`, which goes on meanwhile. On the first host, with as many processes as
+there are to be in all, of which it starts those that --here says; then on each other one, with --join:
+
+    host0$ jaxpp-run --processes 8 --here 4 --listen host0:9876 train.py
+    host1$ JAXPP_JOB_SECRET=... jaxpp-run --join host0:9876 --here 4 train.py
+
+Exit codes: 0 when all processes have ended well; 1 when the job failed; 2 for bad usage; 130 and 143 when
+Ctrl-C or SIGTERM ended it, its processes with it.
+"""
+
+import argparse
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool, in this process, and return its exit code."""
+    parser = argparse.ArgumentParser(
+        "jaxpp-run",
+        usage="jaxpp-run [options] SCRIPT [ARGUMENT...]",
+        description=str(__doc__).splitlines()[0],
+        epilog=str(__doc__).partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--processes", type=int, metavar="N", help="how many, on all hosts")
+    parser.add_argument("--least", type=int, metavar="N", help="with how many to go on; as many as there are to be")
+    parser.add_argument(
+        "--wait", type=float, default=0.0, metavar="S", help="seconds that the others wait for one that is started anew"
+    )
+    parser.add_argument("--here", type=int, metavar="N", help="how many of them on this host; all")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the other hosts connect to")
+    parser.add_argument("--join", metavar="HOST:PORT", help="take part in the job that was started there")
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="SCRIPT", help="of Python, and its arguments")
+    options = parser.parse_args(argv)
+    secret = os.environ.get("JAXPP_JOB_SECRET", "").encode()
+    if (error := _wrong(options)) or (error := "" if secret or not options.join else "--join needs JAXPP_JOB_SECRET"):
+        parser.error(error)
+    command = [sys.executable, *options.command]
+    before = signal.signal(signal.SIGTERM, _terminated)
+    try:
+        with tempfile.TemporaryDirectory(prefix="jaxpp-programs-") as programs:
+            os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", programs)
+            os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+            os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+            return _run(options, secret or secrets.token_hex(32).encode(), command)
+    except (ConnectionError, OSError) as error:
+        print(f"jaxpp-run: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminated(number: int, _: object) -> None:
+    """SIGTERM ends this process as an error does: first its processes, and the folder of their programs."""
+    raise SystemExit(128 + number)
+
+
+def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> int:
+    from jaxpp.healing.launcher import Agent, Office  # after the environment: it imports JAX, which reads that
+
+    if options.join:
+        host, _, port = options.join.rpartition(":")
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, int(port)))  # sends nothing: only picks the interface
+            own = str(probe.getsockname()[0])
+        return Agent(options.join, secret, command, options.here or 1, own).run()
+    host, _, port = options.listen.rpartition(":")
+    count = options.processes
+    office = Office(count, options.least or count, options.wait, host, int(port), secret)
+    return Agent(office.address, secret, command, options.here or count, host).run()
+
+
+def _wrong(options: argparse.Namespace) -> str:
+    """What is wrong with the options; empty if nothing is."""
+    if not options.command:
+        return "no script is given"
+    if not options.command[0].startswith("-") and not os.path.exists(options.command[0]):
+        return f"there is no script {options.command[0]}"
+    for name in ("listen", "join"):
+        value = getattr(options, name)
+        if value and not re.fullmatch(r"[^\s:]+:\d{1,5}", value):
+            return f"--{name} {value} is not HOST:PORT"
+    if not options.wait >= 0:
+        return f"--wait {options.wait:g} is less than 0 seconds"
+    if options.here is not None and options.here < 1:
+        return f"--here {options.here} is less than 1"
+    if options.join:
+        return "--join knows --processes and --least from there" if options.processes or options.least else ""
+    if not options.processes or options.processes < 1:
+        return "give --processes, at least 1"
+    for name in ("least", "here"):
+        value = getattr(options, name)
+        if value is not None and not 1 <= value <= options.processes:
+            return f"--{name} {value} is not between 1 and --processes {options.processes}"
+    return ""
+
+
+def cli() -> None:
+    """The command `jaxpp-run`."""
+    if os.environ["TF_CPP_MIN_LOG_LEVEL"] == "1":  # of `jaxpp.tools`; here a service tells of each process
+        os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    cli()
