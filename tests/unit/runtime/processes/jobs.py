@@ -582,7 +582,7 @@ def memory_limits() -> list[Any]:
     compiled = step.compile()
     for found, expected in zip(*(jax.tree.leaves(each(*arguments(2))) for each in (compiled, plain)), strict=True):
         for one, other in zip(shards_of(found), shards_of(expected), strict=True):
-            np.testing.assert_array_equal(one, other)
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)  # XLA fuses what is computed again
     tight = limited([limited(None, "inputs").program().peak_bytes[0], 10**9], "inputs")
     alone = limited(10**9 if jax.process_index() == 0 else None)
 
