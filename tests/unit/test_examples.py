@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +120,12 @@ def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
     script = tmp_path / "gpt.py"  # what is started instead: it says who it is; the last one dies, the others wait
     script.write_text(
         "import os, sys, time; number = int(sys.argv[-1]); open(f'{number}', 'w').write(str(os.getpid()))\n"
-        "sys.exit(3) if number == 2 else time.sleep(60)"
+        "sys.exit(3) if number == 2 else time.sleep(600)"
     )
     (tmp_path / "gpt_processes.py").write_text((EXAMPLES / "gpt_processes.py").read_text())
     starter = tmp_path / "start.py"
     starter.write_text("import gpt_processes, sys; gpt_processes.GRACE = 0.5; sys.exit(gpt_processes.start(3, []))")
-    begin = time.monotonic()
     assert start(starter, folder=tmp_path).returncode == 3
-    assert time.monotonic() - begin < 20
     for number in range(3):
         assert not Path(f"/proc/{(tmp_path / str(number)).read_text()}").exists()
 
