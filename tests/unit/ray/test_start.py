@@ -37,7 +37,7 @@ def test_what_can_be_no_cluster() -> None:
         jaxpp.ray.Cluster(0)
 
 
-def test_ctrl_c_in_the_driver_ends_everything_within_seconds() -> None:
+def test_ctrl_c_in_the_driver_ends_everything() -> None:
     path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
     forced = "--xla_force_host_platform_device_count=8"  # for the driver; each of its actors has one device
     driver = subprocess.Popen(
@@ -55,9 +55,9 @@ def test_ctrl_c_in_the_driver_ends_everything_within_seconds() -> None:
         assert set(actors) < set(started), "and Ray's own"
         driver.send_signal(signal.SIGINT)
         begin = time.monotonic()
-        _, errors = driver.communicate(timeout=30)
+        _, errors = driver.communicate(timeout=100)
         assert "KeyboardInterrupt" in errors
-        while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < begin + 15:
+        while any(Path(f"/proc/{pid}").exists() for pid in started) and time.monotonic() < begin + 100:
             time.sleep(0.1)
         assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
     finally:
