@@ -120,7 +120,8 @@ def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
     script = tmp_path / "gpt.py"  # started instead: each writes its id; then the last one dies, the others wait
     script.write_text(
         "import os, sys, time; number = int(sys.argv[-1]); open(f'{number}', 'w').write(str(os.getpid()))\n"
-        "while number < 2 or not (os.path.exists('0') and os.path.exists('1')): time.sleep(0.01)\n"
+        "if number < 2: time.sleep(1000)\n"
+        "while not (os.path.exists('0') and os.path.exists('1')): time.sleep(0.01)\n"
         "sys.exit(3)"
     )
     (tmp_path / "gpt_processes.py").write_text((EXAMPLES / "gpt_processes.py").read_text())
