@@ -13,7 +13,7 @@ QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_
 SEARCHES := $(addprefix tests/unit/schedules/test_,$(addsuffix .py,search improve docs))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 # Half of the lit tests, which show what only processes of their own do: a crash as they end, exit codes, stray prints.
-LIT ?= /basic[.]|_invalid[.]|/opt/|/jaxpp_
+LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 # Schedules and sources have nothing of JAX, and of modules that are given as text the lit tests run all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
   $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition)) \
