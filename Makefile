@@ -12,8 +12,13 @@ QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_
   runtime/execution/test_execute.py end_to_end/test_calls.py))
 SEARCHES := $(addprefix tests/unit/schedules/test_,$(addsuffix .py,search improve docs))
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
+# Half of the lit tests, which show what only processes of their own do: a crash as they end, exit codes, stray prints.
+LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
+# Schedules and sources have nothing of JAX, and of modules that are given as text the lit tests run all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
-  $(addprefix tests/unit/test_benchmarks_,published.py search.py partition.py)
+  $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition)) \
+  $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
+  ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, a small part of what is installed: half of the time of an install.
 export PIP_NO_COMPILE := 1
@@ -57,7 +62,7 @@ unit: $(STAMP) ## Unit tests, and the lit tests in the same process
 optimized: $(STAMP) ## Whole models against jax.jit, with XLA optimizing as it does for users
 	XLA_FLAGS= $(PYTEST) $(OPTIMIZED)
 
-rest: $(STAMP) ## Unit tests but those that `make optimized` runs, and those without JAX, for which one JAX is enough
+rest: $(STAMP) ## Unit tests but those that `make optimized` runs, and those for which one JAX is enough
 	$(PYTEST) --ignore=tests/hardware $(addprefix --ignore=,$(OPTIMIZED) $(WITHOUT_JAX))
 
 hardware: ## Compile for TPUs and GPUs that are not here; installs their compilers, 1.5 GB, into .venv-hardware
@@ -65,8 +70,8 @@ hardware: ## Compile for TPUs and GPUs that are not here; installs their compile
 	.venv-hardware/bin/pip install --editable '.[tpu-plan,gpu-plan]'
 	XLA_FLAGS= .venv-hardware/bin/python -m pytest tests/hardware  # libtpu refuses flags of XLA that it lacks
 
-lit: $(STAMP) ## The lit tests once more, by stock lit
-	$(BIN)/lit -sv -j$(JOBS) tests/lit
+lit: $(STAMP) ## Lit tests by stock lit, which starts processes: each pass, each refusal, each tool; LIT=. for all
+	$(BIN)/lit -sv -j$(JOBS) --filter '$(LIT)' tests/lit
 
 coverage: $(STAMP) ## Unit and lit tests with branch coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered

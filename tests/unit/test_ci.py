@@ -17,6 +17,7 @@ if [ "$1" = install ]; then
   chmod +x "$venv/bin/python"
 else
   echo "make $*"
+  [ ! -e "$1-fails" ]
 fi
 """
 
@@ -25,8 +26,8 @@ def test_the_oldest_python_and_the_newest_that_can_be_used(tmp_path: Path) -> No
     assert output(tmp_path, "python3.11", "python3.12", "python3.13", "python3.14") == [
         "== the versions of .venv",
         "make test",
-        "make lit",
         "== Python 3.14 is left out, as installing under it fails: no wheels",
+        "make lit",
         "== the versions of .venv-3.13",
         f"make optimized VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13",
         f"make rest VENV=.venv-3.13 PYTHON={tmp_path}/bin/python3.13",
@@ -35,13 +36,22 @@ def test_the_oldest_python_and_the_newest_that_can_be_used(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("others", [(), ("python3.14",)])
 def test_one_python_alone(tmp_path: Path, others: tuple[str, ...]) -> None:
-    *_, before, reason, last = output(tmp_path, "python3.12", *others)
-    assert ("3.14 is left out" if others else "make lit") in before
+    *before, lit, reason, last = output(tmp_path, "python3.12", *others)
+    assert lit == "make lit"
+    assert ["3.14 is left out" in line for line in before[2:]] == [True] * len(others)
     assert reason == "== no Python newer than 3.12 that JAX can be installed for: one environment was tested"
     assert last == "make optimized"
 
 
-def output(folder: Path, *pythons: str) -> list[str]:
+@pytest.mark.parametrize("others", [(), ("python3.13",)])
+def test_lit_tests_that_fail(tmp_path: Path, others: tuple[str, ...]) -> None:
+    """They run beside an installation, and yet end it all."""
+    (tmp_path / "lit-fails").touch()
+    *_, before, last = output(tmp_path, "python3.12", *others, code=1)
+    assert (before, last) == ("make test", "make lit")
+
+
+def output(folder: Path, *pythons: str, code: int = 0) -> list[str]:
     """The lines that it prints where these Pythons are on PATH, and none else."""
     (folder / ".ci").mkdir()
     (folder / "bin").mkdir()
@@ -54,5 +64,5 @@ def output(folder: Path, *pythons: str) -> list[str]:
         (folder / "bin" / name).chmod(0o755)
     command = [str(folder / "bin" / "bash"), str(folder / ".ci" / "run")]
     done = subprocess.run(command, env={"PATH": str(folder / "bin")}, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (code, "")
     return done.stdout.splitlines()

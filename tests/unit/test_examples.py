@@ -117,10 +117,12 @@ def test_gpt_on_actors_of_ray() -> None:
 
 
 def test_gpt_ends_when_one_of_its_processes_dies(tmp_path: Path) -> None:
-    script = tmp_path / "gpt.py"  # what is started instead: it says who it is; the last one dies, the others wait
+    script = tmp_path / "gpt.py"  # started instead: each writes its id; then the last one dies, the others wait
     script.write_text(
         "import os, sys, time; number = int(sys.argv[-1]); open(f'{number}', 'w').write(str(os.getpid()))\n"
-        "sys.exit(3) if number == 2 else time.sleep(600)"
+        "if number < 2: time.sleep(1000)\n"
+        "while not (os.path.exists('0') and os.path.exists('1')): time.sleep(0.01)\n"
+        "sys.exit(3)"
     )
     (tmp_path / "gpt_processes.py").write_text((EXAMPLES / "gpt_processes.py").read_text())
     starter = tmp_path / "start.py"
@@ -305,4 +307,6 @@ def start(script: Path, *flags: str, folder: Path = ROOT) -> subprocess.Complete
     unset = {"JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES"}
     environment = {name: value for name, value in os.environ.items() if name not in unset}
     command = (sys.executable, "-W", "error", str(script), *flags)
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500, check=False
+    )

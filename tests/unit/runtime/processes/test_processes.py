@@ -61,15 +61,16 @@ once = pytest.mark.parametrize("results", ["wire"], indirect=True, scope="module
 
 @pytest.fixture(scope="module", params=["wire", "transfer"])
 def results(request: pytest.FixtureRequest) -> dict[str, list[Any]]:
-    """What each job returned in two processes of two devices each, started once.
+    """What each job returned in two processes of two devices each, started once unless one fails.
 
     With small values, in processes that `jaxpp.distributed` has started; with none, where JAX alone did.
     """
-    run = JOBS if request.param == "wire" else [jobs.nothing_is_small, *(job for job in JOBS if job not in ONCE)]
+    transfer = request.param == "transfer"
+    run = [job for job in JOBS if job not in ONCE] if transfer else JOBS
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INITIALIZE", "jax" if request.param == "transfer" else "jaxpp")
-        found = together.run(run, processes=2, devices=2)
-    return {job.__name__: [each[number] for each in found] for number, job in enumerate(run)}
+        patch.setenv("INITIALIZE", "jax" if transfer else "jaxpp")
+        first = [jobs.nothing_is_small] if transfer else []
+        return together.run_each(run, processes=2, devices=2, first=first)
 
 
 def test_several_meshes_in_a_process(results: dict[str, list[Any]]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -24,9 +25,54 @@ def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, sec
 
     A result is JSON: a number, a list... Fails with the output of all processes when one of them does, or takes longer.
     """
+    found, failure = _run(jobs, processes, devices, time.monotonic() + seconds)
+    if failure is not None:
+        raise failure
+    return found
+
+
+class Results(dict[str, Any]):
+    """What each job returned, by its name, in each process; to ask for that of a job that failed raises its error."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = super().__getitem__(name)
+        if isinstance(found, AssertionError):
+            raise found
+        return found
+
+
+def run_each(
+    jobs: Sequence[Callable[[], Any]],
+    processes: int,
+    devices: int = 1,
+    seconds: float = 300,
+    first: Sequence[Callable[[], Any]] = (),
+) -> Results:
+    """As `run`, but a job that fails is alone in that: the jobs after it run in other processes.
+
+    `first` is what all processes begin with.
+    """
+    end = time.monotonic() + seconds
+    results, rest = Results(), list(jobs)
+    while rest:
+        ran = [*first, *rest]
+        found, failure = _run(ran, processes, devices, end)
+        returned = list(zip(*found, strict=False))  # of the jobs that all processes came through
+        results |= {job.__name__: list(values) for job, values in zip(ran, returned, strict=False)}
+        if failure is None:
+            break
+        failed = min(max(len(returned), len(first)), len(ran) - 1)
+        results[ran[failed].__name__] = failure
+        rest = ran[failed + 1 :]
+    return results
+
+
+def _run(
+    jobs: Sequence[Callable[[], Any]], processes: int, devices: int, end: float
+) -> tuple[list[list[Any]], AssertionError | None]:
+    """What the jobs returned, by process, as far as each came; and the error if not all did, before `end`."""
     names = [f"{job.__module__}:{job.__name__}" for job in jobs]
     with started([names] * processes, devices) as (children, outputs):
-        end = time.monotonic() + seconds
         while any(child.poll() is None for child in children):
             failed = any(child.poll() for child in children)
             if failed or time.monotonic() > end:
@@ -34,10 +80,11 @@ def run(jobs: Sequence[Callable[[], Any]], processes: int, devices: int = 1, sec
             time.sleep(0.02)
         texts = [Path(output).read_text(encoding="utf-8") for output in outputs]
         codes = [child.poll() for child in children]
-    if any(code != 0 for code in codes):
-        shown = "\n".join(f"--- process {i}, exit code {codes[i]}\n{text[-5000:]}" for i, text in enumerate(texts))
-        raise AssertionError(f"in {processes} processes:\n{shown}")
-    return [json.loads(text.rsplit("\nresults: ", 1)[1]) for text in texts]
+    found = [[json.loads(line) for line in re.findall(r"^result: (.*)\n", text, re.MULTILINE)] for text in texts]
+    if all(code == 0 for code in codes):
+        return found, None
+    shown = "\n".join(f"--- process {i}, exit code {codes[i]}\n{text[-5000:]}" for i, text in enumerate(texts))
+    return found, AssertionError(f"in {processes} processes:\n{shown}")
 
 
 @contextlib.contextmanager
@@ -76,14 +123,13 @@ def main(port: str, processes: str, number: str, *names: str) -> None:
 
     initialize = jax.distributed.initialize if os.environ.get("INITIALIZE") == "jax" else distributed.initialize
     initialize(f"127.0.0.1:{port}", int(processes), int(number))
-    results: list[Any] = []
     for name in names:
         module, function = name.split(":")
         print(f"{name}...", flush=True)
         try:
-            results.append(getattr(import_module(module), function)())
+            result = getattr(import_module(module), function)()
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
             os._exit(1)  # at once: the others would be waited for
-    print("\nresults:", json.dumps(results), flush=True)
+        print("\nresult:", json.dumps(result), flush=True)
