@@ -52,7 +52,7 @@ def test_the_copies_of_4_meshes_and_16_microbatches(name: str, makespan: float, 
 
 
 def test_forwards_wait_for_copies_that_take_longer() -> None:
-    """At k = 1 the memory of PO-F is that of k = 2/3, whatever the number of meshes: in stages, of which each has two."""
+    """At k = 1 the memory of PO-F is that of k = 2/3, whatever the number of meshes: three stages of two on each."""
     costs = S.Costs(kinds={"offload": 1.5, "reload": 1.5})
     for p in (4, 8, 16):
         plain, moved = (S.simulate(S.make(name, meshes=p, microbatches=2 * p), costs) for name in ("gis", "po-f"))
