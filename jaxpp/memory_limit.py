@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -110,28 +110,49 @@ def fit(
             return Fitted(schedule, dict(options), dict(NOTHING))
         levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
-    found, nearest = list[Fitted](), list[tuple[float, float, list[int], Fitted]]()
+    found = list[_Found]()
     for other in _schedules(plan, over[:count], times):
         fitting = _Fitting(base, other, free, limits, levels, times)
-        if found and fitting.time(fitting.nothing) >= min(each.time for each in found):
+        fits = [each.fitted.time for each in found if each.fits]
+        if fits and fitting.time(fitting.nothing) >= min(fits):
             continue  # whatever else is done takes longer still
         with base.context:
             loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
-        choice = fitting.search() or fitting.nearest()
-        chosen, needed = fitting.options_of(choice), fitting.peaks(choice)
-        text = schedule if other is plan else str(other)
-        kept_less = dict(NOTHING) | chosen | _said(plan, other)
-        made = Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice))
-        on_hosts, on_devices = (fitting.excess(needed, each) for each in (range(count, 2 * count), range(count)))
-        if max(on_hosts, on_devices) <= 0:
-            found.append(made)
-        nearest.append((max(on_hosts, 0), on_devices, needed[:count], made))
-    if found:
-        return min(found, key=lambda each: each.time)
-    on_hosts, on_devices, least, made = min(nearest, key=lambda each: each[:2])
-    if on_devices > 0:
-        raise LimitError(least, limits[:count])
-    return made  # a host is in the way: `verify-program` refuses it
+        found.append(_found(fitting, plan, schedule, options))
+    best = min(found, key=lambda each: (each.excess, each.fitted.time))
+    if best.excess[1] > 0:
+        raise LimitError(best.peaks[:count], limits[:count])
+    return best.fitted  # where a host is in the way, `verify-program` refuses it
+
+
+class _Found(NamedTuple):
+    """What comes of one schedule.
+
+    Attributes:
+        fitted: the choice that fits, or else the one that is nearest to the limits.
+        peaks: the bytes that the devices of each mesh need, and the hosts.
+        excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
+    """
+
+    fitted: Fitted
+    peaks: list[int]
+    excess: tuple[float, float]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all are within their limits."""
+        return self.excess == (0, 0)
+
+
+def _found(fitting: "_Fitting", plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
+    """What comes of the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
+    choice = fitting.search() or fitting.nearest()
+    chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
+    text = schedule if fitting.plan is plan else str(fitting.plan)
+    kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
+    fitted = Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice))
+    on_hosts, on_devices = (fitting.excess(peaks, each) for each in (range(count, 2 * count), range(count)))
+    return _Found(fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
 
 
 def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
@@ -176,6 +197,8 @@ class _Fitting:
     def search(self) -> Choice | None:
         """The fastest choice that fits, or None."""
         again, moved = self._stages("recompute"), self._stages("offload")
+        if not self.times.rates.has_host:
+            moved = set(self.levels)
         groups = self._groups()
         return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
 
