@@ -8,9 +8,9 @@ bubbles that they filled, and the time of a step with them over that of one with
 side work over itself: what the machine alone does. All steps go by turns, in another order each round.
 
 - By turns: the median of the ratios of all rounds.
-- By processor: of every task the least processor time in all rounds is taken, and the critical paths of the steps are
-  put together of these, with all tasks of a mesh in its order. What side work does to the tasks that follow it shows
-  here too. What other programs do on the machine hardly does: a task that they interrupt takes no processor meanwhile.
+- By processor: the critical paths of the steps, put together of the least processor time that a task of each kind and
+  stage took in all rounds and microbatches; those that stand right behind side work count apart, as it may slow them.
+  What other programs do on the machine hardly shows: a task that they interrupt takes no processor meanwhile.
 
 Both with the interval that holds 95 % of what rounds give that are drawn from these again (bootstrap).
 Last the processor time that a task which does nothing takes of the thread that starts all tasks: what side work costs
@@ -83,6 +83,18 @@ def starting(steps: Sequence[Any], arguments: Any, limit: float) -> list[float]:
     return least
 
 
+def alike(events: Sequence[Any]) -> dict[tuple[Any, ...], list[int]]:
+    """The numbers of events of one kind and stage on a mesh, by whether they stand right behind side work."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    before: dict[int, str] = {}
+    for number, event in enumerate(events):
+        key = event.mesh, event.target, event.kind, event.stage, before.get(event.mesh) == "side"
+        found.setdefault(key, []).append(number)
+        if event.target is None:
+            before[event.mesh] = event.kind
+    return found
+
+
 class Rounds:
     """A step that was traced in every round."""
 
@@ -90,12 +102,16 @@ class Rounds:
         self._step, self._plan, self._events = step, plan, rounds[0]
         self.makespans = np.array([seconds(events) for events in rounds])
         self.times = np.array([[event.processor_seconds for event in events] for events in rounds])
+        self._alike = alike(self._events)
         self.filled = float(np.median([bubble_use(events, ["side"]).share for events in rounds]))
 
     def costs(self, drawn: Any) -> schedules.Costs:
-        """What the tasks cost if each takes the least processor time that it took in these rounds."""
-        times = self.times[drawn].min(axis=0).tolist()
-        return self._step.costs([replace(event, seconds=each) for event, each in zip(self._events, times, strict=True)])
+        """What the tasks cost if each takes the least processor time that one like it took in these rounds."""
+        least = self.times[drawn].min(axis=0)
+        times = {key: float(least[numbers].min()) for key, numbers in self._alike.items()}
+        seconds = {number: times[key] for key, numbers in self._alike.items() for number in numbers}
+        events = [replace(event, seconds=seconds[number]) for number, event in enumerate(self._events)]
+        return self._step.costs(events)
 
     def length(self, drawn: Any) -> float:
         """How long the step takes then."""

@@ -111,7 +111,7 @@ class LoweredStep:
         if mesh.is_present and mesh.backend is None:
             given = {name: self._passes.get(name) or "none" for name in ("memory_limit", "host_memory_limit")}
             text = ", ".join(f"{name}={value}" for name, value in given.items())
-            job.agree_on(mesh.jax_mesh.devices.flat, "other limits", text, self._lowered.described)
+            job.agree_on(mesh.jax_mesh, "other limits", text, self._lowered.described)
 
 
 class CompiledStep:

@@ -221,8 +221,8 @@ class _Tracer:
         stage, microbatch, part = maker[1:] if maker else (None, None, 0)
         made, freed = self.program.registers[mesh][send.operand].device_bytes, self.free(mesh, send.frees)
         task = "send", stage, microbatch
-        more = {"slice": part, "processor_seconds": self.processor_seconds}
-        self.events.append(Event(mesh, *task, start, end, seconds, send.destination, made, freed, **more))
+        place = *task, start, end, seconds, send.destination, made, freed
+        self.events.append(Event(mesh, *place, slice=part, processor_seconds=self.processor_seconds))
 
     def call(self, mesh: int, call: Call, seconds: float) -> None:
         start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])

@@ -5,12 +5,11 @@ import hashlib
 import itertools
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 
 import jax
-from jax import Device
 from jax.sharding import Mesh
 
 from jaxpp.runtime.processes import choice
@@ -83,17 +82,17 @@ def peers(
     return found
 
 
-def agree_on(devices: Iterable[Device], what: str, text: str, described: Callable[[], Sequence[str]]) -> None:
+def agree_on(mesh: Mesh, what: str, text: str, described: Callable[[], Sequence[str]]) -> None:
     """Compare what a step was given before it becomes a program: it may be another one then, or none at all.
 
-    Every process that holds one of these devices calls this, and then compiles the step.
+    Every process that holds a device of the mesh calls this, and then compiles the step.
 
     what, text: what differs where the texts do, such as "other limits", and the text of this process.
     described: as for `peers`.
     Raises ProcessError, with the same message everywhere, when a process has another text; TransferError when one does
-    not compile a step for these devices now.
+    not compile a step for this mesh now.
     """
-    together = sorted({device.process_index for device in devices})
+    together = sorted({device.process_index for device in mesh.devices.flat})
     if len(together) == 1 or jax.process_index() not in together:
         return
     others = [peer for peer in together if peer != jax.process_index()]
