@@ -118,7 +118,9 @@ def fit(
             continue  # whatever else is done takes longer still
         with base.context:
             loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
-        found.append(_found(fitting, plan, schedule, options))
+        choice = fitting.search()
+        if choice is not None or not fits:
+            found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
     best = min(found, key=lambda each: (each.excess, each.fitted.time))
     if best.excess[1] > 0:
         raise LimitError(best.peaks[:count], limits[:count])
@@ -144,9 +146,8 @@ class _Found(NamedTuple):
         return self.excess == (0, 0)
 
 
-def _found(fitting: "_Fitting", plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
-    """What comes of the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
-    choice = fitting.search() or fitting.nearest()
+def _found(fitting: "_Fitting", choice: Choice, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
+    """What comes of a choice for the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
     chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
     text = schedule if fitting.plan is plan else str(fitting.plan)
     kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
