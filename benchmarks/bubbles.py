@@ -8,8 +8,9 @@ bubbles that they filled, and the time of a step with them over that of one with
 side work over itself: what the machine alone does. All steps go by turns, in another order each round.
 
 - By turns: the median of the ratios of all rounds.
-- By tasks: of every task the lower quartile of its times in all rounds is taken, and the steps are put together of
-  these. What side work does to the tasks that follow it shows here, too; what a busy machine does, shows less.
+- By processor: the critical paths of the steps, put together of the least processor time that a task of each kind and
+  stage took in all rounds and microbatches; those that stand right behind side work count apart, as it may slow them.
+  What other programs do on the machine hardly shows: a task that they interrupt takes no processor meanwhile.
 
 Both with the interval that holds 95 % of what rounds give that are drawn from these again (bootstrap).
 Last the processor time that a task which does nothing takes of the thread that starts all tasks: what side work costs
@@ -30,6 +31,7 @@ from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_NUM_CPU_DEVICES", "8")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")  # processor time is then that of a task alone
 
 import jax
 import numpy as np
@@ -57,9 +59,9 @@ def compiled(model: Any, plan: schedules.Schedule, arguments: Any, operations: A
 
 
 def spin(seconds: float) -> None:
-    """Side work that takes so long."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    """Side work that takes so much of a processor."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
         pass
 
 
@@ -81,26 +83,42 @@ def starting(steps: Sequence[Any], arguments: Any, limit: float) -> list[float]:
     return least
 
 
+def alike(events: Sequence[Any]) -> dict[tuple[Any, ...], list[int]]:
+    """The numbers of events of one kind and stage on a mesh, by whether they stand right behind side work."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    before: dict[int, str] = {}
+    for number, event in enumerate(events):
+        key = event.mesh, event.target, event.kind, event.stage, before.get(event.mesh) == "side"
+        found.setdefault(key, []).append(number)
+        if event.target is None:
+            before[event.mesh] = event.kind
+    return found
+
+
 class Rounds:
     """A step that was traced in every round."""
 
     def __init__(self, step: Any, plan: schedules.Schedule, rounds: Sequence[Sequence[Any]]) -> None:
         self._step, self._plan, self._events = step, plan, rounds[0]
         self.makespans = np.array([seconds(events) for events in rounds])
-        self.times = np.array([[event.seconds for event in events] for events in rounds])
+        self.times = np.array([[event.processor_seconds for event in events] for events in rounds])
+        self._alike = alike(self._events)
         self.filled = float(np.median([bubble_use(events, ["side"]).share for events in rounds]))
 
     def costs(self, drawn: Any) -> schedules.Costs:
-        """What the tasks cost if each takes the lower quartile of its times in these rounds."""
-        times = np.percentile(self.times[drawn], 25, axis=0).tolist()
-        return self._step.costs([replace(event, seconds=each) for event, each in zip(self._events, times, strict=True)])
+        """What the tasks cost if each takes the least processor time that one like it took in these rounds."""
+        least = self.times[drawn].min(axis=0)
+        times = {key: float(least[numbers].min()) for key, numbers in self._alike.items()}
+        seconds = {number: times[key] for key, numbers in self._alike.items() for number in numbers}
+        events = [replace(event, seconds=seconds[number]) for number, event in enumerate(self._events)]
+        return self._step.costs(events)
 
     def length(self, drawn: Any) -> float:
         """How long the step takes then."""
         return schedules.simulate(self._plan, self.costs(drawn)).makespan
 
     def over(self, other: "Rounds") -> Iterator[str]:
-        """The ratios to another step, with their intervals: by turns, and by tasks."""
+        """The ratios to another step, with their intervals: by turns, and by processor."""
         ratios, every = self.makespans / other.makespans, np.arange(len(self.times))
         draws = np.random.default_rng(0).choice(every, (200, len(every)))
         lengths = [self.length(drawn) / other.length(drawn) for drawn in (every, *draws)]
@@ -129,13 +147,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=180, help="for all rounds together")
     parser.add_argument("--schedule", default="1f1b")
     options = parser.parse_args()
-    model = gpt_model.Config(4, 8, 64, 4, 64, "float32")
+    model = gpt_model.Config(4, 8, 128, 4, 128, "float32")
     text = np.random.default_rng(0).integers(0, 256, (8, 2, model.sequence + 1)).astype(np.int32)
     arguments = gpt_model.init(model, 0), text
     plan = schedules.make(options.schedule, meshes=4, microbatches=8)
     plain = compiled(model, plan, arguments)
     plain.trace(*arguments)
-    costs = Rounds(plain, plan, by_turns([plain], arguments, options.seconds / 20)[0]).costs(slice(None))
+    costs = Rounds(plain, plan, by_turns([plain], arguments, options.seconds / 5)[0]).costs(slice(None))
     lengths = [share * float(np.mean(costs.forward)) for share in (0.25, 0.5, 1)]
     works = [schedules.Operation.parse(f"side:; time {length:.17g}") for length in lengths]
     plans = [schedules.fill(plan, work, costs, most=0.8) for work in works]
@@ -146,7 +164,7 @@ def main() -> None:
     traced = by_turns(steps, arguments, options.seconds)
     without, *others = map(Rounds, steps, (plan, plan, *plans), traced)
     print(f"{len(traced[0])} rounds; a step without side work takes {1e3 * np.median(without.makespans):.1f} ms\n")
-    print("| task of the side work, ms | tasks | bubbles filled | by turns (95 %) | by tasks (95 %) |")
+    print("| task of the side work, ms | tasks | bubbles filled | by turns (95 %) | by processor (95 %) |")
     print("|---:|---:|---:|---|---|")
     for number, (rounds, filled) in enumerate(zip(others, (plan, *plans), strict=True)):
         count = sum(task.kind == "side" for task in filled)

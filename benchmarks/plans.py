@@ -6,8 +6,9 @@
 
 Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
 each stage; the rest is data parallelism, with one sequence per microbatch and replica. Where the memory is too small,
-stages do something again: `recompute="selective"`, then "inputs". Each row is printed as Markdown when it is there, its
-plan is saved in --folder with its page. A row is a process of its own: its time is from its start to the plan.
+stages do something again: `recompute="selective"`, then "inputs"; with --memory-limit what `memory_limit` finds for the
+memory of the chip, which takes long. Each row is printed as Markdown when it is there, its plan is saved in --folder
+with its page. A row is a process of its own: its time is from its start to the plan.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 MESHES = {"gpt3": 8, "llama2": 4}
 TENSOR, LAYERS_PER_STAGE = 8, 2
@@ -31,6 +33,7 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, choices=TPUS, default=list(TPUS))
     parser.add_argument("--microbatches", type=int, default=32)
     parser.add_argument("--sequence", type=int, help="tokens, instead of the model's")
+    parser.add_argument("--memory-limit", action="store_true", help="let memory_limit find what is done again")
     parser.add_argument("--folder", type=Path, default=Path("plans"))
     parser.add_argument("--row", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -64,11 +67,18 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     mesh = target.mesh((meshes, replicas, TENSOR), ("mpmd", "data", "model"))
     chunks = model.layers // meshes // LAYERS_PER_STAGE
     plan = schedules.make("interleaved-1f1b", meshes=meshes, microbatches=options.microbatches, chunks=chunks)
-    for recompute in (None, "selective", "inputs"):
-        step, arguments = make_step(model, mesh, plan, replicas, recompute=recompute)
-        found = step.lower(*arguments).compile().plan
-        if found.fits:
-            break
+
+    def make(**way: Any) -> tuple[Any, dict[str, str]]:
+        step, arguments = make_step(model, mesh, plan, replicas, **way)
+        lowered = step.lower(*arguments)
+        return lowered.compile().plan, lowered.program().kept_less
+
+    if options.memory_limit:
+        found, kept_less = make(memory_limit=target.chip.memory_bytes)
+    else:
+        found, kept_less = make()
+        for keep in ("selective", "inputs"):
+            found, kept_less = (found, kept_less) if found.fits else make(recompute=keep)
     wall, processor = time.perf_counter() - begin, time.process_time()
     options.folder.mkdir(parents=True, exist_ok=True)
     label = f"{name}-{chip}-{size}-{model.sequence}"
@@ -88,7 +98,7 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
         f"{model.sequence:,}",
         f"{options.microbatches * replicas:,}",
         f"{max(found.peak_bytes) / gibi:.1f} of {found.facts.memory_bytes / gibi:.0f} GiB",
-        recompute or "nothing",
+        "; ".join(f"{name} {told(what)}" for name, what in kept_less.items() if what) or "nothing",
         f"{found.step_seconds:.2f} s",
         f"{found.bubble:.1%}",
         f"{found.utilisation:.1%}",
@@ -97,6 +107,12 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
         f"{processor:.0f} s",
     )
     print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def told(what: str) -> str:
+    """What is done to keep less, in a word or two."""
+    words = what.split()
+    return what if len(words) == 1 else f"of {len(words)} stages"
 
 
 if __name__ == "__main__":

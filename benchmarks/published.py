@@ -141,6 +141,9 @@ def pipe_offload() -> Iterator[Row]:
         yield Row(f"interleaved-1f1b p={p}, first stages moved: half", peak / 2, first, at_most=True)
         yield Row(f"po-h p={p}: about a quarter of interleaved-1f1b", peak / 4, half, 0.25, at_most=True)
         yield Row(f"po-f p={p}, g=p, planned for k = 2/3: peak, 4", 4, 2 * full, at_most=True)
+        slow = run("po-f", p, 4 * p, S.Costs(kinds={"offload": 1.5, "reload": 1.5}))
+        yield Row(f"po-f p={p}, k = 1: peak, 4", 4, 2 * max(slow.peak_activations()), at_most=True)
+        yield Row(f"po-f p={p}, k = 1: time of gis", run("gis", p, 4 * p).makespan, slow.makespan)
 
 
 def interleaved() -> Iterator[Row]:

@@ -1,8 +1,8 @@
 """`memory_limit`: what each stage computes again, offloads or evicts, so that a program fits into its devices."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -11,7 +11,7 @@ from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
 from jaxpp.hlo_passes.pipelines import mpmd
-from jaxpp.hlo_passes.program.verify_program import check_limits, limits_of
+from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
 from jaxpp.hlo_passes.stages.split_forward import SplitForward, choices
 from jaxpp.ir import attributes as at
@@ -28,8 +28,6 @@ from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
 """Into so many steps the bytes between all residuals and the least are divided."""
-_MOST_COMPILES = 4
-"""How often a program is compiled to find what leaves room for the temporaries of its tasks."""
 
 
 def limit_text(
@@ -64,6 +62,20 @@ class Fitted:
     time: tuple[float, float] = (0.0, 0.0)
 
 
+class LimitError(ProgramError):
+    """Nothing that is done to keep less is enough.
+
+    Attributes:
+        least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits.
+    """
+
+    def __init__(self, least: Sequence[int], limits: Sequence[float]) -> None:
+        self.least = least
+        _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
+        needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
+        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", hint=SMALLER)
+
+
 NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
 """What is done where nothing is done to keep less."""
 
@@ -77,7 +89,7 @@ def fit(
     (`schedules.evict`), and, if it is one of the library or of the search, in orders that keep fewer activations.
 
     Raises:
-        ProgramError: nothing of all this is enough; it names the mesh, and the least that the mesh needs.
+        LimitError: nothing of all this is enough; it names the mesh in the way, and the least that this one needs.
         ScheduleError: costs are given, and for another schedule.
     """
     free = {name: value for name, value in options.items() if name not in ("memory_limit", "host_memory_limit")}
@@ -98,24 +110,50 @@ def fit(
             return Fitted(schedule, dict(options), dict(NOTHING))
         levels, plan = choices(base, LEVELS), loop.plan
         times = TaskTimes(_flops(base, loop), _entering(base, loop), rates or Rates())
-    least, found = peaks[:count], list[Fitted]()
+    found = list[_Found]()
     for other in _schedules(plan, over[:count], times):
-        fitting = _Fitting(base, other, free, limits, levels, times, least)
-        if found and fitting.time(fitting.nothing) >= min(each.time for each in found):
+        fitting = _Fitting(base, other, free, limits, levels, times)
+        fits = [each.fitted.time for each in found if each.fits]
+        if fits and fitting.time(fitting.nothing) >= min(fits):
             continue  # whatever else is done takes longer still
         with base.context:
             loop = loop if other is plan else loop.rescheduled(lambda _, other=other: other)
         choice = fitting.search()
-        least = fitting.least
-        if choice is not None:
-            chosen = fitting.options_of(choice)
-            text = schedule if other is plan else str(other)
-            kept_less = dict(NOTHING) | chosen | _said(plan, other)
-            found.append(Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice)))
-    if not found:
-        check_limits(least, list(map(int, limits[:count])), least=True)
-        return Fitted(schedule, dict(options), dict(NOTHING))  # each mesh can be below its limit, but not all at once
-    return min(found, key=lambda each: each.time)
+        if choice is not None or not fits:
+            found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
+    best = min(found, key=lambda each: (each.excess, each.fitted.time))
+    if best.excess[1] > 0:
+        raise LimitError(best.peaks[:count], limits[:count])
+    return best.fitted  # where a host is in the way, `verify-program` refuses it
+
+
+class _Found(NamedTuple):
+    """What comes of one schedule.
+
+    Attributes:
+        fitted: the choice that fits, or else the one that is nearest to the limits.
+        peaks: the bytes that the devices of each mesh need, and the hosts.
+        excess: how far the worst host and the worst mesh are above their limits; 0 where they are not.
+    """
+
+    fitted: Fitted
+    peaks: list[int]
+    excess: tuple[float, float]
+
+    @property
+    def fits(self) -> bool:
+        """Whether all are within their limits."""
+        return self.excess == (0, 0)
+
+
+def _found(fitting: "_Fitting", choice: Choice, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
+    """What comes of a choice for the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
+    chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
+    text = schedule if fitting.plan is plan else str(fitting.plan)
+    kept_less = dict(NOTHING) | chosen | _said(plan, fitting.plan)
+    fitted = Fitted(text, {**options, **chosen}, kept_less, fitting.time(choice))
+    on_hosts, on_devices = (fitting.excess(peaks, each) for each in (range(count, 2 * count), range(count)))
+    return _Found(fitted, peaks, (max(on_hosts, 0), max(on_devices, 0)))
 
 
 def _said(plan: Schedule, other: Schedule) -> dict[str, str]:
@@ -135,86 +173,6 @@ def _schedules(plan: Schedule, over: Sequence[bool], times: TaskTimes) -> list[S
     return [plan, *([] if evicted is None else [evicted]), *other_orders(plan, over, costs)]
 
 
-_Made = TypeVar("_Made")
-
-
-def compile_within(
-    limits: str,
-    make: Callable[[str], _Made],
-    memory: Callable[[_Made], tuple[Sequence[int], Sequence[int | None]]],
-    *,
-    may_choose: bool = True,
-) -> _Made:
-    """Compile a program; where its temporaries are too much, again with limits that leave room for them.
-
-    Args:
-        limits: of the devices, as the option of `verify-program`; empty: none.
-        make: compiles the program that is within such limits without its temporaries.
-        memory: what one needs of each mesh, without temporaries and with them; None of one that is not known.
-        may_choose: whether another limit may give another program.
-
-    Raises:
-        ProgramError: a mesh needs more than its limit.
-    """
-    made, refusal = make(limits), None
-    for left in reversed(range(_MOST_COMPILES)):
-        compiled = _Needs(limits, *memory(made)) if limits else None
-        if compiled is None or compiled.fits:
-            return made
-        refusal = compiled.refusal()
-        if not left or not may_choose or None in compiled.needed:  # a process that runs nothing of it can't choose
-            break
-        try:
-            made = make(compiled.with_room)
-        except ProgramError as error:
-            raise refusal from error
-    assert refusal is not None
-    raise refusal
-
-
-@dataclass(frozen=True)
-class _Needs:
-    """What a compiled program needs of each mesh, where it is limited.
-
-    Attributes:
-        limits: of the devices, as the option of `verify-program`.
-        peaks: what the program needs without temporaries.
-        needed: with them; None of a mesh that other processes compile for.
-    """
-
-    limits: str
-    peaks: Sequence[int]
-    needed: Sequence[int | None]
-
-    @property
-    def fits(self) -> bool:
-        """Whether each known mesh is within its limit."""
-        return all(need is None or need <= limit for need, limit in zip(self.needed, self._each, strict=False))
-
-    @property
-    def with_room(self) -> str:
-        """The limits for the program alone with which there is room for these temporaries."""
-        temporaries = [(need or 0) - peak for need, peak in zip(self.needed, self.peaks, strict=True)]
-        idle = [0] * (len(self._each) - len(temporaries))
-        pairs = zip(self._each, [*temporaries, *idle], strict=True)
-        return " ".join(str(max(limit - size, 1)) for limit, size in pairs)
-
-    def refusal(self) -> ProgramError:
-        """The error about the mesh that needs most above its limit."""
-        known = [need or 0 for need in self.needed]
-        _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(known, self._each, strict=False)))
-        return ProgramError(
-            f"mesh {mesh} needs {known[mesh]:,} bytes on each device, {known[mesh] - self.peaks[mesh]:,} of them for "
-            f"temporaries of its compiled tasks; its memory limit is {self._each[mesh]:,}",
-            hint="give the step smaller microbatches, more devices per stage or more stages",
-        )
-
-    @property
-    def _each(self) -> list[int]:
-        words = [int(word) for word in self.limits.split()]
-        return words * len(self.peaks) if len(words) == 1 else words
-
-
 @dataclass
 class _Fitting:
     """One schedule, and what its stages may do.
@@ -226,7 +184,6 @@ class _Fitting:
         limits: of the devices of each mesh, and then of the hosts.
         levels: what a recompute of each stage may keep: (bytes, FLOPs).
         times: of the tasks.
-        least: the least that the devices of each mesh needed in all that was tried and kept to the limit of its host.
     """
 
     base: ir.Module
@@ -235,16 +192,35 @@ class _Fitting:
     limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
-    least: list[int]
-    _peaks: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    _tried: dict[str, tuple[Choice, list[int]]] = field(default_factory=dict[str, tuple[Choice, list[int]]])
     _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
 
     def search(self) -> Choice | None:
         """The fastest choice that fits, or None."""
         again, moved = self._stages("recompute"), self._stages("offload")
-        count = len(self.limits) // 2
-        groups = [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
+        if not self.times.rates.has_host:
+            moved = set(self.levels)
+        groups = self._groups()
         return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
+
+    def nearest(self) -> Choice:
+        """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
+        best: dict[int, Way] = {}
+        for meshes, stages in self._groups():
+            hosts, devices = meshes[len(meshes) // 2 :], meshes[: len(meshes) // 2]
+            over = [(max(self.excess(need, hosts), 0), self.excess(need, devices)) for _, need in self._tried.values()]
+            choice, _ = list(self._tried.values())[over.index(min(over))]
+            best |= {stage: choice[stage] for stage in stages}
+        return best
+
+    def excess(self, peaks: Sequence[int], meshes: Iterable[int]) -> float:
+        """How far the worst of these meshes and hosts is above its limit; below 0: how much room it has."""
+        return max(peaks[mesh] - self.limits[mesh] for mesh in meshes)
+
+    def _groups(self) -> list[tuple[list[int], list[int]]]:
+        """Meshes and their hosts, whose memory depends on the same stages, with these stages."""
+        count = len(self.limits) // 2
+        return [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
 
     @property
     def nothing(self) -> Choice:
@@ -259,13 +235,10 @@ class _Fitting:
         """The bytes that the devices of each mesh need, and the hosts: by the program itself."""
         chosen = self.options_of(choice)
         key = str(chosen)
-        if key not in self._peaks:
-            found = self._peaks[key] = _peaks(self.base, _divided(mpmd("", 0, **self.options | chosen))[1])
-            count = len(self.least)
-            for mesh in range(count):
-                if found[count + mesh] <= self.limits[count + mesh]:
-                    self.least[mesh] = min(self.least[mesh], found[mesh])
-        return self._peaks[key]
+        if key not in self._tried:
+            passes = _divided(mpmd("", 0, **self.options | chosen))[1]
+            self._tried[key] = choice, _peaks(self.base, passes)
+        return self._tried[key][1]
 
     def options_of(self, choice: Choice) -> dict[str, str]:
         """The options of `mpmd` that say it."""

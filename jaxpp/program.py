@@ -5,7 +5,7 @@ import io
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jaxlib.mlir import ir
 
@@ -23,6 +23,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import (
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
+from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
@@ -137,6 +138,8 @@ def rewrite(
     rates = Rates(costs=costs)
     if not mesh.is_present:
         rates = rates.on(target_of(mesh.jax_mesh).chip, lowered.module)
+    elif carried:
+        rates = replace(rates, has_host=_have_host_memory(mesh))
     program = rewritten(module, text, mesh.mpmd_dim, options, [dump] if dump else [], rates)
     meshes = at.integer(module.operation, at.MESHES) or 0
     if meshes > mesh.mpmd_dim:
@@ -149,6 +152,12 @@ def rewrite(
     if dump:
         dump.program(module)
     return program
+
+
+def _have_host_memory(mesh: MpmdMesh) -> bool:
+    """Whether the devices of this process can keep values in the memory of the host."""
+    here = [device for device in mesh.jax_mesh.devices.flat if device.process_index == device.client.process_index()]
+    return all(HOST in {each.kind for each in device.addressable_memories()} for device in here)
 
 
 def rewritten(

@@ -12,10 +12,10 @@ from jaxpp import schedules
 from jaxpp.backend import CompiledProgram, LocalProgram, backend_of
 from jaxpp.compatibility.array import plain
 from jaxpp.compatibility.times import current_times, record
+from jaxpp.compile_within import compile_within
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
-from jaxpp.memory_limit import compile_within
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
@@ -24,6 +24,7 @@ from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
+from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, described
 from jaxpp.schedules.given import AUTO
 
@@ -88,7 +89,9 @@ class LoweredStep:
         Raises:
             PassError: as `program`.
             ProgramError: a mesh needs more than its memory limit.
+            ProcessError: processes of a job were given different limits.
         """
+        self._agree()
         own = self._passes.get("memory_limit", "")
 
         def make(limits: str) -> tuple[ProgramModule, CompiledStep]:
@@ -101,6 +104,14 @@ class LoweredStep:
 
         self._program, made = compile_within(own, make, _memory, may_choose=not self._passes.get("recompute"))
         return made
+
+    def _agree(self) -> None:
+        """Refuse limits that differ between the processes of the mesh: they would choose other programs, or wait."""
+        mesh = self._lowered.mpmd_mesh
+        if mesh.is_present and mesh.backend is None:
+            given = {name: self._passes.get(name) or "none" for name in ("memory_limit", "host_memory_limit")}
+            text = ", ".join(f"{name}={value}" for name, value in given.items())
+            job.agree_on(mesh.jax_mesh, "other limits", text, self._lowered.described)
 
 
 class CompiledStep:

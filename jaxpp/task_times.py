@@ -24,11 +24,13 @@ class Rates:
         peer_byte: likewise to a peer: 400 GB/s.
         costs: of the tasks, copies and sends of the step, in place of FLOPs. What they don't say follows from the
             above, and from the time of a FLOP in a forward.
+        has_host: whether devices have the memory of a host, so that bytes can go there.
     """
 
     host_byte: float = 1e4
     peer_byte: float = 1e3
     costs: Costs | None = None
+    has_host: bool = True
 
     def on(self, chip: Chip, module: ir.Module) -> "Rates":
         """Those of a chip, which multiplies numbers of the type that most FLOPs of a module have."""

@@ -24,13 +24,14 @@ from jaxlib.mlir import ir
 import jaxpp
 from jaxpp import schedules
 from jaxpp._compat import make_context, own_copy
+from jaxpp.compile_within import compile_within
 from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.loop.find_microbatch_loop import microbatches_without_schedule
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.tensors import DTYPES
-from jaxpp.memory_limit import compile_within, limit_text
+from jaxpp.memory_limit import limit_text
 from jaxpp.planning import Plan, PlanError, Target
 from jaxpp.planning.backend import plan_program
 from jaxpp.program import ProgramModule, rewritten

@@ -84,7 +84,7 @@ class VerifyProgram(Pass):
             if peak.host_bytes:
                 function.attributes[at.PEAK_HOST_BYTES] = at.i64(peak.host_bytes)
         if self.memory_limit:
-            check_limits([peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
+            _check_devices([peak.bytes for peak in peaks], limits_of(self.memory_limit, len(peaks)))
         if self.host_memory_limit:
             _check_hosts([peak.host_bytes for peak in peaks], limits_of(self.host_memory_limit, len(peaks)))
 
@@ -97,14 +97,12 @@ def limits_of(text: str, meshes: int) -> list[int]:
     return limits * meshes if len(limits) == 1 else limits[:meshes]  # the last meshes may be idle
 
 
-def check_limits(peaks: Sequence[int], each: Sequence[int], *, least: bool = False) -> None:
-    """Raise ProgramError where a mesh needs more than its limit; `least`: where nothing that was tried needs less."""
+def _check_devices(peaks: Sequence[int], each: Sequence[int]) -> None:
     over, mesh = _worst(peaks, each)
     if over > 0:
-        how = "needs at least" if least else "needs"
         raise ProgramError(
-            f"mesh {mesh} {how} {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
-            hint=_HINT if least else f"keep less (recompute='inputs', schedules.offload), or {_HINT}",
+            f"mesh {mesh} needs {peaks[mesh]:,} bytes on each device, its memory limit is {each[mesh]:,}",
+            hint=f"keep less (recompute='inputs', schedules.offload), or {SMALLER}",
         )
 
 
@@ -122,4 +120,5 @@ def _worst(peaks: Sequence[int], each: Sequence[int]) -> tuple[int, int]:
     return max((peak - limit, mesh) for mesh, (peak, limit) in enumerate(zip(peaks, each, strict=True)))
 
 
-_HINT = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"
+SMALLER = "give the step smaller microbatches, more devices per stage or more stages, or donate its state"
+"""What to do about a program that needs too much, whatever is kept."""

@@ -37,6 +37,7 @@ class Event:
         fused: the names of the tasks, where it is several that run as one; then it has no stage and
             no microbatch of its own.
         slice: of the sequence, where the schedule cuts it.
+        processor_seconds: the processor time of this process meanwhile, without that of other programs.
     """
 
     mesh: int
@@ -51,6 +52,7 @@ class Event:
     freed: int = 0
     fused: tuple[TaskName, ...] = ()
     slice: int = 0
+    processor_seconds: float = 0.0
 
     @property
     def label(self) -> Label:
@@ -159,7 +161,8 @@ class _Tracer:
     def __init__(self, executable: Executable) -> None:
         self.events: list[Event] = []
         self.program, self.crosses = executable.program, executable.crosses
-        self.last = math.nan
+        self.last = self.last_processor = math.nan
+        self.processor_seconds = 0.0
         self.clocks = [0.0] * self.program.meshes
         self.ready: dict[tuple[int, int], float] = {}
         self.makers: dict[tuple[int, int], TaskName | None] = {}
@@ -175,7 +178,8 @@ class _Tracer:
     def on_start(self, registers: Sequence[Any]) -> None:
         """Wait for the arguments, then start the clock."""
         jax.block_until_ready(registers)
-        self.begin = self.last = time.perf_counter()
+        self.begin, self.last_processor = time.perf_counter(), time.process_time()
+        self.last = self.begin
 
     def part(self) -> dict[str, Any]:
         """The events of this process, for `_merged`, by the clock that all processes have."""
@@ -190,7 +194,7 @@ class _Tracer:
     def on_step(self, label: StepLabel, made: Sequence[Any], _: object) -> None:
         """One step was dispatched."""
         jax.block_until_ready(made)
-        seconds = time.perf_counter() - self.last
+        seconds, self.processor_seconds = time.perf_counter() - self.last, time.process_time() - self.last_processor
         for mesh, instruction in label:
             if isinstance(instruction, Receive):
                 self.receive(mesh, instruction, seconds)
@@ -198,7 +202,7 @@ class _Tracer:
                 self.send(mesh, instruction, seconds)
             elif isinstance(instruction, Call):
                 self.call(mesh, instruction, seconds)
-        self.last = time.perf_counter()
+        self.last, self.last_processor = time.perf_counter(), time.process_time()
 
     def receive(self, mesh: int, receive: Receive, seconds: float) -> None:
         place, channel, there = (mesh, receive.result), receive.channel, self.last + seconds
@@ -217,15 +221,17 @@ class _Tracer:
         stage, microbatch, part = maker[1:] if maker else (None, None, 0)
         made, freed = self.program.registers[mesh][send.operand].device_bytes, self.free(mesh, send.frees)
         task = "send", stage, microbatch
-        self.events.append(Event(mesh, *task, start, end, seconds, send.destination, made, freed, slice=part))
+        place = *task, start, end, seconds, send.destination, made, freed
+        self.events.append(Event(mesh, *place, slice=part, processor_seconds=self.processor_seconds))
 
     def call(self, mesh: int, call: Call, seconds: float) -> None:
         start = max([self.clocks[mesh], *(self.ready.get((mesh, register), 0.0) for register in call.operands)])
         end = self.clocks[mesh] = start + seconds
         made = self.make(mesh, call)
         freed = self.free(mesh, call.frees)
-        task = call.kind, call.stage, call.microbatch
-        self.events.append(Event(mesh, *task, start, end, seconds, None, made, freed, call.fused, call.slice))
+        where = mesh, call.kind, call.stage, call.microbatch
+        more = call.fused, call.slice, self.processor_seconds
+        self.events.append(Event(*where, start, end, seconds, None, made, freed, *more))
         for number, register in enumerate(call.results):
             self.ready[mesh, register] = end
             self.makers[mesh, register] = call.maker(number, self.program.functions[call.function])

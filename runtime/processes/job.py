@@ -68,9 +68,8 @@ def peers(
             f"{named(together)}: take 'pair', or 'pull'"
         )
     watch(others)
-    name, *arguments = described()
-    title = "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
-    meet(others, Meeting(MeetingKind.COMPILE, identity_of(together, _agreements[tuple(together)]), text=title))
+    title = _title(described(), together)
+    _meet_to_compile(others, together, title)
     lines = [f"{name} {version(name)}" for name in ("jax", "jaxlib", "jaxpp")]
     lines += [choice.described()]
     lines += [f"mesh {number} on processes {mesh}" for number, mesh in enumerate(owners)]
@@ -81,6 +80,36 @@ def peers(
     for peer in others:
         found.messages.connection(peer)
     return found
+
+
+def agree_on(mesh: Mesh, what: str, text: str, described: Callable[[], Sequence[str]]) -> None:
+    """Compare what a step was given before it becomes a program: it may be another one then, or none at all.
+
+    Every process that holds a device of the mesh calls this, and then compiles the step.
+
+    what, text: what differs where the texts do, such as "other limits", and the text of this process.
+    described: as for `peers`.
+    Raises ProcessError, with the same message everywhere, when a process has another text; TransferError when one does
+    not compile a step for this mesh now.
+    """
+    together = sorted({device.process_index for device in mesh.devices.flat})
+    if len(together) == 1 or jax.process_index() not in together:
+        return
+    others = [peer for peer in together if peer != jax.process_index()]
+    watch(others)
+    _meet_to_compile(others, together, _title(described(), together))
+    agree(text, together, what)
+
+
+def _meet_to_compile(others: Sequence[int], together: Sequence[int], title: str) -> None:
+    identity = identity_of(together, _agreements[tuple(together)])
+    meet(others, Meeting(MeetingKind.COMPILE, identity, text=title))
+
+
+def _title(described: Sequence[str], together: Sequence[int]) -> str:
+    """What errors say of a step."""
+    name, *arguments = described
+    return "\n".join([f"the step `{name}`", f"on processes {', '.join(map(str, together))}", *arguments])
 
 
 def meet(others: Sequence[int], meeting: Meeting) -> None:
@@ -148,9 +177,10 @@ _told: set[bytes] = set()
 _agreements: collections.Counter[tuple[int, ...]] = collections.Counter()
 
 
-def agree(text: str, together: Sequence[int]) -> bytes:
+def agree(text: str, together: Sequence[int], what: str = "") -> bytes:
     """Compare `text` with those that the processes `together`, this one among them, give in their calls.
 
+    what: what differs where the texts do, such as "other limits"; by default the program.
     Returns a digest of it and of how often they have compared texts: no two calls return the same. Raises ProcessError,
     on each of them with the same message, when the texts differ: which processes have another one, and the first line
     that does.
@@ -170,8 +200,9 @@ def agree(text: str, together: Sequence[int]) -> bytes:
     usual = [process for process in group if found[process] == most]
     other = [process for process in group if found[process] != most]
     texts = [zlib.decompress(published(f"{place}/text/{each[0]}", each[0])).decode() for each in (usual, other)]
-    verb = "runs" if len(other) == 1 else "run"
-    raise ProcessError(f"{named(other)} {verb} another program than {named(usual)}{_difference(usual, other, texts)}")
+    one, several = ("has", "have") if what else ("runs", "run")
+    verb, differs = one if len(other) == 1 else several, what or "another program"
+    raise ProcessError(f"{named(other)} {verb} {differs} than {named(usual)}{_difference(usual, other, texts)}")
 
 
 def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]) -> str:
@@ -181,7 +212,8 @@ def _difference(usual: Sequence[int], other: Sequence[int], texts: Sequence[str]
     column = next((i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b), min(map(len, pair)))
     start = max(0, column - WIDTH // 2)
     shown = [f"{'...' if start else ''}{line[start : start + WIDTH].strip()}" for line in pair]
-    return f", from line {number} on:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
+    where = f", from line {number} on" if any("\n" in text for text in texts) else ""
+    return f"{where}:\n  process {usual[0]}: {shown[0]}\n  process {other[0]}: {shown[1]}"
 
 
 _GATHER = Meeting(MeetingKind.GATHER, identity_of("gather"), text="a step")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
 from jaxpp.schedules.host import offload
+from jaxpp.schedules.kinds import Kind
 from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.task import Placement
@@ -48,10 +49,11 @@ def po_f(meshes: int, microbatches: int, chunks: int = 2, group: int | None = No
     """GIS(g) with all activations offloaded, but those that are needed at once: PO-F of PipeOffload (arXiv 2503.01328).
 
     In the time of GIS(g) as long as an activation goes to the host and back within the time of its forward and backward
-    (`k` <= 1 of `schedules.offload`). As long as a copy takes no longer than a forward (k <= 2/3) a mesh keeps three of
-    its stages' activations at most in the least group, however many meshes there are; in every group it keeps two of
-    `offload(gis(...), k=2 / 3)`, which does not leave copies the time to take longer. With slower copies the first
-    forwards, which follow each other at once, queue for the host: at k = 1 a mesh keeps five on 8 meshes, seven on 16.
+    (`k` <= 1 of `schedules.offload`). In the least group a mesh keeps three of its stages' activations, however many
+    meshes there are: one that is made, one on its way out, one on its way in; with k > 2/3 it may be four. The first
+    forwards would follow each other faster than such copies take their activations away. So each waits for the copy of
+    two microbatches before, for which the least group has the time. Larger groups have not, and nothing waits there:
+    with k = 2/3 a mesh keeps two of `offload(gis(...), k=2 / 3)`, which does not leave copies the time to take longer.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -62,7 +64,13 @@ def po_f(meshes: int, microbatches: int, chunks: int = 2, group: int | None = No
     Raises:
         ScheduleError: a count is below 1, the group is too small or too large, or no divisor of the microbatches.
     """
-    return replace(offload(gis(meshes, microbatches, chunks, group)), name="po-f")
+    made = replace(offload(gis(meshes, microbatches, chunks, group)), name="po-f")
+    is_least = group is None or 2 * group <= meshes + 1
+    return replace(made, kinds=(_BEHIND_COPIES,)) if is_least else made
+
+
+_BEHIND_COPIES = Kind.parse("forward: forward@-1 forward~-1 ?offload#-2")
+"""A forward that waits until the activation of two microbatches before has left."""
 
 
 def po_h(meshes: int, microbatches: int, chunks: int = 2, group: int | None = None) -> Schedule:

@@ -147,6 +147,13 @@ def needed(compiled: Any) -> list[int]:
     return [each.peak_memory_in_bytes for each in compiled.memory_analysis() if each]
 
 
+def least_of(error: Any) -> int:
+    """The bytes that a refusal says are needed at least."""
+    said = re.match(r"mesh \d needs at least ([0-9,]+) bytes on each device, ", str(error.value))
+    assert said, str(error.value)
+    return int(said[1].replace(",", ""))
+
+
 def test_temporaries_count_once_they_are_known() -> None:
     """A limit that the program alone is just below, and not its compiled tasks: less is kept, and all of it fits."""
     free = limited()
@@ -162,14 +169,22 @@ def test_temporaries_count_once_they_are_known() -> None:
 
 
 def test_temporaries_that_are_too_much() -> None:
-    step = limited(recompute="inputs", memory_limit=max(limited(recompute="inputs").program().peak_bytes))
+    """What is said to be the least, temporaries included, is enough."""
+
+    def small(**options: Any) -> Any:
+        step = partial(sgd_step, schedule=own("gpipe", 2, 4))
+        return lowered(step, (weights(2), batch(4)), make_mesh(2), **options)
+
+    alone = max(small(recompute="inputs").program().peak_bytes)
     with pytest.raises(
         ProgramError, match=r"mesh \d needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries"
     ):
-        step.compile()
-    limit = max(step.program().peak_bytes) * 4 // 5
-    with pytest.raises(ProgramError, match=r"mesh \d needs "):
-        limited(memory_limit=limit).compile()
+        small(recompute="inputs", memory_limit=alone).compile()
+    with pytest.raises(ProgramError) as found:
+        small(memory_limit=alone).compile()
+    assert "of them for temporaries of its compiled tasks; its memory limit is " in str(found.value)
+    least = least_of(found)
+    assert max(needed(small(memory_limit=least).compile())) <= least
 
 
 def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
@@ -189,12 +204,26 @@ def test_what_depends_on_a_side_effect_is_not_made_again() -> None:
         assert found.kept_less["recompute"] + found.kept_less["offload"]
 
 
-def test_below_the_least_possible() -> None:
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+def test_below_the_least_possible(name: str) -> None:
+    """What is said is the least: a limit of so much is kept, and one of a byte less is refused in the same words."""
+    step = partial(sgd_step, schedule=own(name, 3, 8))
+    arguments = (weights(3), batch(8))
+
+    def within(limit: int) -> Any:
+        return lowered(step, arguments, make_mesh(3), memory_limit=limit).program()
+
     with pytest.raises(ProgramError) as found:
-        limited(memory_limit=1000).program()
-    assert str(found.value).startswith("mesh ")
-    assert "bytes on each device, its memory limit is 1,000\n  give the step smaller microbatches" in str(found.value)
-    assert "needs at least" in str(found.value)
+        within(1000)
+    least = least_of(found)
+    assert str(found.value).endswith(
+        "its memory limit is 1,000\n  give the step smaller microbatches, more devices per stage or more stages, or "
+        "donate its state"
+    )
+    assert max(within(least).peak_bytes) == least
+    with pytest.raises(ProgramError) as found:
+        within(least - 1)
+    assert least_of(found) == least
 
 
 def test_below_the_least_possible_where_nothing_is_kept() -> None:

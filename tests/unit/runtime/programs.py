@@ -24,8 +24,8 @@ def parse(text: str) -> runtime.Program:
 
 
 def tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every task and every copy of a traced step take exactly one second."""
-    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__)
+    """Let every task and every copy of a traced step take exactly one second, and two of processors."""
+    clock = types.SimpleNamespace(perf_counter=itertools.count().__next__, process_time=itertools.count(0, 2).__next__)
     monkeypatch.setattr("jaxpp.runtime.measuring.trace.time", clock)
 
 

@@ -133,7 +133,7 @@ DIGESTS = {
     "slimpipe": "821ebfc9",
     "gis": "49beb0ae",
     "po-h": "130ef820",
-    "po-f": "3e1dbdf8",
+    "po-f": "03f0d8c2",
     "vocab-1f1b": "48056697",
     "vocab-v-half": "edaaf2d8",
     "bpipe": "1771ce31",

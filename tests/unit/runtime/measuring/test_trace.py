@@ -37,7 +37,7 @@ def test_events_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     tick(monkeypatch)
     pipeline = Pipeline(2, 1)
     _, events = runtime.trace_step(pipeline.executable(), pipeline.arguments())
-    assert {event.seconds for event in events} == {1}
+    assert {(event.seconds, event.processor_seconds) for event in events} == {(1, 2)}
     found = sorted((event.mesh, event.start, event.end, str(event), event.target) for event in events)
     assert found == [
         (0, 0, 1, "before", None),

@@ -146,13 +146,13 @@ def test_meshes_of_different_sizes(results: dict[str, list[Any]]) -> None:
 def test_memory_limits(results: dict[str, list[Any]]) -> None:
     """Each process compiles for its own meshes only; all know what the others need, choose alike, and say the same."""
     first, second = results["memory_limits"]
-    assert first[:3] == second[:3]
-    before, after, refusal = first[:3]
+    assert first == second
+    before, after, refusal, one_alone, one_too_small = first
     assert (before, after) == ("", "0:0B")
     assert re.match(r"mesh 0 needs [0-9,]+ bytes on each device, [0-9,]+ of them for temporaries of its", refusal)
-    calls, limits = "calls the step `train_step`", "limits the memory of the step `train_step`"
-    assert first[3] == f"process 1 {calls}, process 0 {limits}"
-    assert second[3] == f"process 0 {limits}, process 1 {calls}"
+    for found, limits in ((one_alone, ("1000000000", "none")), (one_too_small, ("1000", "1000000000"))):
+        lines = [f"  process {me}: memory_limit={limit}, host_memory_limit=none" for me, limit in enumerate(limits)]
+        assert found.splitlines() == ["process 1 has other limits than process 0:", *lines]
 
 
 def test_traces_of_processes(results: dict[str, list[Any]]) -> None:
