@@ -110,8 +110,18 @@ def clone(
     return copy
 
 
-def rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value], same: Mapping[ir.Value, ir.Value] = _NONE) -> None:
-    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`."""
+def rewire(
+    op: ir.Operation,
+    values: Mapping[ir.Value, ir.Value],
+    same: Mapping[ir.Value, ir.Value] = _NONE,
+    uses: Sequence[ir.Value] | None = None,
+) -> None:
+    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`.
+
+    uses: `operands_with_captures` of `op`, where they are known: to read them again takes as long as the rest.
+    """
+    if uses is not None and values.keys().isdisjoint(uses):
+        return
     for part in (op, *nested(op)) if len(op.regions) else (op,):
         operands = part.operands
         for number, operand in enumerate(operands):

@@ -60,8 +60,8 @@ class Node:
     repeats: bool = False
     free: bool = False
     expands: bool = False
-    operands: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
-    results: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
+    operands: list["PlacedValue"] = field(default_factory=lambda: [])  # to call `list["PlacedValue"]` takes seven times
+    results: list["PlacedValue"] = field(default_factory=lambda: [])  # as long
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +80,7 @@ class PlacedValue:
     ssa: ir.Value
     size: int
     node: Node
-    consumers: list[Node] = field(default_factory=list[Node])
+    consumers: list[Node] = field(default_factory=lambda: [])
     sinks: Meshes = 0
     demand: Meshes = 0
 
