@@ -1,24 +1,26 @@
-"""`merge-constants`: equal constants, and what is made of them alone by broadcasting, are there once."""
+"""`merge-constants`: equal constants of a block, and equal broadcasts of them, are there once."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.passmanager import PassManager
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.build import replace
+from jaxpp.ir.functions import body_of, main_of, operations
 
 
 @dataclass(frozen=True)
 class MergeConstants(Pass):
-    """Merges equal constants of a block, and equal broadcasts of scalar constants: each is there once.
+    """Merges equal constants in `@main`, and in the bodies of its loops, and equal broadcasts of these constants.
 
     JAX lowers each helper and each layer with constants of its own. In the step of a GPT with an optimizer they are two
-    fifths of all operations, which every pass behind this one would read. Nothing else is merged: an operation that is
-    computed twice may be meant so (`jax.checkpoint`). No value gets longer to live by it, since each task makes its
-    constants for itself (`assign-stages`, `infer-placement`).
+    fifths of all operations, which each pass behind this one would read. No value lives longer for it: every task makes
+    its constants for itself (`assign-stages`, `infer-placement`). Nothing else is merged. The user may want to compute
+    a value twice (`jax.checkpoint`), and a scalar is sent to another stage for less than its broadcast.
 
-    It runs Shardy's own `sdy-constant-or-scalar-merger`, on what is in no loop and on the bodies of loops alike.
+    Preconditions: there is a `@main`.
 
     ```mlir
     %0 = stablehlo.constant dense<1.0>       ==>   %0 = stablehlo.constant dense<1.0>
@@ -31,7 +33,34 @@ class MergeConstants(Pass):
     name: ClassVar[str] = "merge-constants"
 
     def run(self, module: ir.Module) -> None:
-        """Merge the constants of each function of `module`."""
-        merger = PassManager.parse("builtin.module(func.func(sdy-constant-or-scalar-merger))")
-        merger.enable_verifier(False)  # of the whole module: three times as long as the pass
-        merger.run(module.operation)
+        """Merge the constants of `module`. Raises PassError when there is no `@main`."""
+        _merge(body_of(main_of(module)))
+
+
+def _merge(block: ir.Block) -> None:
+    first: dict[Hashable, ir.Value] = {}
+    constants: set[ir.Value] = set()
+    for op in operations(block):
+        name = op.name
+        if name == "stablehlo.while":
+            for region in op.regions:
+                _merge(region.blocks[0])
+        elif name == "stablehlo.constant" or (name == "stablehlo.broadcast_in_dim" and op.operands[0] in constants):
+            key = _key(op, name)
+            found = first.get(key) if key is not None else None
+            if found is not None:
+                replace(op, [found])
+            elif key is not None:
+                first[key] = op.results[0]
+                constants.update(op.results if name == "stablehlo.constant" else ())
+
+
+def _key(op: ir.Operation, name: str) -> Hashable | None:
+    """What tells a constant, or a broadcast of one, from others; None for one that says more, or can't be read."""
+    type_, attributes = op.results[0].type, op.attributes
+    if len(attributes) > 1:
+        return None
+    if name == "stablehlo.broadcast_in_dim":
+        return op.operands[0], attributes["broadcast_dimensions"], type_
+    is_complex = isinstance(ir.RankedTensorType(type_).element_type, ir.ComplexType)
+    return None if is_complex else attributes["value"]  # jaxlib can't read that of a complex one
