@@ -4,9 +4,9 @@
 
 // CHECK-LABEL: func.func public @main(
 // CHECK-SAME:      %[[X:.*]]: tensor<f32>)
-// CHECK-DAG:     %[[ONE:.*]] = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-// CHECK-DAG:     %[[TWO:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<f32>
-// CHECK:         %[[A:.*]] = stablehlo.add %[[X]], %[[ONE]] : tensor<f32>
+// CHECK-NEXT:    %[[ONE:.*]] = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+// CHECK-NEXT:    %[[A:.*]] = stablehlo.add %[[X]], %[[ONE]] : tensor<f32>
+// CHECK-NEXT:    %[[TWO:.*]] = stablehlo.constant dense<2.000000e+00> : tensor<f32>
 // CHECK-NEXT:    %[[B:.*]] = stablehlo.multiply %[[A]], %[[TWO]] : tensor<f32>
 // CHECK-NEXT:    %[[C:.*]] = stablehlo.add %[[B]], %[[ONE]] : tensor<f32>
 // CHECK-NEXT:    return %[[C]] : tensor<f32>
