@@ -298,10 +298,9 @@ class _Regroup:
     def _record(self) -> None:
         """Write on the arguments and results of `@main` where they live."""
         graph, stacks = self._graph, self._graph.stacks
-        arguments = at.argument_attributes(graph.main)
+        arguments, results = graph.borders
         for entry, argument in zip(arguments, graph.arguments, strict=True):
             entry[at.MESHES] = at.i64s(stacks.arguments.get(argument.ssa) or numbers(argument.node.meshes))
-        results = at.result_attributes(graph.main)
         for number, entry in enumerate(results):
             stack = stacks.results.get(number)
             entry[at.MESHES] = at.i64s(stack.homes if stack else numbers(self._result_meshes[number]))
