@@ -116,7 +116,7 @@ class FindMicrobatchLoop(Pass):
 
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
-        loop = find_loop(main_of(module))
+        loop = _named_loop(main_of(module)) or find_loop(main_of(module))
         _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
         steps = TrainLoop.of(module)
         return (steps and steps.schedule) or text
@@ -254,6 +254,12 @@ def _inside_another(loop: ir.Operation) -> PassError:
         location=loop.location,
         hint="call treduce at the top level of the training step; a train_loop is given to mpmd_jit_with_loop itself",
     )
+
+
+def _named_loop(main: ir.Operation) -> ir.Operation | None:
+    """The one loop of `main` that says it is over microbatches, found at a glance: `find_loop` refuses others too."""
+    loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while" and at.LOOP in op.attributes]
+    return loops[0] if len(loops) == 1 else None
 
 
 def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -> ir.Operation:

@@ -197,12 +197,14 @@ class _Regroup:
         returned = {*graph.returned.values(), *blocks}
         for node in reversed(fixed):
             phase, meshes, level = self._key[node]
+            if phase == "before" or not _is_cheap(node):
+                continue
             keys = [self._key.get(user) for user in _users(node)]
             levels = [key[2] for key in keys if key is not None and key[:2] == ("after", meshes)]
-            if phase == "before" or not levels or len(levels) < len(keys):
+            if not levels or len(levels) < len(keys):
                 continue
             biggest = max((value.size for value in node.operands), default=0)
-            if biggest <= node.results[0].size and returned.isdisjoint(node.results) and _is_cheap(node):
+            if biggest <= node.results[0].size and returned.isdisjoint(node.results):
                 self._key[node] = (phase, meshes, max(level, min(levels)))
 
     def _connect_tasks(self) -> None:
