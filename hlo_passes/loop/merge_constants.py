@@ -7,7 +7,6 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.ir.build import replace
 from jaxpp.ir.functions import body_of, main_of, operations
 
 
@@ -45,22 +44,28 @@ def _merge(block: ir.Block) -> None:
         if name == "stablehlo.while":
             for region in op.regions:
                 _merge(region.blocks[0])
-        elif name == "stablehlo.constant" or (name == "stablehlo.broadcast_in_dim" and op.operands[0] in constants):
-            key = _key(op, name)
-            found = first.get(key) if key is not None else None
-            if found is not None:
-                replace(op, [found])
-            elif key is not None:
-                first[key] = op.results[0]
-                constants.update(op.results if name == "stablehlo.constant" else ())
+        elif name in ("stablehlo.constant", "stablehlo.broadcast_in_dim"):
+            key = _key(op, name, constants)
+            if key is None:
+                continue
+            result = op.results[0]
+            found = first.setdefault(key, result)
+            if found is not result:
+                result.replace_all_uses_with(found)
+                op.erase()
+            elif name == "stablehlo.constant":
+                constants.add(result)
 
 
-def _key(op: ir.Operation, name: str) -> Hashable | None:
+def _key(op: ir.Operation, name: str, constants: set[ir.Value]) -> Hashable | None:
     """What tells a constant, or a broadcast of one, from others; None for one that says more, or can't be read."""
-    type_, attributes = op.results[0].type, op.attributes
-    if len(attributes) > 1:
-        return None
+    attributes = op.attributes
     if name == "stablehlo.broadcast_in_dim":
-        return op.operands[0], attributes["broadcast_dimensions"], type_
-    is_complex = isinstance(ir.RankedTensorType(type_).element_type, ir.ComplexType)
-    return None if is_complex else attributes["value"]  # jaxlib can't read that of a complex one
+        source = op.operands[0]
+        if source not in constants or len(attributes) > 1:
+            return None
+        return source, attributes["broadcast_dimensions"], op.results[0].type
+    try:
+        return attributes["value"] if len(attributes) == 1 else None  # with its type
+    except TypeError:  # jaxlib can't read that of a complex one
+        return None
