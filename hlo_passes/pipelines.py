@@ -11,6 +11,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.hlo_passes.loop.forward_rows import ForwardRows
 from jaxpp.hlo_passes.loop.hoist_loop_invariants import HoistLoopInvariants
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
+from jaxpp.hlo_passes.loop.merge_constants import MergeConstants
 from jaxpp.hlo_passes.loop.merge_stages import MergeStages
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
@@ -77,6 +78,7 @@ def mpmd(
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
         UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
+        MergeConstants(),  # after inlining and unrolling, which repeat them; before the passes that walk over the loop
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed

@@ -67,8 +67,8 @@ def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
     entries = ir.DictAttr(attribute)  # jaxlib's iterators over attributes end in a C++ exception: slower than indices
-    names = [entries[number].name for number in range(len(entries))]
-    return {name: entries[name] for name in names}
+    named = [entries[number] for number in range(len(entries))]
+    return {each.name: each.attr for each in named}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:
@@ -127,7 +127,13 @@ def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]
 
     A loop has one attribute for the shardings of all its values, which takes long to read: `lists` keeps what was read.
     """
-    op = defining_op(value)
+    return sharding_by(defining_op(value), value, lists)
+
+
+def sharding_by(
+    op: ir.Operation | None, value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]] | None = None
+) -> ir.Attribute | None:
+    """As `value_sharding`, of a value that is known to be made by `op`; None for the argument of a block."""
     if op is None:
         argument = ir.BlockArgument(value)
         parent = argument.owner.owner.operation

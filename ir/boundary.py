@@ -8,6 +8,7 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.ir.attributes import BOUNDARY, UNIT, dictionary, i64
 from jaxpp.ir.errors import PassError
 
+BARRIER = "stablehlo.optimization_barrier"
 PHASES = ("forward", "backward")
 FORM = '{stage = 0 : i64, phase = "forward" | "backward", name = "..."}'
 
@@ -23,12 +24,12 @@ class Boundary:
 
 def is_mark(op: ir.Operation) -> bool:
     """Whether `op` is a stage mark."""
-    return op.name == "stablehlo.optimization_barrier" and BOUNDARY in op.attributes
+    return op.name == BARRIER and BOUNDARY in op.attributes
 
 
 def is_unit_mark(op: ir.Operation) -> bool:
     """Whether `op` says that a unit of a stage ends with its one operand."""
-    return op.name == "stablehlo.optimization_barrier" and UNIT in op.attributes
+    return op.name == BARRIER and UNIT in op.attributes
 
 
 def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
@@ -40,7 +41,7 @@ def unit_mark(value: ir.Value, ip: ir.InsertionPoint | None = None) -> ir.Value:
 
 def is_barrier(op: ir.Operation) -> bool:
     """Whether `op` is a barrier that is no mark, as `jax.checkpoint` makes them."""
-    return op.name == "stablehlo.optimization_barrier" and BOUNDARY not in op.attributes and UNIT not in op.attributes
+    return op.name == BARRIER and BOUNDARY not in op.attributes and UNIT not in op.attributes
 
 
 def read(op: ir.Operation) -> Boundary:

@@ -110,12 +110,22 @@ def clone(
     return copy
 
 
-def rewire(op: ir.Operation, values: Mapping[ir.Value, ir.Value], same: Mapping[ir.Value, ir.Value] = _NONE) -> None:
-    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`."""
-    for part in (op, *nested(op)):
+def rewire(
+    op: ir.Operation,
+    values: Mapping[ir.Value, ir.Value],
+    same: Mapping[ir.Value, ir.Value] = _NONE,
+    uses: Sequence[ir.Value] | None = None,
+) -> None:
+    """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`.
+
+    uses: `operands_with_captures` of `op`, where they are known: to read them again takes as long as the rest.
+    """
+    if uses is not None and values.keys().isdisjoint(uses):
+        return
+    for part in (op, *nested(op)) if len(op.regions) else (op,):
         operands = part.operands
         for number, operand in enumerate(operands):
-            source = same.get(operand, operand)
+            source = same.get(operand, operand) if same else operand
             new = values.get(source, source)
             if new is not operand:
                 operands[number] = new
@@ -127,7 +137,10 @@ def erase_dead(block: ir.Block, *, marks: bool = False) -> None:
     With `marks` these go too. A barrier of several values, as `jax.checkpoint` makes it, keeps those that are used.
     """
     for op in reversed(operations(block)[:-1]):
-        used = [is_used(result) for result in op.results]
+        results = op.results
+        if len(results) == 1 and is_used(results[0]):
+            continue
+        used = [is_used(result) for result in results]
         if any(used):
             if not all(used) and boundary.is_barrier(op):
                 split_barrier(op, [[number for number, each in enumerate(used) if each]])

@@ -1,5 +1,6 @@
 """Functions of a module: finding them, making them, calling them."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
@@ -7,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.ops import traits
+from jaxpp.ir.ops import traits, traits_of
 
 
 def functions(module: ir.Module) -> dict[str, ir.Operation]:
@@ -77,13 +78,22 @@ def nested(op: ir.Operation) -> Iterator[ir.Operation]:
     if not len(op.regions):
         return iter(())
     found: list[ir.Operation] = []
+    add, advance = found.append, ir.WalkResult.ADVANCE
 
     def visit(inner: ir.Operation) -> ir.WalkResult:
-        found.append(inner)
-        return ir.WalkResult.ADVANCE
+        add(inner)
+        return advance
 
     op.walk(visit, ir.WalkOrder.PRE_ORDER)  # three times as fast as Python's loops over regions and blocks
     return iter(found[1:])
+
+
+def nested_by_name(op: ir.Operation) -> defaultdict[str, list[ir.Operation]]:
+    """All operations inside the regions of `op`, outermost first, by their names: for who looks for a few kinds."""
+    found: defaultdict[str, list[ir.Operation]] = defaultdict(list)
+    for inner in nested(op):
+        found[inner.name].append(inner)
+    return found
 
 
 def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
@@ -100,9 +110,14 @@ def reachable(name: str, by_name: Mapping[str, ir.Operation]) -> list[str]:
 
 def symbols_in(op: ir.Operation) -> list[str]:
     """The names to which the attributes of `op` refer, a call's callee among them."""
-    if traits(op).light:  # refers to nothing, and jaxlib can't read the attribute of a complex constant
+    if not may_refer(op.name):
         return []
     return [symbol for attribute in op.attributes.values() for symbol in _symbols(attribute)]
+
+
+def may_refer(name: str) -> bool:
+    """Whether an operation of this name may refer to a function; jaxlib can't read the attributes of all others."""
+    return not traits_of(name).light
 
 
 def calls_in(function: ir.Operation) -> list[ir.Operation]:
@@ -159,16 +174,17 @@ def is_product(op: ir.Operation) -> bool:
 
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
-    values = dict.fromkeys(op.operands)
-    if len(op.regions):
-        ops = list(nested(op))
-        inside = {op, *ops}
-        for inner in ops:
-            for value in inner.operands:
-                owner = value.owner.owner if isinstance(value, ir.BlockArgument) else value.owner
-                if owner not in inside:
-                    values.setdefault(value)
-    return list(values)
+    values = list(op.operands)
+    if not len(op.regions):
+        return values if len(values) < 2 else list(dict.fromkeys(values))
+    inside: set[ir.Value] = set()
+    for part in (op, *nested(op)):
+        if part is not op:
+            values.extend(part.operands)
+            inside.update(part.results)
+        for block in (block for region in part.regions for block in region.blocks):
+            inside.update(block.arguments)
+    return [value for value in dict.fromkeys(values) if value not in inside]
 
 
 def create(

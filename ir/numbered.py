@@ -15,6 +15,7 @@ class Numbered:
         operands: what each uses, also in its regions.
         results: what each makes.
         producers: the number of the operation that makes a value.
+        makers: the numbers of the operations that make the operands of each, in the order of these.
 
     Args:
         ops: the operations.
@@ -28,3 +29,7 @@ class Numbered:
             self.operands = [[instead.get(value, value) for value in operands] for operands in self.operands]
         self.results: list[list[ir.Value]] = [list(op.results) for op in ops]
         self.producers = {result: number for number, results in enumerate(self.results) for result in results}
+        find = self.producers.get
+        self.makers: list[list[int]] = [
+            [number for value in operands if (number := find(value)) is not None] for operands in self.operands
+        ]

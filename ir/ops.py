@@ -75,6 +75,11 @@ def traits(op: ir.Operation) -> Traits:
     return _TRAITS.get(op.name, _UNKNOWN)
 
 
+def traits_of(name: str) -> Traits:
+    """The traits of the operations of this name."""
+    return _TRAITS.get(name, _UNKNOWN)
+
+
 # How many operations at most are computed again to make one value, rather than kept or sent; one that is needed twice
 # counts twice. JAX's masks, positions and casts take 2 to 20; a threefry generator, which is not worth it, hundreds.
 MOST_RECOMPUTED = 48

@@ -66,7 +66,7 @@ def outline_members(
 ) -> Outlined:
     """As `outline`, of operations that were read before, and may move."""
     made = {result for member in members for result in member.results}
-    used = dict.fromkeys(value for member in members for value in member.uses)
+    used = dict.fromkeys([value for member in members for value in member.uses])
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
     set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
@@ -80,8 +80,7 @@ def outline_members(
         else:
             op = op.clone(ip).operation
             values.update(zip(member.results, op.results, strict=True))
-        if not values.keys().isdisjoint(member.uses):
-            rewire(op, values)
+        rewire(op, values, uses=member.uses)
     func.return_([values.get(value, value) for value in outputs], ip=ip, loc=ir.Location.unknown())
     return Outlined(function, arguments, list(outputs))
 

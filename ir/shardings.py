@@ -11,7 +11,7 @@ from jaxlib.mlir.dialects import sdy
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import callee
 from jaxpp.ir.tensors import SubAxis, sharded_axes
-from jaxpp.ir.values import byte_size
+from jaxpp.ir.values import byte_size, defining_op
 
 
 class Shardings:
@@ -29,13 +29,11 @@ class Shardings:
         """The closed sharding of `value`: replicated where propagation left it open or split an axis."""
         if self._mesh is None or not isinstance(type_ := value.type, ir.RankedTensorType):
             return None
-        found = self._of_call(value) if isinstance(value, ir.OpResult) else None
-        return self.closed(found or at.value_sharding(value, self._lists), type_.rank)
+        op = defining_op(value)
+        found = self._of_call(op, ir.OpResult(value)) if op is not None and op.name == "func.call" else None
+        return self.closed(found or at.sharding_by(op, value, self._lists), type_.rank)
 
-    def _of_call(self, value: ir.OpResult) -> ir.Attribute | None:
-        op = value.owner.operation
-        if op.name != "func.call":
-            return None
+    def _of_call(self, op: ir.Operation, value: ir.OpResult) -> ir.Attribute | None:
         name = callee(op)
         if name not in self._results:
             self._results[name] = at.result_attributes(ir.SymbolTable(self._module.operation)[name].operation)

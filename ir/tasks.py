@@ -145,5 +145,11 @@ def read_tasks(body: ir.Block) -> tuple[Sequence[ir.Operation], Sequence[StageTa
     tasks = [task_of(op) for op in ops]
     for op, task in zip(ops, tasks, strict=True):
         if task is None and boundary.is_mark(op):
-            raise PassError(f"a stage mark with no {at.TASK}", location=op.location, hint="run assign-stages first")
+            check_mark(op)
     return ops, tasks
+
+
+def check_mark(mark: ir.Operation) -> None:
+    """Raise PassError for a stage mark without a task: `assign-stages` has not run."""
+    if task_of(mark) is None:
+        raise PassError(f"a stage mark with no {at.TASK}", location=mark.location, hint="run assign-stages first")

@@ -16,7 +16,7 @@ from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import MOST_RECOMPUTED, is_cheap
-from jaxpp.ir.tasks import StageTask, copy_into, in_slice, marked_task, next_stage, set_task
+from jaxpp.ir.tasks import StageTask, copy_into, in_slice, marked_task, next_stage
 from jaxpp.ir.values import defining_op
 
 
@@ -69,8 +69,10 @@ class AssignStages(Pass):
         erase_dead(loop.body, marks=loop.slices == 1)
         assignment = _Assignment(loop, entered)
         assignment.run()
+        names = {task: ir.StringAttr.get(str(task)) for task in {*assignment.tasks} - {None}}
         for op, task in zip(assignment.ops, assignment.tasks, strict=True):
-            set_task(op, task)
+            if task is not None:
+                op.attributes[at.TASK] = names[task]
         _hand_on(loop, assignment.handed_on())
         if assignment.of_batch:
             copy_to_readers(loop, {assignment.ops[number] for number in assignment.of_batch}, assignment.before)
@@ -213,21 +215,18 @@ class _Assignment(Numbered):
         claimed |= self._handed_to_other_slices()
         length: dict[int, int] = {}
         constant: set[int] = set()
-        for number, values in enumerate(self.operands):
-            op = self.ops[number]
+        for number, (op, values, makers) in enumerate(zip(self.ops, self.operands, self.makers, strict=True)):
             # The barrier of jax.checkpoint, through which the recomputation reads weights, costs nothing.
             if not is_cheap(op) and not boundary.is_barrier(op):
                 continue
-            producers = [self.producers.get(value) for value in values]
-            if all(producer in constant for producer in producers):
+            is_inside = len(makers) == len(values)
+            if is_inside and constant.issuperset(makers):
                 constant.add(number)
             elif number in claimed:
                 continue
-            if all(
-                producer in length if producer is not None else not self._is_handed_on(value)
-                for producer, value in zip(producers, values, strict=True)
-            ):
-                total = 1 + sum(length[producer] for producer in producers if producer is not None)
+            outside = () if is_inside else (value for value in values if value not in self.producers)
+            if length.keys() >= {*makers} and not any(map(self._is_handed_on, outside)):
+                total = 1 + sum([length[maker] for maker in makers])
                 if total <= MOST_RECOMPUTED:
                     length[number] = total
         return set(length)
@@ -248,8 +247,8 @@ class _Assignment(Numbered):
         for number, task in enumerate(self.tasks):
             if not self._readers or task is None or task.is_backward:
                 continue
-            for each in map(self.producers.get, self.operands[number]):
-                source = None if each is None or each in self.of_batch else self.tasks[each]
+            for each in self.makers[number]:
+                source = None if each in self.of_batch else self.tasks[each]
                 if source is not None and source != task and source.stage not in self.before.get(task.stage, ()):
                     reader, read = (each.stage % self._loop.stages_per_slice for each in (task, source))
                     raise PassError(
@@ -290,27 +289,26 @@ class _Assignment(Numbered):
 
     def _unclaimed(self, number: int) -> list[int]:
         """What makes the operands of an operation, and has no task."""
-        makers = (self.producers.get(value) for value in self.operands[number])
-        return [each for each in makers if each is not None and self.tasks[each] is None and each not in self._cheap]
+        tasks, cheap = self.tasks, self._cheap
+        return [each for each in self.makers[number] if tasks[each] is None and each not in cheap]
 
     def _from_stages(self) -> list[frozenset[int]]:
         """For each operation the stages whose backwards, the nearest before it, it uses."""
         found: list[frozenset[int]] = []
-        for op, values in zip(self.ops, self.operands, strict=True):
+        for op, makers in zip(self.ops, self.makers, strict=True):
             mark = boundary.read(op) if boundary.is_mark(op) else None
             if mark is not None and mark.phase == "backward":
                 found.append(frozenset([mark.stage]))
                 continue
-            makers = (self.producers.get(value) for value in values)
-            found.append(frozenset[int]().union(*(found[each] for each in makers if each is not None)))
+            found.append(frozenset[int]().union(*(found[each] for each in makers)))
         return found
 
     def _find_from_backward(self) -> list[bool]:
         """For each operation whether it is a backward mark, or depends on one."""
         found: list[bool] = []
-        for number, values in enumerate(self.operands):
+        for number, makers in enumerate(self.makers):
             is_mark = number in self._ends and self._ends[number].is_backward
-            found.append(is_mark or any(found[each] for each in map(self.producers.get, values) if each is not None))
+            found.append(is_mark or any(found[each] for each in makers))
         return found
 
     def _in_its_slice(self, number: int, task: StageTask) -> StageTask:
@@ -343,7 +341,7 @@ class _Assignment(Numbered):
             if task is not None:
                 self._check_order(number, task)
                 continue
-            latest = self._behind_the_slices(number, self._joining(number) or self._latest(self.operands[number]))
+            latest = self._behind_the_slices(number, self._joining(number) or self._latest(self.makers[number]))
             if latest is not None and latest.is_backward:
                 latest = self._in_its_slice(number, latest)
             if self._is_again(number, latest, again):
@@ -352,12 +350,13 @@ class _Assignment(Numbered):
                 floating.append(number)
             self.tasks[number] = latest
         carried = self._where_carried(floating)
-        users_of: dict[ir.Value, list[int]] = {}
-        for number, values in enumerate(self.operands):
-            for value in values:
-                users_of.setdefault(value, []).append(number)
+        users_of: dict[int, list[int]] = {number: [] for number in floating}
+        for number, makers in enumerate(self.makers):
+            for maker in makers:
+                if maker in users_of:
+                    users_of[maker].append(number)
         for number in reversed(floating):
-            users = (self.tasks[user] for result in self.results[number] for user in users_of.get(result, ()))
+            users = (self.tasks[user] for user in users_of[number])
             default = self.tasks[number] if number in again else carried[number]
             self.tasks[number] = min((task for task in users if task is not None), default=default)
 
@@ -365,9 +364,7 @@ class _Assignment(Numbered):
         """Whether an operation whose operands forwards make is a barrier, or behind one (`again`)."""
         if latest is None or latest.is_backward:
             return False
-        return boundary.is_barrier(self.ops[number]) or any(
-            self.producers.get(value) in again for value in self.operands[number]
-        )
+        return boundary.is_barrier(self.ops[number]) or not again.isdisjoint(self.makers[number])
 
     def _where_carried(self, floating: Sequence[int]) -> dict[int, StageTask]:
         """Return the task that makes the carried value on which an operation depends; else the first task."""
@@ -379,22 +376,21 @@ class _Assignment(Numbered):
                 if producer in where:
                     found.append(where[producer])
                 elif value in self._carried:
-                    task = self._latest([self._yielded[self._carried[value]]])
+                    made = self.producers.get(self._yielded[self._carried[value]])
+                    task = None if made is None else self.tasks[made]
                     found += [] if task is None else [task]
             where[number] = max(found)
         return where
 
-    def _latest(self, values: Iterable[ir.Value]) -> StageTask | None:
-        """The latest task that makes one of `values`; None where each is there for every task."""
-        found = (self.tasks[self.producers[value]] for value in values if value in self.producers)
-        return max((task for task in found if task is not None), default=None)
+    def _latest(self, makers: Iterable[int]) -> StageTask | None:
+        """The latest task of these operations; None where each task makes all of them for itself."""
+        return max([task for each in makers if (task := self.tasks[each]) is not None], default=None)
 
     def _joining(self, number: int) -> StageTask | None:
         """Where forwards that nothing orders make the operands: the first one that comes after all of them."""
         if not self._readers:
             return None
-        makers = (self.producers.get(value) for value in self.operands[number])
-        tasks = (self.tasks[each] for each in makers if each is not None and each not in self.of_batch)
+        tasks = (self.tasks[each] for each in self.makers[number] if each not in self.of_batch)
         found = {task for task in tasks if task is not None}
         stages = {task.stage for task in found}
         if len(stages) < 2 or any(task.is_backward for task in found):
@@ -405,7 +401,7 @@ class _Assignment(Numbered):
         return StageTask.backward(first) if first == self._fused else StageTask.forward(first)
 
     def _check_order(self, number: int, task: StageTask) -> None:
-        latest = self._latest(self.operands[number])
+        latest = self._latest(self.makers[number])
         if latest is not None and latest > task:
             raise PassError(
                 f"a value flows backwards: from {self._words(latest)} to {self._words(task)}",

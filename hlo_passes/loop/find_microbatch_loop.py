@@ -1,6 +1,6 @@
 """`find-microbatch-loop`: names the loop over microbatches, its trip count, its indices and its state."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,9 +23,9 @@ from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.counted import counters, trip_count, wrapped
+from jaxpp.ir.counted import counters, trip_count, trips, wrapped
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.functions import body_of, main_of, nested, nested_by_name, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries, parsed
 from jaxpp.ir.train_loop import TrainLoop
@@ -83,10 +83,15 @@ class FindMicrobatchLoop(Pass):
         main, operations = main_of(module), self._operations(module)
         write_operations(module, operations)
         ops = list(nested(main))
-        loop = find_loop(main, ops)
+        names = [op.name for op in ops]
+        whiles, constraints = (
+            [op for op, each in zip(ops, names, strict=True) if each == name]
+            for name in ("stablehlo.while", "sdy.sharding_constraint")
+        )
+        loop = find_loop(main, whiles)
         marks = check_marks(main, ops, loop)
-        loops = [op for op in ops if op.name == "stablehlo.while" and op != loop]
-        drop_scalar_constraints(ops)
+        loops = [op for op in whiles if op != loop]
+        drop_scalar_constraints(constraints)
         for inner in reversed(loops):
             drop_invariants(inner)
         loop = drop_invariants(loop)
@@ -111,7 +116,7 @@ class FindMicrobatchLoop(Pass):
 
     def schedule_of(self, module: ir.Module) -> str:
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
-        loop = find_loop(main_of(module))
+        loop = _named_loop(main_of(module)) or find_loop(main_of(module))
         _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
         steps = TrainLoop.of(module)
         return (steps and steps.schedule) or text
@@ -223,7 +228,8 @@ def number_of_microbatches(module: ir.Module) -> int:
 
 def _microbatches(loop: ir.Operation) -> int:
     """`_length` of a loop as the user's module has it."""
-    drop_scalar_constraints(nested(loop))
+    if trips(loop) is None:
+        drop_scalar_constraints(nested(loop))
     return _length(loop)
 
 
@@ -250,12 +256,18 @@ def _inside_another(loop: ir.Operation) -> PassError:
     )
 
 
-def find_loop(main: ir.Operation, ops: Iterable[ir.Operation] | None = None) -> ir.Operation:
+def _named_loop(main: ir.Operation) -> ir.Operation | None:
+    """The one loop of `main` that says it is over microbatches, found at a glance: `find_loop` refuses others too."""
+    loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while" and at.LOOP in op.attributes]
+    return loops[0] if len(loops) == 1 else None
+
+
+def find_loop(main: ir.Operation, loops: Sequence[ir.Operation] | None = None) -> ir.Operation:
     """The loop over microbatches, named or marked. Raises PassError for each way in which there is no such loop.
 
-    ops: all operations of `main`, where they are known.
+    loops: all loops of `main`, where they are known.
     """
-    loops = [op for op in (nested(main) if ops is None else ops) if op.name == "stablehlo.while"]
+    loops = nested_by_name(main)["stablehlo.while"] if loops is None else loops
     outer = [op for op in loops if op.block == body_of(main)]
     named = [op for op in outer if at.LOOP in op.attributes]
     marked = [op for op in outer if op not in named and _has_marks(op)]

@@ -9,7 +9,7 @@ from jaxpp._compat import inline_call
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir.build import replace
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import callee, functions, nested, reachable, symbols_in
+from jaxpp.ir.functions import callee, functions, may_refer, nested_by_name, reachable, symbols_in
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ def _inline_into(
     name: str, by_name: dict[str, ir.Operation], done: set[str], referred: set[str], above: tuple[str, ...]
 ) -> None:
     """Inline all calls of a function, and those of what it calls; `referred` gains what else these refer to."""
-    for op in list(nested(by_name[name])):
-        if op.name != "func.call":
-            referred.update(symbols_in(op))
-            continue
+    ops = nested_by_name(by_name[name])
+    for op in (op for kind, alike in ops.items() if kind != "func.call" and may_refer(kind) for op in alike):
+        referred.update(symbols_in(op))
+    for op in ops["func.call"]:
         target = callee(op)
         if target in (*above, name):
             raise PassError(f"@{target} calls itself", location=op.location, hint="recursion can't be lowered")

@@ -50,18 +50,23 @@ class Invariants:
         return {n: n not in roots and not found.issuperset(self._users[n]) for n in sorted(found)}
 
     def _read(self, op: ir.Operation) -> None:
-        number, results = len(self._operands), list(op.results)
-        values = [self.behind_barriers.get(value, value) for value in operands_with_captures(op)]
-        if boundary.is_barrier(op):
+        number, results, name = len(self._operands), list(op.results), op.name
+        values = operands_with_captures(op)
+        if self.behind_barriers:
+            values = [self.behind_barriers.get(value, value) for value in values]
+        if name == boundary.BARRIER and boundary.is_barrier(op):
             for result, value, is_fixed in zip(results, op.operands, map(self._is_fixed, op.operands), strict=True):
                 if is_fixed:
                     self.behind_barriers[result] = self.behind_barriers.get(value, value)
+        find = self._number.get
+        producers = [maker for value in values if (maker := find(value)) is not None]
         self._operands.append(values)
-        self._producers.append([self._number[value] for value in values if value in self._number])
+        self._producers.append(producers)
         self._number.update(dict.fromkeys(results, number))
         self._invariant.append(
-            all(map(self._is_fixed, values))
-            and op.name != "stablehlo.optimization_barrier"
+            all([self._invariant[producer] for producer in producers])
+            and (len(producers) == len(values) or all(map(self._is_fixed, values)))
+            and name != boundary.BARRIER
             and self._sent.isdisjoint(results)
             and all(isinstance(result.type, ir.RankedTensorType) for result in results)
             and not _casts_to_8_bits(op)
@@ -86,17 +91,18 @@ class Invariants:
 
     def _find_for_8_bits(self) -> list[bool]:
         """Which operations are casts to 8-bit floats, or cheap ones that only such casts use."""
-        found = [False] * (len(self.ops) + 1)
-        for number in reversed(range(len(self.ops))):
+        found = [*map(_casts_to_8_bits, self.ops), False]
+        for number in reversed(range(len(self.ops) if any(found) else 0)):
             op, users = self.ops[number], self._users[number]
-            found[number] = _casts_to_8_bits(op) or (
-                is_cheap(op) and bool(users) and all(found[user] for user in users)
-            )
+            found[number] = found[number] or (is_cheap(op) and bool(users) and all(found[user] for user in users))
         return found
 
     def _is_worth(self, number: int) -> bool:
         """Whether to keep the result of an invariant operation through the step, instead of rematerialising it."""
         op, producers = self.ops[number], self._producers[number]
+        if op.name == "stablehlo.constant":
+            self._constant[number], self._length[number] = True, 1
+            return False
         outside = [value for value in self._operands[number] if value not in self._number]
         size = sum([self._sizes[result.type] for result in op.results])
         self._constant[number] = all(self._constant[n] for n in producers) and all(map(_is_constant, outside))

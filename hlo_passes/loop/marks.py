@@ -24,10 +24,11 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
     body = loop_body(loop)
     marks: list[tuple[ir.Operation, Boundary]] = []
     for op in ops:
-        name = next((name for name in (at.BOUNDARY, at.UNIT) if name in op.attributes), None)
-        if name is None:
+        attributes = op.attributes
+        ends_stage = attributes.get(at.BOUNDARY) is not None
+        if not ends_stage and attributes.get(at.UNIT) is None:
             continue
-        kind = "stage" if name == at.BOUNDARY else "unit"
+        kind, name = ("stage", at.BOUNDARY) if ends_stage else ("unit", at.UNIT)
         if not boundary.is_mark(op) and not boundary.is_unit_mark(op):
             raise PassError(
                 f"{name} on a {op.name}",
@@ -41,10 +42,10 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
                 f"a {kind} mark {where}",
                 location=op.location,
                 hint="marks must stand directly in the function that treduce maps over the microbatches"
-                if kind == "stage"
+                if ends_stage
                 else "put unit marks between two of these",
             )
-        if name == at.BOUNDARY:
+        if ends_stage:
             marks.append((op, boundary.read(op)))
     return marks
 

@@ -14,7 +14,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, replace
 from jaxpp.ir.counted import trips
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.functions import body_of, loop_body, main_of, nested, operations, terminator
+from jaxpp.ir.functions import body_of, loop_body, main_of, nested, nested_by_name, operations, terminator
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,12 @@ class UnrollLayers(Pass):
     def run(self, module: ir.Module) -> None:
         """Unroll these loops of `module`. Raises PassError for a marked one that runs an unknown number of times."""
         main = main_of(module)
-        loops = [op for op in operations(body_of(main)) if op.name == "stablehlo.while"]
+        by_name = nested_by_name(main)
+        loops = [op for op in by_name["stablehlo.while"] if op.block == body_of(main)]
         loops = [op for op in loops if at.LOOP in op.attributes] or loops
-        self._drop_units(module, [op for op in nested(main) if boundary.is_unit_mark(op)], loops)
+        self._drop_units(module, list(filter(boundary.is_unit_mark, by_name[boundary.BARRIER])), loops)
+        if len(loops) == len(by_name["stablehlo.while"]) and "sdy.sharding_constraint" not in by_name:
+            return
         for loop in loops:
             ops = list(nested(loop))
             inside = [op for op in ops if op.name == "stablehlo.while" and at.LOOP not in op.attributes]

@@ -197,12 +197,14 @@ class _Regroup:
         returned = {*graph.returned.values(), *blocks}
         for node in reversed(fixed):
             phase, meshes, level = self._key[node]
+            if phase == "before" or not _is_cheap(node):
+                continue
             keys = [self._key.get(user) for user in _users(node)]
             levels = [key[2] for key in keys if key is not None and key[:2] == ("after", meshes)]
-            if phase == "before" or not levels or len(levels) < len(keys):
+            if not levels or len(levels) < len(keys):
                 continue
             biggest = max((value.size for value in node.operands), default=0)
-            if biggest <= node.results[0].size and returned.isdisjoint(node.results) and _is_cheap(node):
+            if biggest <= node.results[0].size and returned.isdisjoint(node.results):
                 self._key[node] = (phase, meshes, max(level, min(levels)))
 
     def _connect_tasks(self) -> None:
@@ -298,10 +300,9 @@ class _Regroup:
     def _record(self) -> None:
         """Write on the arguments and results of `@main` where they live."""
         graph, stacks = self._graph, self._graph.stacks
-        arguments = at.argument_attributes(graph.main)
+        arguments, results = graph.borders
         for entry, argument in zip(arguments, graph.arguments, strict=True):
             entry[at.MESHES] = at.i64s(stacks.arguments.get(argument.ssa) or numbers(argument.node.meshes))
-        results = at.result_attributes(graph.main)
         for number, entry in enumerate(results):
             stack = stacks.results.get(number)
             entry[at.MESHES] = at.i64s(stack.homes if stack else numbers(self._result_meshes[number]))

@@ -60,8 +60,8 @@ class Node:
     repeats: bool = False
     free: bool = False
     expands: bool = False
-    operands: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
-    results: list["PlacedValue"] = field(default_factory=list["PlacedValue"])
+    operands: list["PlacedValue"] = field(default_factory=lambda: [])  # to call `list["PlacedValue"]` takes seven times
+    results: list["PlacedValue"] = field(default_factory=lambda: [])  # as long
 
 
 @dataclass(eq=False, slots=True)
@@ -80,7 +80,7 @@ class PlacedValue:
     ssa: ir.Value
     size: int
     node: Node
-    consumers: list[Node] = field(default_factory=list[Node])
+    consumers: list[Node] = field(default_factory=lambda: [])
     sinks: Meshes = 0
     demand: Meshes = 0
 
@@ -100,6 +100,7 @@ class PlacementGraph:
 
     Attributes:
         main: the function.
+        borders: the attributes of its arguments and of its results.
         stacks: its stacks.
         ops: the operations, in program order; those that nothing uses are erased.
         values: what they define and use.
@@ -112,7 +113,8 @@ class PlacementGraph:
 
     def __init__(self, main: ir.Operation, steps: Iterable[Step]) -> None:
         self.main = main
-        self.stacks = Stacks.of(main)
+        self.borders = at.argument_attributes(main), at.result_attributes(main)
+        self.stacks = Stacks.of(main, self.borders)
         self.ops: list[Node] = []
         self.values: dict[ir.Value, PlacedValue] = {}
         self.returned: dict[int, PlacedValue] = {}
@@ -191,7 +193,7 @@ class PlacementGraph:
 
     def _read_results(self) -> None:
         operands = terminator(body_of(self.main)).operands
-        for number, entry in enumerate(at.result_attributes(self.main)):
+        for number, entry in enumerate(self.borders[1]):
             if number in self.stacks.results:
                 for block, mesh in self.stacks.results[number].blocks():
                     self._value(block).sinks |= 1 << mesh

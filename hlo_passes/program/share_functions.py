@@ -224,9 +224,12 @@ class _Body:
         for argument, entry in zip(body_of(function).arguments, entries, strict=True):
             self._define(argument, argument.type, None, (argument.type, entry.get(at.SHARDING)))
         for number, op in enumerate(self.ops):
+            first = len(self.makers)
             self._read(op, number)
-            self.results.append([self._values[result] for result in op.results])
-            self.uses[number] = [each for each in dict.fromkeys(self.uses[number]) if self.makers[each] != number]
+            after, count = len(self.makers), len(op.results)
+            self.results.append([*range(after - count, after)])
+            uses = dict.fromkeys(self.uses[number])
+            self.uses[number] = [*uses] if after - count == first else [each for each in uses if each < first]
         self.returned = [self._values[value] for value in end.operands]
 
     def _define(self, value: ir.Value, type_: ir.Type, maker: int | None, computed: Hashable) -> None:
@@ -241,7 +244,7 @@ class _Body:
         operands = [self._values[value] for value in op.operands]
         self.uses[outer].extend(operands)
         regions: list[Hashable] = []
-        for block in (block for region in op.regions for block in region.blocks):
+        for block in (block for region in op.regions for block in region.blocks) if len(op.regions) else ():
             for number, argument in enumerate(block.arguments):
                 self._define(argument, argument.type, outer, (number, argument.type))
             regions.append(tuple([self._read(inner, outer) for inner in operations(block)]))
@@ -276,20 +279,19 @@ class _Body:
 def _parts(body: _Body) -> Iterable[_Part]:
     """The parts of a function, in the order of their first results."""
     free = _free(body)
-    parent: dict[int, int] = {}
+    parent = list(range(len(free)))
 
     def root(value: int) -> int:
-        path: list[int] = []
-        while value in parent:
-            path.append(value)
-            value = parent[value]
-        parent.update(dict.fromkeys(path, value))
+        while (above := parent[value]) != value:
+            parent[value] = value = parent[above]
         return value
 
     kept = [op for op in range(len(body.ops)) if not free[body.results[op][0]]]
     for op in kept:
-        first, *others = dict.fromkeys(root(v) for v in (*body.results[op], *body.uses[op]) if not free[v])
-        parent.update(dict.fromkeys(others, first))
+        first = root(body.results[op][0])
+        for value in (*body.results[op][1:], *body.uses[op]):
+            if not free[value]:
+                parent[root(value)] = first
     work = Counter(root(body.results[op][0]) for op in kept)
     parts: dict[tuple[bool, int], _Part] = {}
     for number, value in enumerate(body.returned):
@@ -305,8 +307,8 @@ def _free(body: _Body) -> list[bool]:
     free = list(body.scalar)
     for number, op in enumerate(body.ops):
         results = body.results[number]
-        alike = all(free[value] for value in body.uses[number]) and (
-            is_cheap(op) or all(free[each] for each in results)
+        alike = all([free[value] for value in body.uses[number]]) and (
+            is_cheap(op) or all([free[each] for each in results])
         )
         for value in results:
             free[value] = alike

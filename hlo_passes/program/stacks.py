@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from jaxlib.mlir import ir
 
@@ -11,6 +12,8 @@ from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.values import defining_op
+
+Borders: TypeAlias = tuple[list[dict[str, ir.Attribute]], list[dict[str, ir.Attribute]]]
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,20 @@ class Stacks:
     results: Mapping[int, StackedResult]
 
     @staticmethod
-    def of(main: ir.Operation) -> "Stacks":
-        """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks."""
+    def of(main: ir.Operation, borders: Borders | None = None) -> "Stacks":
+        """Read the stacks of `main`. Raises PassError when one is used otherwise than in blocks.
+
+        borders: the attributes of its arguments and of its results, where they are known.
+        """
+        of_arguments, of_results = borders or (at.argument_attributes(main), at.result_attributes(main))
         slices, arguments, results = dict[ir.Operation, int](), dict[ir.Value, list[int]](), dict[int, StackedResult]()
-        for argument, entry in zip(body_of(main).arguments, at.argument_attributes(main), strict=True):
+        for argument, entry in zip(body_of(main).arguments, of_arguments, strict=True):
             if at.BLOCKS in entry:
                 homes = arguments[argument] = _homes(entry, main)
                 users = [use.owner.operation for use in argument.uses]
                 slices.update((op, _number(op, argument, len(homes))) for op in users)
         returned = terminator(body_of(main)).operands
-        for number, entry in enumerate(at.result_attributes(main)):
+        for number, entry in enumerate(of_results):
             if at.BLOCKS in entry:
                 homes, op = _homes(entry, main), defining_op(returned[number])
                 if op is None or op.name != "stablehlo.concatenate" or len(op.operands) != len(homes):

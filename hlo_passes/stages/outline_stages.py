@@ -9,12 +9,13 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.functions import call, has_side_effect, name_of, terminator
+from jaxpp.ir.build import replace
+from jaxpp.ir.functions import call, has_side_effect, name_of, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.tasks import StageTask, read_tasks
+from jaxpp.ir.tasks import StageTask, check_mark, task_of
 from jaxpp.ir.values import is_used
 
 
@@ -60,9 +61,8 @@ class _TaskGroups(Numbered):
     """
 
     def __init__(self, loop: MicrobatchLoop) -> None:
-        ops, tasks = read_tasks(loop.body)
-        ops, self.tasks = _without_marks(ops, tasks)
-        super().__init__(ops)
+        super().__init__(_without_marks(loop.body))
+        self.tasks = self._take_tasks(loop.body)
         self.groups = self._group()
         # None stands for the next microbatch.
         self._used_by: dict[ir.Value, set[StageTask | None]] = {
@@ -84,6 +84,18 @@ class _TaskGroups(Numbered):
             for number in self.groups[task]
         ]
 
+    def _take_tasks(self, body: ir.Block) -> list[StageTask | None]:
+        """Take `jaxpp.task` from the operations; what nobody uses has no task, and goes with what all tasks share."""
+        tasks, used = list(map(task_of, self.ops)), {self.producers.get(value) for value in terminator(body).operands}
+        for number, op in reversed(list(enumerate(self.ops))):
+            if tasks[number] is not None:
+                del op.attributes[at.TASK]
+            if number in used or has_side_effect(op):
+                used.update(self.makers[number])
+            else:
+                tasks[number] = None
+        return tasks
+
     def _group(self) -> dict[StageTask, list[int]]:
         groups: dict[StageTask, set[int]] = {}
         for number, task in enumerate(self.tasks):
@@ -92,31 +104,21 @@ class _TaskGroups(Numbered):
         for numbers in groups.values():
             work = list(numbers)
             while work:
-                for value in self.operands[work.pop()]:
-                    number = self.producers.get(value)
-                    if number is not None and self.tasks[number] is None and number not in numbers:
+                for number in self.makers[work.pop()]:
+                    if self.tasks[number] is None and number not in numbers:
                         numbers.add(number)
                         work.append(number)
         return {task: sorted(numbers) for task, numbers in groups.items()}
 
 
-def _without_marks(
-    ops: Sequence[ir.Operation], tasks: Sequence[StageTask | None]
-) -> tuple[list[ir.Operation], list[StageTask | None]]:
-    """Erase the marks and what nobody uses, and take `jaxpp.task` from the rest."""
-    kept: list[tuple[ir.Operation, StageTask | None]] = []
-    for op, task in zip(reversed(ops), reversed(tasks), strict=True):
-        if boundary.is_mark(op):
-            for result, operand in zip(op.results, op.operands, strict=True):
-                result.replace_all_uses_with(operand)
-        if any(map(is_used, op.results)) or has_side_effect(op):
-            if task is not None:
-                del op.attributes[at.TASK]
-            kept.append((op, task))
-        else:
-            op.erase()
-    kept.reverse()
-    return [op for op, _ in kept], [task for _, task in kept]
+def _without_marks(body: ir.Block) -> list[ir.Operation]:
+    """Erase the stage marks; the other operations. Raises PassError for a mark without a task."""
+    ops = operations(body)[:-1]
+    marks = {number for number, op in enumerate(ops) if boundary.is_mark(op)}
+    for number in marks:
+        check_mark(ops[number])
+        replace(ops[number], ops[number].operands)
+    return [op for number, op in enumerate(ops) if number not in marks]
 
 
 def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined: Sequence[Outlined]) -> None:

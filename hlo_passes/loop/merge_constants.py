@@ -1,0 +1,71 @@
+"""`merge-constants`: equal constants of a block, and equal broadcasts of them, are there once."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir.functions import body_of, main_of, operations
+
+
+@dataclass(frozen=True)
+class MergeConstants(Pass):
+    """Merges equal constants in `@main`, and in the bodies of its loops, and equal broadcasts of these constants.
+
+    JAX lowers each helper and each layer with constants of its own. In the step of a GPT with an optimizer they are two
+    fifths of all operations, which each pass behind this one would read. No value lives longer for it: every task makes
+    its constants for itself (`assign-stages`, `infer-placement`). Nothing else is merged. The user may want to compute
+    a value twice (`jax.checkpoint`), and a scalar is sent to another stage for less than its broadcast.
+
+    Preconditions: there is a `@main`.
+
+    ```mlir
+    %0 = stablehlo.constant dense<1.0>       ==>   %0 = stablehlo.constant dense<1.0>
+    %1 = stablehlo.add %x, %0                      %1 = stablehlo.add %x, %0
+    %2 = stablehlo.constant dense<1.0>             %2 = stablehlo.add %1, %0
+    %3 = stablehlo.add %1, %2
+    ```
+    """
+
+    name: ClassVar[str] = "merge-constants"
+
+    def run(self, module: ir.Module) -> None:
+        """Merge the constants of `module`. Raises PassError when there is no `@main`."""
+        _merge(body_of(main_of(module)))
+
+
+def _merge(block: ir.Block) -> None:
+    first: dict[Hashable, ir.Value] = {}
+    constants: set[ir.Value] = set()
+    for op in operations(block):
+        name = op.name
+        if name == "stablehlo.while":
+            for region in op.regions:
+                _merge(region.blocks[0])
+        elif name in ("stablehlo.constant", "stablehlo.broadcast_in_dim"):
+            key = _key(op, name, constants)
+            if key is None:
+                continue
+            result = op.results[0]
+            found = first.setdefault(key, result)
+            if found is not result:
+                result.replace_all_uses_with(found)
+                op.erase()
+            elif name == "stablehlo.constant":
+                constants.add(result)
+
+
+def _key(op: ir.Operation, name: str, constants: set[ir.Value]) -> Hashable | None:
+    """What tells a constant, or a broadcast of one, from others; None for one that says more, or can't be read."""
+    attributes = op.attributes
+    if name == "stablehlo.broadcast_in_dim":
+        source = op.operands[0]
+        if source not in constants or len(attributes) > 1:
+            return None
+        return source, attributes["broadcast_dimensions"], op.results[0].type
+    try:
+        return attributes["value"] if len(attributes) == 1 else None  # with its type
+    except TypeError:  # jaxlib can't read that of a complex one
+        return None
