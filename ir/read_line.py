@@ -304,7 +304,7 @@ class Line:
     def _receive(self, step: Step[int]) -> None:
         (register,) = step.results
         value = self._values[register]
-        key = value.type, step.attributes.get(at.SHARDING)
+        key = value.type, step.op.attributes.get(at.SHARDING)
         spec = self._received.get(key)
         if spec is None:
             sharding = at.value_sharding(value) if key[1] is not None else None

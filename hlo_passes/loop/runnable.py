@@ -79,7 +79,8 @@ def _check_copies(schedule: schedules.Schedule, loop: ir.Operation) -> None:
     """Raise PassError for residuals that never come back, and for a part of a fused cell that can't be one."""
     back = {kind: form.back for kind, form in FORMS.items() if form.back}
     leaving = [task for task in schedule if task.kind in back]
-    found = {(task.kind, task.unit) for task in schedule}
+    returning = {"recompute", *back.values()}
+    found = {(task.kind, task.unit) for task in schedule if task.kind in returning}
     stages = {task.stage for task in schedule if task.kind == "recompute"}
     for task in leaving:
         if task.stage in stages and ("recompute", task.unit) not in found:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
@@ -155,8 +155,8 @@ class _TransferPlan:
         self._main = main
         self._stacks = Stacks.of(main)
         self._concatenations = self._stacks.concatenations
-        self._sources: dict[ir.Value, tuple[_Line, int]] = {}
-        """The first mesh that has a value, and the step there that makes it (-1: it is an argument)."""
+        self._sources: dict[ir.Value, tuple[_Line, int, int]] = {}
+        """The first mesh that has a value, the step there that makes it (-1: it is an argument), its number there."""
         self._constants: dict[ir.Value, Step[ir.Value]] = {}
         self._read_arguments()
         self._read_results()
@@ -170,8 +170,8 @@ class _TransferPlan:
                 block = None if homes is None else (homes.index(mesh), len(homes))
                 here = value if block is None else self._slice(value, block[0])
                 self.lines[mesh].arguments.append(_Border(number, here, block, donated, entry.get(at.MEMORY)))
-                self.lines[mesh].note(here)
-                self._sources.setdefault(here, (self.lines[mesh], -1))
+                number_here = self.lines[mesh].note(here)
+                self._sources.setdefault(here, (self.lines[mesh], -1, number_here))
 
     def _slice(self, argument: ir.Value, block: int) -> ir.Value:
         """What stands in `@main` for a block of `argument`: the argument itself if nobody uses the block."""
@@ -253,40 +253,44 @@ class _TransferPlan:
 
     def _add(self, call: Step[ir.Value], line: _Line, *, late: bool) -> None:
         operands = self._bring(call.operands, line, late=late)
-        source = line, len(line.steps)
+        step = len(line.steps)
         for value in call.results:
-            self._sources.setdefault(value, source)
-            line.note(value)
+            self._sources.setdefault(value, (line, step, line.note(value)))
         line.steps.append(_Placed(call, operands))
 
     def _bring(self, values: Sequence[ir.Value], line: _Line, *, late: bool) -> list[int]:
         """Let a mesh make or receive those of `values` that are not there. Returns their numbers there."""
-        there = line.numbers
-        return [there[value] if value in there else self._fetch(value, line, late=late) for value in values]
+        numbers = list(map(line.numbers.get, values))
+        pairs = zip(numbers, values, strict=True)
+        return [self._fetch(value, line, late=late) if number is None else number for number, value in pairs]
 
     def _fetch(self, value: ir.Value, line: _Line, *, late: bool) -> int:
         """Let the mesh of `line` make a constant, or receive another value; returns its number there.
 
         It is sent from where it is made: with `late`, behind what runs there last so far.
         """
-        constant = self._constants.get(value)
-        if constant is not None:
-            line.steps.append(_Placed(constant, []))
-            return line.note(value)
+        if value in line.numbers:  # by now: two operands are the same value
+            return line.numbers[value]
         found = self._sources.get(value)
         if found is None:
+            return self._make_constant(value, line)
+        source, step, number = found
+        if late:
+            runs = (place for place in reversed(range(len(source.steps))) if isinstance(source.steps[place], _Placed))
+            step = next(runs, step)
+        channel = self._channel(source.mesh, line.mesh)
+        source.sends.setdefault(step, []).append((number, channel))
+        line.steps.append(_Receive(value, channel))
+        return line.note(value)
+
+    def _make_constant(self, value: ir.Value, line: _Line) -> int:
+        """Let a mesh make a constant; returns its number there. Raises PassError for another value."""
+        constant = self._constants.get(value)
+        if constant is None:
             op = defining_op(value)
             what, where = ("an argument of @main", self._main) if op is None else ("a value", op)
             raise PassError(f"{what} that mesh {line.mesh} needs is on no mesh", location=where.location)
-        source, step = found
-        if late:
-            runs = (
-                number for number in reversed(range(len(source.steps))) if isinstance(source.steps[number], _Placed)
-            )
-            step = next(runs, step)
-        channel = self._channel(source.mesh, line.mesh)
-        source.sends.setdefault(step, []).append((source.numbers[value], channel))
-        line.steps.append(_Receive(value, channel))
+        line.steps.append(_Placed(constant, []))
         return line.note(value)
 
     def _channel(self, source: int, target: int) -> Channel:
@@ -302,7 +306,7 @@ class _MeshWriter:
         self._module = module
         self._main = main
         self._handles = handles
-        self._pairs: dict[tuple[int, int], ir.Attribute] = {}
+        self._first: dict[tuple[Any, ...], ir.Operation] = {}
         self._shardings = Shardings(module)
         self._recv_sharding: dict[ir.Attribute, ir.Attribute] = {}
         self._tokens = [ir.Type.parse("!stablehlo.token")]
@@ -313,7 +317,7 @@ class _MeshWriter:
         block = body_of(self._function(line))
         self._ip = ir.InsertionPoint(block)
         self._line = MeshLine([], list(block.arguments))
-        op = self._make("stablehlo.create_token", [], self._tokens, {})
+        op = ir.Operation.create("stablehlo.create_token", self._tokens, ip=self._ip, loc=self._unknown)
         self._line.steps.append(Step(op, op.name, [], ()))
         self._token = op.result
         self._send(line.sends.get(-1, []))
@@ -367,46 +371,58 @@ class _MeshWriter:
             step.op.attributes[at.MESH] = at.i64(mesh)
         else:
             block.append(step.op)
+        operands = step.op.operands
         for position, (number, value) in enumerate(zip(run.operands, step.operands, strict=True)):
             if values[number] is not value:
-                step.op.operands[position] = values[number]
+                operands[position] = values[number]
         first = len(values)
         values += step.results
-        here = cast("Step[int]", step)
+        here: Step[Any] = step
         here.operands, here.results = run.operands, range(first, len(values))
         self._line.steps.append(here)
 
     def _send(self, sends: Sequence[tuple[int, Channel]]) -> None:
         """Send values to the meshes that need them."""
         for number, channel in sends:
-            operands = [self._line.values[number], self._token]
-            op = self._make("stablehlo.send", operands, self._tokens, self._attributes(channel))
+            op = self._transfer("stablehlo.send", channel, [self._line.values[number], self._token], self._tokens)
             self._line.steps.append(Step(op, "stablehlo.send", [number], (), channel=channel))
-            self._token = op.result
+            self._token = op.results[0]
 
     def _receive(self, step: _Receive) -> None:
-        attributes = self._attributes(step.channel)
-        sharding = self._shardings.of(step.value)
-        if sharding is not None:
-            attributes[at.SHARDING] = self._received(sharding)
-        op = self._make("stablehlo.recv", [self._token], [step.value.type, *self._tokens], attributes)
+        type_, sharding = step.value.type, self._shardings.of(step.value)
+        op = self._transfer("stablehlo.recv", step.channel, [self._token], [type_, *self._tokens], sharding)
         made, channel = (len(self._line.values),), step.channel
         self._line.steps.append(Step(op, "stablehlo.recv", [], made, channel=channel))
         results = op.results
         self._line.values.append(results[0])
         self._token = results[1]
 
-    def _attributes(self, channel: Channel) -> dict[str, ir.Attribute]:
-        """What a send and its receive say alike."""
-        number, *pair = channel
-        if channel[1:] not in self._pairs:
-            self._pairs[channel[1:]] = ir.Attribute.parse(f"dense<[{pair}]> : tensor<1x2xi64>")
-        return {"channel_handle": self._handles[number], "source_target_pairs": self._pairs[channel[1:]]}
-
-    def _make(
-        self, name: str, operands: list[ir.Value], types: list[ir.Type], attributes: dict[str, ir.Attribute]
+    def _transfer(
+        self,
+        name: str,
+        channel: Channel,
+        operands: Sequence[ir.Value],
+        types: Sequence[ir.Type],
+        sharding: ir.Attribute | None = None,
     ) -> ir.Operation:
-        return ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
+        """A send or a receive: a copy of the first one of its kind, as that takes half as long as a new one."""
+        number, source, target = channel
+        key = name, source, target, types[0], sharding
+        first = self._first.get(key)
+        if first is None:
+            pair = ir.Attribute.parse(f"dense<[[{source}, {target}]]> : tensor<1x2xi64>")
+            attributes = {"channel_handle": self._handles[number], "source_target_pairs": pair}
+            if sharding is not None:
+                attributes[at.SHARDING] = self._received(sharding)
+            op = ir.Operation.create(name, types, operands, attributes, ip=self._ip, loc=self._unknown)
+            self._first[key] = op
+            return op
+        op = first.clone(self._ip).operation
+        op.attributes["channel_handle"] = self._handles[number]
+        places = op.operands
+        for place, value in enumerate(operands):
+            places[place] = value
+        return op
 
     def _received(self, sharding: ir.Attribute) -> ir.Attribute:
         """The sharding of a recv: one entry for the value, one for the token."""

@@ -170,8 +170,7 @@ class PlacementGraph:
 
     def _read_task(self, task: Step, mesh: int) -> None:
         self.tasks.append(task)
-        found = [self.values.get(operand) for operand in task.operands]
-        for number, value in enumerate(found):
+        for number, value in enumerate(map(self.values.get, task.operands)):
             if value is not None:
                 value.sinks |= 1 << mesh
                 if value.node.op is not None:

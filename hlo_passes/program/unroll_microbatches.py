@@ -1,7 +1,7 @@
 """`unroll-microbatches`: one call per task, in the order of the schedule."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, ClassVar, TypeAlias
@@ -77,27 +77,26 @@ class UnrollMicrobatches(Pass):
 
 @dataclass(frozen=True, eq=False)
 class _Template:
-    """One call of the loop body, with what it needs to be cloned for a microbatch.
+    """One call of the loop body, which is cloned for each microbatch.
 
     Attributes:
+        op: the call, which has all attributes but its mesh and its microbatch.
         key: the kind, the stage and the slice.
         is_copy: whether it returns its operands.
         varying: of each operand that differs from one microbatch to the next the number, the accumulator that it is,
             and else the template and the number of the result that it is, if this is never another one.
-        attributes: of a call, but for its mesh and its microbatch.
         accumulators: those that the task updates, with the number of the result.
         made: the results of the calls so far, by microbatch.
     """
 
+    op: ir.Operation
     key: Key
     is_copy: bool
     name: str
     function: ir.Operation
     operands: Sequence[ir.Value]
     varying: "Sequence[tuple[int, Accumulator | None, tuple[_Template, int] | None]]"
-    results: Sequence[ir.Type]
-    location: ir.Location
-    attributes: Mapping[str, ir.Attribute]
+    results: range
     accumulators: Sequence[tuple[Accumulator, int]]
     made: dict[int, Sequence[ir.Value]] = field(default_factory=dict[int, Any])
 
@@ -114,7 +113,7 @@ class _Unrolled:
         self._skipped = schedule.skipped
         self._planned = {(*_key(task), task.microbatch) for task in schedule if form_of(task.kind).optional}
         self._ip = ir.InsertionPoint(loop.op)
-        self._meshes: dict[int, tuple[ir.Attribute, tuple[int]]] = {}
+        self._meshes = [(at.i64(mesh), (mesh,)) for mesh in range(schedule.meshes)]
         self._numbers = [at.i64(number) for number in range(max(loop.length, loop.slices))]
         self._constants: dict[tuple[ir.Type, int], ir.Value] = {}
         self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
@@ -138,15 +137,14 @@ class _Unrolled:
                 key = (*kind_and_stage(function), at.integer(op, at.SLICE) or 0)
                 operands, results = list(op.operands), list(op.results)
                 template = self._templates[key] = _Template(
+                    op,
                     key,
                     form_of(key[0]).is_copy,
                     name,
                     function,
                     operands,
                     [self._varying(n, value) for n, value in enumerate(operands) if self._varies(value)],
-                    [r.type for r in results],
-                    op.location,
-                    {"callee": op.attributes["callee"], at.STAGE: at.i64(key[1])},
+                    range(len(results)),
                     [(self._stands_for[r], n) for n, r in enumerate(results) if r in self._stands_for],
                 )
                 self._recomputes |= key[0] == "recompute"
@@ -159,7 +157,7 @@ class _Unrolled:
         if kind_and_stage(function)[0] != "weight_grad" or len(adds) < len(template.results):
             return
         numbers = {self._stands_for[value]: n for n, value in enumerate(template.operands) if value in self._stands_for}
-        function.attributes[at.SUMS] = at.i64s(numbers[adds[n]] for n in range(len(template.results)))
+        function.attributes[at.SUMS] = at.i64s(numbers[adds[n]] for n in template.results)
 
     def _varying(self, number: int, value: ir.Value) -> "tuple[int, Accumulator | None, tuple[_Template, int] | None]":
         source = self._source.get(value)
@@ -211,13 +209,7 @@ class _Unrolled:
 
     def _emit(self, mesh: int, task: schedules.Task, key: Key) -> Step:
         template = self._templates[key]
-        if mesh not in self._meshes:
-            self._meshes[mesh] = at.i64(mesh), (mesh,)
         attribute, meshes = self._meshes[mesh]
-        number = self._numbers[task.microbatch]
-        attributes = {**template.attributes, at.MICROBATCH: number, at.MESH: attribute}
-        if self._loop.slices > 1:
-            attributes[at.SLICE] = self._numbers[task.slice]
         operands = list(template.operands)
         for n, accumulator, source in template.varying:
             if accumulator is not None:
@@ -226,11 +218,16 @@ class _Unrolled:
                 operands[n] = source[0].made[task.microbatch][source[1]]
             else:
                 operands[n] = self._value(operands[n], task.microbatch, task)
-        op = ir.Operation.create(
-            "func.call", template.results, operands, attributes, ip=self._ip, loc=template.location
-        )
-        found = op.results  # jaxlib's iterator over them ends in a C++ exception: slower than indices
-        results = template.made[task.microbatch] = [found[n] for n in range(len(template.results))]
+        op = template.op.clone(self._ip).operation  # takes half as long as a new one
+        attributes, places, found = op.attributes, op.operands, op.results
+        attributes[at.MESH] = attribute
+        attributes[at.MICROBATCH] = self._numbers[task.microbatch]
+        if self._loop.slices > 1:
+            attributes[at.SLICE] = self._numbers[task.slice]
+        for n, _, _ in template.varying:
+            places[n] = operands[n]
+        # jaxlib's iterator over results ends in a C++ exception: slower than indices
+        results = template.made[task.microbatch] = [found[n] for n in template.results]
         for accumulator, n in template.accumulators:
             accumulator.update(mesh, task.microbatch, results[n])
         one = (task.stage, task.microbatch, task.slice, mesh)
