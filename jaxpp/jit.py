@@ -13,6 +13,7 @@ from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered
@@ -50,6 +51,7 @@ def mpmd_jit_with_loop(
     compiler_options: Mapping[str, Any] | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    share_tasks: str = "never",
     cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
@@ -86,6 +88,9 @@ def mpmd_jit_with_loop(
             microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "step" once
             per step. What the last costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
+            have, and one of their own for the embedding or the head: less to compile, and one more call for each of
+            their tasks. "never": one call for each.
         cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
             `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
@@ -120,6 +125,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes["share_tasks"] = ShareTasks(share_tasks).when
     passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):
