@@ -144,9 +144,7 @@ class _Matching:
         """The operations of `large` that may be `op`, by the values that are known."""
         known = [(position, value) for position, value in enumerate(op.uses) if value in self.values]
         free = (other for other in others if other not in self.taken)
-        return [
-            other for other in free if all(self._may_be(value, other.uses[position]) for position, value in known)
-        ]
+        return [other for other in free if all(self._may_be(value, other.uses[position]) for position, value in known)]
 
     def _may_be(self, value: ir.Value, match: ir.Value) -> bool:
         """Whether a value of `small` may be this one of `large`, which may have several equal constants."""

@@ -24,9 +24,9 @@ _KINDS = ("forward", "backward", "input_grad", "weight_grad")
 class ShareTasks(Pass):
     """Makes two calls of a task that does all that a task of another stage does, and more: that task, and the rest.
 
-    The first stage of a transformer has the embedding, the last one the head and the loss; the layers between are equal.
-    XLA compiles the layers for each program anew. Here the task of the first stage becomes a function of the rest and
-    one of the same text as that of a middle stage, which `deduplicate-functions` makes one, compiled once. Both calls
+    The first stage of a transformer has the embedding, the last one the head and the loss; the layers are equal. XLA
+    compiles them for each program anew. Here the task of the first stage becomes a function of the same text as that
+    of a middle stage, which `deduplicate-functions` makes one, compiled once, and a function of the rest. Both calls
     are the task. The price is one more call for each task of these stages, and that XLA fuses nothing across.
 
     A task is divided where at least half of its operations are those of the other task, and where the rest comes
