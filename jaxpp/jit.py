@@ -197,6 +197,10 @@ def mpmd_jit_by_yield(
 def _check_compiler_options(options: Any) -> None:
     if options is not None and not (isinstance(options, Mapping) and all(isinstance(name, str) for name in options)):
         raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
+    for name, value in (options or {}).items():
+        if not isinstance(value, bool | int | float | str):
+            expected = "expected True or False, a number or a text"
+            raise TypeError(f"compiler_options: {name} is {value!r}, {expected}; leave it out for XLA's default")
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
