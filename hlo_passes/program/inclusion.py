@@ -30,6 +30,11 @@ class Operation:
     kind: Hashable
     computed: Hashable = None
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether each function may make its results for itself."""
+        return self.computed is not None
+
     def member(self, *, moves: bool) -> Member:
         """The operation as one of a new function."""
         return Member(self.op, list(dict.fromkeys(self.uses)), self.results, moves)
@@ -66,7 +71,7 @@ class Body:
         uses: list[ir.Value] = []
         made = Operation(op, uses, list(op.results), _kind_of(op, uses, {}))
         makers = [self.makers.get(value) for value in uses]
-        if is_cheap(op) and all(maker is not None and maker.computed is not None for maker in makers):
+        if is_cheap(op) and all(maker is not None and maker.is_constant for maker in makers):
             made.computed = (made.kind, tuple([maker.computed for maker in makers if maker is not None]))
         self.makers.update(dict.fromkeys(made.results, made))
         return made
@@ -114,9 +119,9 @@ class _Matching:
 
     def run(self) -> bool:
         """Match all operations of `small`; whether that worked."""
-        constants = {each.computed: each for each in self.large.ops if each.computed is not None}
+        constants = {each.computed: each for each in self.large.ops if each.is_constant}
         for each in self.small.ops:
-            if each.computed is not None:
+            if each.is_constant:
                 if each.computed not in constants:
                     return False
                 self._note(each, constants[each.computed])
@@ -149,7 +154,7 @@ class _Matching:
     def _may_be(self, value: ir.Value, match: ir.Value) -> bool:
         """Whether a value of `small` may be this one of `large`, which may have several equal constants."""
         maker, made = self.small.makers.get(value), self.large.makers.get(match)
-        if maker is not None and maker.computed is not None:
+        if maker is not None and maker.is_constant:
             return made is not None and made.computed == maker.computed
         return self.values.get(value, match) == match
 
@@ -170,7 +175,7 @@ class _Matching:
                     return False
                 self.values.setdefault(value, match)
                 maker, made = self.small.makers.get(value), self.large.makers.get(match)
-                if maker is not None and maker.computed is None:
+                if maker is not None and not maker.is_constant:
                     if made is None or maker.results.index(value) != made.results.index(match):
                         return False
                     work.append((maker, made))
@@ -183,13 +188,13 @@ class _Matching:
 
     def _is_apart(self) -> bool:
         """Whether each argument of `small` is something that its operations do not make."""
-        made = {self.values[value] for each in self.small.ops if each.computed is None for value in each.results}
+        made = {self.values[value] for each in self.small.ops if not each.is_constant for value in each.results}
         return all(argument in self.values and self.values[argument] not in made for argument in self.small.arguments)
 
 
 def _by_kind(body: Body) -> dict[Hashable, list[Operation]]:
     found: defaultdict[Hashable, list[Operation]] = defaultdict(list)
     for each in body.ops:
-        if each.computed is None:
+        if not each.is_constant:
             found[each.kind].append(each)
     return found

@@ -107,7 +107,7 @@ class _Division:
         if values is None:
             return None
         shared = {
-            result for each in small.ops if each.computed is None for result in map(values.__getitem__, each.results)
+            result for each in small.ops if not each.is_constant for result in map(values.__getitem__, each.results)
         }
         inputs, outputs = ([values[value] for value in found] for found in (small.arguments, small.returned))
         for_shared = [value for value in inputs if value in large.makers]
@@ -132,7 +132,7 @@ class _Division:
 
 def _work(body: Body) -> int:
     """How many operations it has, but for constants."""
-    return sum(each.computed is None for each in body.ops)
+    return sum(not each.is_constant for each in body.ops)
 
 
 def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[Operation]:

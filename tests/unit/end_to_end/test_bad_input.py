@@ -411,7 +411,14 @@ def test_the_process_goes_on_after_errors() -> None:
             "^compiler_options: xla_cpu_enable_fast_math is None, expected True or False, a number or a text; "
             "leave it out for XLA's default$",
         ),
-        ({"xla_no_such": True}, jax.errors.JaxRuntimeError, "No such compile option: 'xla_no_such'$"),
+        ({3: {}}, ValueError, "^compiler_options: there is no mesh 3, the meshes are 0 to 2$"),
+        (
+            {1: {"xla_cpu_enable_fast_math": []}},
+            TypeError,
+            r"^compiler_options of mesh 1: xla_cpu_enable_fast_math is \[\], expected True or False, a number",
+        ),
+        ({1: "fast"}, TypeError, "^compiler_options of mesh 1: expected names of options and values, found 'fast'$"),
+        ({2: {"xla_no_such": True}}, jax.errors.JaxRuntimeError, "No such compile option: 'xla_no_such'$"),
     ],
 )
 def test_options_of_xla(options: Any, error: type[Exception], expected: str) -> None:
