@@ -6,7 +6,8 @@ Both run on the same devices, each in a process of its own, in turns, without a 
 one mesh of all devices: the batch is sharded over its data axis, the parameters over its model axis, as in each stage
 of the pipeline; along the mpmd axis are copies. The first call traces, lowers, rewrites, compiles and runs a step; it
 is timed until all results are ready. Behind each time stands that of the processors, summed over all threads.
-`restart` is the first call in a new process of the step that the pipeline's process has saved.
+`shared` is the pipeline with `share_tasks="always"`, `restart` the first call in a new process of the step that the
+pipeline's process has saved.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from typing import Any
 # By part: the seconds that passed, and those of the processors.
 Times = dict[str, tuple[float, float]]
 
-STEPS = ("plain", "pipeline", "restart")
+STEPS = ("plain", "pipeline", "shared", "restart")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -45,11 +46,11 @@ def main() -> None:
         for _ in range(options.repeat):
             for name, measured in found.items():
                 measured.append(_in_process(name, flags, folder))
-    print("| seconds (of the processors) | plain `jax.jit` | pipeline | restart |\n|---|---:|---:|---:|")
+    print("| seconds (of the processors) | plain `jax.jit` | pipeline | shared | restart |\n|---|---:|---:|---:|---:|")
     for part in ("tracing and lowering", "passes", "compiling", "loading", "running", "all"):
         cells = [_spread([each[part] for each in found[name] if part in each]) for name in STEPS]
         print(f"| {part} | {' | '.join(cells)} |")
-    for name, other in (("pipeline", "plain"), ("restart", "pipeline")):
+    for name, other in (("pipeline", "plain"), ("shared", "plain"), ("restart", "pipeline")):
         pairs = [(a["all"], b["all"]) for a, b in zip(found[name], found[other], strict=True)]
         print(f"{name} / {other}, run by run: {_spread([(a[0] / b[0], a[1] / b[1]) for a, b in pairs])}")
 
@@ -88,7 +89,8 @@ def measure(name: str, flags: Sequence[str], folder: str) -> Times:
         return _restart(state, batch, folder)
     if name == "plain":
         return _plain(step, options, devices, state, batch)
-    return _pipeline(step, options, devices, state, batch, folder)
+    share = "always" if name == "shared" else "never"
+    return _pipeline(step, options, devices, state, batch, share, "" if name == "shared" else folder)
 
 
 class _Clock:
@@ -135,7 +137,9 @@ def _plain(step: Any, options: Any, devices: Sequence[Any], state: Any, batch: A
     return clock.parts
 
 
-def _pipeline(step: Any, options: Any, devices: Sequence[Any], state: Any, batch: Any, folder: str) -> Times:
+def _pipeline(
+    step: Any, options: Any, devices: Sequence[Any], state: Any, batch: Any, share: str, folder: str
+) -> Times:
     import jax
     from jax.sharding import PartitionSpec
 
@@ -146,6 +150,7 @@ def _pipeline(step: Any, options: Any, devices: Sequence[Any], state: Any, batch
         mpmd_mesh=jaxpp.MpmdMesh(_mesh(options, devices), "mpmd"),
         in_shardings=(import_module("gpt_model").specs(state), PartitionSpec(None, "data")),
         donate_argnums=0,
+        share_tasks=share,
     )
     clock = _Clock()
     lowered = piped.lower(state, batch)

@@ -29,6 +29,7 @@ from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
+from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
 from jaxpp.hlo_passes.program.unroll_steps import UnrollSteps
 from jaxpp.hlo_passes.program.verify_origins import VerifyOrigins
@@ -58,6 +59,7 @@ def mpmd(
     memory_limit: str = "",
     host_memory_limit: str = "",
     transport: str = "pull",
+    share_tasks: str = "never",
 ) -> tuple[Pass, ...]:
     """From a lowered training step to the program of its meshes.
 
@@ -72,6 +74,7 @@ def mpmd(
         memory_limit: option of `verify-program`, as is the next.
         host_memory_limit: see above.
         transport: option of `insert-transfers` and of `verify-program`.
+        share_tasks: option `when` of `share-tasks`.
     """
     return (
         InlineCalls(),  # marks inside helpers come up to the loop body
@@ -103,6 +106,7 @@ def mpmd(
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
+        ShareTasks(share_tasks),  # behind the last pass for which a task is one call
         InsertTransfers(transport),  # needs everything on a mesh
         CopyHostState(),  # per mesh; makes calls, whose operands die like those of others
         PlanBuffers(),  # per mesh: a value may live on after it was sent

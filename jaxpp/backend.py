@@ -13,6 +13,7 @@ from jaxpp.planning.backend import PlanBackend
 from jaxpp.planning.target import target_of
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Event, Executable, Program, load, trace_step
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes import job
 from jaxpp.runtime.processes.fetch import Handle
 
@@ -59,9 +60,7 @@ class Backend(Host, Protocol):
     of `jaxpp.runtime.processes.fetch.Handle`: then `jaxpp.fetch` and `jaxpp.checkpoint` take them.
     """
 
-    def compile(
-        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
-    ) -> CompiledProgram:
+    def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> CompiledProgram:
         """Compile every stage program for the mesh that runs it.
 
         Args:
@@ -88,9 +87,7 @@ class LocalBackend:
 
     platform: str
 
-    def compile(
-        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
-    ) -> "LocalProgram":
+    def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> "LocalProgram":
         """See `Backend.compile`. In a job all processes call it."""
         return self.restore(lowered, program, load(program.module), compiler_options, {})
 
@@ -99,7 +96,7 @@ class LocalBackend:
         lowered: Lowered,
         program: ProgramModule,
         loaded: Program,
-        compiler_options: Mapping[str, Any] | None,
+        compiler_options: Options | None,
         compiled: Mapping[str, bytes],
     ) -> "LocalProgram":
         """As `compile`, of a program that is read, but functions that are compiled are loaded.

@@ -13,6 +13,7 @@ from jaxpp.auto import AutoLowered, is_auto
 from jaxpp.auto_step import Auto
 from jaxpp.compatibility.array import plain
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.stages.kept_values import Recompute, keep_text
 from jaxpp.lowering.arguments import StaticArguments, resolve_static
 from jaxpp.lowering.lower import Lowered
@@ -25,6 +26,7 @@ from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
 from jaxpp.program import Schedule
+from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition
 from jaxpp.schedules.given import AUTO
@@ -47,9 +49,10 @@ def mpmd_jit_with_loop(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Options | None = None,
     gather_weights: str = "microbatch",
     scatter_gradients: str = "microbatch",
+    share_tasks: str = "never",
     cuts: Partition | Sequence[int] | None = None,
     recompute: Recompute | None = None,
     memory_limit: int | Sequence[int] | None = None,
@@ -81,11 +84,15 @@ def mpmd_jit_with_loop(
         static_argnames: see above.
         donate_argnums: see above.
         donate_argnames: see above.
-        compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md).
+        compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md). By the
+            number of a mesh options for its programs alone, which go before: {"xla_a": True, 3: {"xla_b": 2}}.
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
             microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "step" once
             per step. What the last costs: `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
+            have, and one of their own for the embedding or the head: less to compile, and one more call for each of
+            their tasks. "never": one call for each.
         cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
             `jaxpp.partition` found, whose schedule then takes the place of that of the loop.
         recompute: what stages keep of each microbatch from its forward to its backward, which makes the rest again:
@@ -108,7 +115,7 @@ def mpmd_jit_with_loop(
         TypeError, ValueError: as `jax.jit`, for arguments and shardings.
     """
     check_mesh(mpmd_mesh)
-    _check_compiler_options(compiler_options)
+    check_options(compiler_options, mpmd_mesh.mpmd_dim)
     options = {
         "operations": read_operations(operations),
         "in_shardings": _one_of("in_shardings", in_shardings, "in_specs", in_specs),
@@ -120,6 +127,7 @@ def mpmd_jit_with_loop(
     }
     passes = {"gather_weights": gather_weights, "scatter_gradients": scatter_gradients}
     DelayReductions(**passes)  # refuses what is no choice
+    passes["share_tasks"] = ShareTasks(share_tasks).when
     passes |= cuts_options(cuts)
     passes["recompute"] = keep_text(recompute)
     for name, limit in (("memory_limit", memory_limit), ("host_memory_limit", host_memory_limit)):
@@ -144,7 +152,7 @@ def mpmd_jit_by_yield(
     static_argnames: str | Iterable[str] | None = None,
     donate_argnums: int | Sequence[int] | None = None,
     donate_argnames: str | Iterable[str] | None = None,
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Options | None = None,
 ) -> "MpmdFunction":
     """Compile a function with stage marks and no loop: inference, or a training step of one microbatch.
 
@@ -188,11 +196,6 @@ def mpmd_jit_by_yield(
     return step
 
 
-def _check_compiler_options(options: Any) -> None:
-    if options is not None and not (isinstance(options, Mapping) and all(isinstance(name, str) for name in options)):
-        raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
-
-
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
     if value is not None and other is not None:
         raise TypeError(f"{name} and {other_name} are two names of one argument; give one of them")
@@ -213,7 +216,7 @@ class MpmdFunction:
         mpmd_mesh: MpmdMesh,
         schedule: "Schedule | MpmdFunction | None",
         options: Mapping[str, Any],
-        compiler_options: Mapping[str, Any] | None,
+        compiler_options: Options | None,
         passes: Mapping[str, str],
         costs: Costs | None = None,
     ) -> None:

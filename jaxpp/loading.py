@@ -16,6 +16,7 @@ from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import load as read_program
+from jaxpp.runtime.execution.options import from_json
 from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.saved_check import check_saved
 from jaxpp.step import CompiledStep
@@ -55,7 +56,7 @@ def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, lik
         program = read_program(module.module)
         lowered = _lowered(saved, module, mesh, nodes, path)
         check_saved(saved, lowered, program)
-        options = saved.description["compiler_options"]
+        options = from_json(saved.description["compiler_options"])
     backend = LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
     try:
         executable = backend.restore(lowered, module, program, options, saved.code)

@@ -21,6 +21,7 @@ from jaxpp.ir.program import Call, Program
 from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
 from jaxpp.runtime import Event, mesh_speeds
+from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import Costs, Partition, Placement, Schedule, ScheduleError, Task
 from jaxpp.schedules.cost_values import positive
 from jaxpp.schedules.errors import true_or_false, whole_number
@@ -162,9 +163,7 @@ class LayeredStep:
     compiled: the step, which computes what it computes in any other schedule.
     """
 
-    def __init__(
-        self, lowered: Lowered, compiler_options: Mapping[str, Any] | None, passes: Mapping[str, str], who: str
-    ) -> None:
+    def __init__(self, lowered: Lowered, compiler_options: Options | None, passes: Mapping[str, str], who: str) -> None:
         loop = loop_of_layers(lowered.module)
         if not loop.has_backward:
             raise ValueError(

@@ -27,6 +27,7 @@ from jaxpp import _system, trees
 from jaxpp._compat import is_key_type, key_implementation
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import in_a_line
@@ -123,7 +124,7 @@ def file_of(folder: str | os.PathLike[str]) -> Path:
     return Path(folder) / f"process_{jax.process_index()}"
 
 
-def described(lowered: Lowered, compiler_options: Mapping[str, Any]) -> dict[str, Any]:
+def described(lowered: Lowered, compiler_options: Options) -> dict[str, Any]:
     """What a step is beside its program, as JSON."""
     mesh = lowered.mpmd_mesh
     return {

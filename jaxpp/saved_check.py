@@ -6,8 +6,10 @@ from typing import Any
 import jax
 
 from jaxpp._compat import is_key_type
-from jaxpp.ir.program import Argument, Call, Program, Result
+from jaxpp.ir.program import Argument, Program, Result
 from jaxpp.lowering.lower import Lowered
+from jaxpp.runtime.execution.compiling import callers
+from jaxpp.runtime.execution.options import from_json, variants
 from jaxpp.saved import SavedStep
 
 
@@ -62,13 +64,14 @@ def _check_code(saved: SavedStep, lowered: Lowered, program: Program) -> None:
     """Check that it has machine code of the functions that this process runs, and of no others."""
     if not isinstance(saved.description["compiler_options"], dict):
         raise TypeError("compiler options that are no dict")
-    submeshes = lowered.mpmd_mesh.unstack[: program.meshes]
-    called = {
-        each.function
-        for sequence, mesh in zip(program.sequences, submeshes, strict=True)
+    options = from_json(saved.description["compiler_options"])
+    here = [
+        number
+        for number, mesh in enumerate(lowered.mpmd_mesh.unstack[: program.meshes])
         if any(device.process_index == jax.process_index() for device in mesh.devices.flat)
-        for each in sequence
-        if isinstance(each, Call) and program.functions[each.function].is_compiled
+    ]
+    called = {
+        each for function, meshes in callers(program, here).items() for each in variants(function, meshes, options)
     }
     if wrong := sorted(called ^ saved.code.keys()):
         raise ValueError(f"machine code {'is missing' if wrong[0] in called else 'of nobody'}: {wrong[0]}")

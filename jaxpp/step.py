@@ -21,6 +21,7 @@ from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
 from jaxpp.program import ProgramModule, Schedule, rewrite, text_of
 from jaxpp.runtime import Event, measured_costs, mesh_speeds
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.measuring.analysis import MemoryStats, cost_analysis, memory_analysis
 from jaxpp.runtime.measuring.summary import summary, title
@@ -36,7 +37,7 @@ class LoweredStep:
         self,
         lowered: Lowered,
         schedule: Schedule | None,
-        compiler_options: Mapping[str, Any] | None,
+        compiler_options: Options | None,
         passes: Mapping[str, str],
         costs: schedules.Costs | None = None,
     ) -> None:
@@ -122,7 +123,7 @@ class CompiledStep:
         lowered: Lowered,
         executable: CompiledProgram,
         program: ProgramModule,
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Options | None = None,
     ) -> None:
         self.executable = executable
         self._lowered = lowered

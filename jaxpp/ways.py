@@ -15,6 +15,7 @@ from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.lowering.lower import Lowered
 from jaxpp.partitioning import LayeredStep, Layers, cuts_of_layers, loop_of_layers
+from jaxpp.runtime.execution.options import Options
 from jaxpp.schedules import ScheduleError
 from jaxpp.schedules.given import AUTO
 from jaxpp.step import CompiledStep, LoweredStep
@@ -36,7 +37,7 @@ class Ways:
     """
 
     lowered: Lowered
-    compiler_options: Mapping[str, Any] | None
+    compiler_options: Options | None
     passes: Mapping[str, str]
     seconds: float = SECONDS
     _latest: dict[Any, LoweredStep] = field(default_factory=dict[Any, LoweredStep], repr=False, compare=False)

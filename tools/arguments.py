@@ -18,6 +18,7 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "transport": (str, "NAME", "what values go by: pull, device_put, pair or nccl"),
     "gather_weights": (str, "WHEN", "of weights that are sharded like the batch: once per microbatch, chunk or step"),
     "scatter_gradients": (str, "WHEN", "of their gradients: once per microbatch or step"),
+    "share_tasks": (str, "WHEN", "whether the first and last stage call the middle ones' programs: never or always"),
     "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),
     "offload": (str, "N,N...", "the stages whose residuals wait on the host"),
     "memory_limit": (str, "BYTES", "the most that a device may need, or N,N... for each mesh"),

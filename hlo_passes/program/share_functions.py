@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, has_side_effect, name_of, operations, terminator
-from jaxpp.ir.ops import is_cheap
+from jaxpp.ir.ops import attributes_of, is_cheap
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
@@ -251,7 +251,7 @@ class _Body:
         results = list(op.results)
         types = tuple([result.type for result in results])
         computed = tuple([self.computed[operand] for operand in operands])
-        made = self._numbers[op.name, _attributes(op), computed, tuple(regions), types]
+        made = self._numbers[op.name, attributes_of(op), computed, tuple(regions), types]
         for number, (result, type_) in enumerate(zip(results, types, strict=True)):
             self._define(result, type_, outer, (made, number))
         return made
@@ -313,10 +313,3 @@ def _free(body: _Body) -> list[bool]:
         for value in results:
             free[value] = alike
     return free
-
-
-def _attributes(op: ir.Operation) -> Hashable:
-    if op.name == "stablehlo.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):
-        # jaxlib can't read the attribute of a complex one, only print it.
-        return str(op.get_asm(use_local_scope=True)).partition("=")[2]
-    return tuple(op.attributes.items())

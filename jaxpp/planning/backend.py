@@ -14,6 +14,7 @@ from jaxpp.planning.target import PlanError, Target
 from jaxpp.program import ProgramModule
 from jaxpp.runtime import Program, load
 from jaxpp.runtime.execution.compiling import Stats
+from jaxpp.runtime.execution.options import Options
 
 
 class PlannedProgram:
@@ -45,9 +46,7 @@ class PlanBackend:
     def __init__(self, target: Target) -> None:
         self.target, self.platform = target, target.chip.platform
 
-    def compile(
-        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
-    ) -> PlannedProgram:
+    def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> PlannedProgram:
         """See `jaxpp.backend.Backend.compile`."""
         meshes = [list(mesh.devices.flat) for mesh in lowered.mpmd_mesh.unstack]
         options = compiler_options or {}
@@ -59,7 +58,7 @@ def plan_program(
     target: Target,
     name: str,
     meshes: Sequence[Sequence[Any]] = (),
-    compiler_options: Mapping[str, Any] = MappingProxyType({}),
+    compiler_options: Options = MappingProxyType({}),
     host_callbacks: Sequence[Any] = (),
 ) -> PlannedProgram:
     """Compile a program for a target.

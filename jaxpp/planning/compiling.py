@@ -21,6 +21,7 @@ from jaxpp.ir.program import Call, Program
 from jaxpp.planning.collectives import Sent, collective_bytes
 from jaxpp.planning.target import Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
+from jaxpp.runtime.execution.options import Options, options_of
 from jaxpp.runtime.measuring.analysis import ADDED
 
 CACHE = "JAXPP_PLAN_CACHE"
@@ -82,24 +83,31 @@ def compile_all(
     program: Program,
     meshes: Sequence[Sequence[Any]],
     target: Target,
-    options: Mapping[str, Any],
+    options: Options,
     host_callbacks: Sequence[Any] = (),
 ) -> dict[str, Compiled]:
     """Compile every function that a mesh calls, for the first mesh that does; shows its progress on stderr.
 
     meshes: the devices of each.
-    Raises what XLA raises, with the function's name as a note.
+    Raises ValueError where the meshes that call a function have different options; what XLA raises, with the function's
+    name as a note.
     """
-    first: dict[str, Sequence[Any]] = {}
-    for devices, sequence in zip(meshes, program.sequences, strict=True):
+    first: dict[str, int] = {}
+    for mesh, sequence in enumerate(program.sequences):
         for each in sequence:
             if isinstance(each, Call) and program.functions[each.function].is_compiled:
-                first.setdefault(each.function, devices)
+                former = first.setdefault(each.function, mesh)
+                if options_of(options, former) != options_of(options, mesh):
+                    raise ValueError(
+                        f"compiler_options: meshes {former} and {mesh} both call @{each.function}, and have different "
+                        "options; a plan takes one set of options for each program"
+                    )
 
     found: dict[str, Compiled] = {}
 
     def compile_one(name: str) -> None:
-        found[name] = _kept(program.functions[name].bytecode, first[name], target, options, host_callbacks)
+        mesh, bytecode = first[name], program.functions[name].bytecode
+        found[name] = _kept(bytecode, meshes[mesh], target, options_of(options, mesh), host_callbacks)
 
     compile_each(program, dict.fromkeys(first, target.name), compile_one, f"compiling for {target.name}", AT_ONCE)
     return found

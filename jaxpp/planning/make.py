@@ -140,10 +140,10 @@ def _model_flops(program: Program, programs: Sequence[ProgramPlan]) -> int:
     tasks = [
         task for sequence in program.sequences for each in sequence if isinstance(each, Call) for task in each.tasks
     ]
-    forwards = {stage: each.products for each in programs if each.kind == "forward" for stage in each.stages}
-    if forwards.keys() >= {task.stage for task in tasks}:
+    forwards = [each for each in programs if each.kind == "forward"]
+    if {stage for each in forwards for stage in each.stages} >= {task.stage for task in tasks}:
         is_training = any(task.kind != "forward" for task in tasks)
-        return (3 if is_training else 1) * microbatches(program) * sum(forwards.values())
+        return (3 if is_training else 1) * sum(each.calls * each.products for each in forwards)
     return sum(each.calls * each.products for each in programs if each.kind not in AROUND)
 
 

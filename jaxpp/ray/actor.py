@@ -21,6 +21,7 @@ from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import Stages, frozen
 from jaxpp.runtime.execution.operations import Operations
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes.transfer import Peers, PullTransport
 from jaxpp.runtime.processes.waiting import TransferError
 
@@ -63,7 +64,7 @@ class ProgramPart:
     axis_types: Any
     mpmd_axis: str
     names: Sequence[str]
-    compiler_options: Mapping[str, Any] | None
+    compiler_options: Options | None
     host_callbacks: Sequence[Any]
     operations: Operations
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxpp.program import ProgramModule
 from jaxpp.ray.executable import RemoteExecutable
 from jaxpp.ray.pool import Pool
 from jaxpp.runtime import load
+from jaxpp.runtime.execution.options import Options
 
 
 class Cluster(Pool):
@@ -92,9 +93,7 @@ class Cluster(Pool):
         ]
         return MpmdMesh.of(meshes, mpmd_axis_name, self)
 
-    def compile(
-        self, lowered: Lowered, program: ProgramModule, compiler_options: Mapping[str, Any] | None
-    ) -> RemoteExecutable:
+    def compile(self, lowered: Lowered, program: ProgramModule, compiler_options: Options | None) -> RemoteExecutable:
         """Have the actors compile a program, as a `jaxpp.backend.Backend` does."""
         return RemoteExecutable(self, lowered, load(program.module), compiler_options)
 

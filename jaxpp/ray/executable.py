@@ -20,6 +20,7 @@ from jaxpp.runtime import Event, Program
 from jaxpp.runtime.execution.arguments import Door
 from jaxpp.runtime.execution.compiling import Stats
 from jaxpp.runtime.execution.frozen import current_frozen, frozen_tasks
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 
 
@@ -30,7 +31,7 @@ class RemoteExecutable:
     is one call per actor.
     """
 
-    def __init__(self, pool: Pool, lowered: Lowered, program: Program, options: Mapping[str, Any] | None) -> None:
+    def __init__(self, pool: Pool, lowered: Lowered, program: Program, options: Options | None) -> None:
         self.pool, self.program, self.names = pool, program, lowered.in_names
         mesh = lowered.mpmd_mesh
         self.owners = pool.owners([each.size for each in mesh.unstack])[: program.meshes]
@@ -178,7 +179,7 @@ def _meshes(value: Argument | Result) -> tuple[int, ...]:
 
 
 def _part(
-    lowered: Lowered, program: Program, options: Mapping[str, Any] | None, owners: Sequence[int], actor: int
+    lowered: Lowered, program: Program, options: Options | None, owners: Sequence[int], actor: int
 ) -> ProgramPart:
     """What one actor has to know of a program."""
     mesh = lowered.mpmd_mesh

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import cache
 from types import MappingProxyType
@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 
 from jaxpp import _absent, _compat
 from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.execution.options import Options, options_of, variants
 from jaxpp.runtime.execution.progress import Progress
 
 Executables = dict[tuple[str, int], Any]
@@ -52,37 +53,35 @@ Stats = Mapping[str, FunctionStats]
 def compile_program(
     program: Program,
     submeshes: Mapping[int, Mesh],
-    compiler_options: Mapping[str, Any] | None = None,
+    compiler_options: Options | None = None,
     host_callbacks: Sequence[Any] = (),
     compiled: Mapping[str, bytes] = MappingProxyType({}),
 ) -> Executables:
     """Compile in parallel threads, through JAX's persistent cache: one compile for each distinct function.
 
+    With options of its own a mesh has programs of its own.
+
     submeshes: those that this process runs, by number; what only others call is not compiled.
     compiled: what `serialized` made of a function, by its name: that is loaded, and not compiled.
     What takes long shows its progress on stderr. Raises what XLA raises, with the function's name as a note.
     """
-    meshes_of: dict[str, list[int]] = {}
-    for mesh in submeshes:
-        for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
-            if program.functions[name].is_compiled:
-                meshes_of.setdefault(name, []).append(mesh)
+    meshes_of = callers(program, submeshes)
     options = compiler_options or {}
     executables: Executables = {}
     failures: dict[str, Exception] = {}
 
     def compile_one(name: str) -> None:
-        devices = {mesh: list(submeshes[mesh].devices.flat) for mesh in meshes_of[name]}
-        if name in compiled:
-            loaded = {
-                (name, mesh): _compat.load_executable(compiled[name], each, options) for mesh, each in devices.items()
-            }
-            executables.update(loaded)
-            return
-        made, failure = _compile_function(program.functions[name].bytecode, name, devices, options, host_callbacks)
-        executables.update(made)
-        if failure is not None:
-            failures[name] = failure
+        for variant, meshes in variants(name, meshes_of[name], options).items():
+            devices = {mesh: list(submeshes[mesh].devices.flat) for mesh in meshes}
+            own = options_of(options, meshes[0])
+            if variant in compiled:
+                for mesh, each in devices.items():
+                    executables[name, mesh] = _compat.load_executable(compiled[variant], each, own)
+                continue
+            made, failure = _compile_function(program.functions[name].bytecode, name, devices, own, host_callbacks)
+            executables.update(made)
+            if failure is not None:
+                failures[name] = failure
 
     wanted = {name: f"mesh {meshes[0]}" for name, meshes in meshes_of.items()}
     compile_each(program, wanted, compile_one, "compiling stage programs", os.cpu_count() or 1)
@@ -95,6 +94,16 @@ def compile_program(
             stacklevel=2,
         )
     return executables
+
+
+def callers(program: Program, meshes: Iterable[int]) -> dict[str, list[int]]:
+    """Which of these meshes call each function that is compiled."""
+    found: dict[str, list[int]] = {}
+    for mesh in meshes:
+        for name in dict.fromkeys(each.function for each in program.sequences[mesh] if isinstance(each, Call)):
+            if program.functions[name].is_compiled:
+                found.setdefault(name, []).append(mesh)
+    return found
 
 
 def compile_each(
@@ -177,18 +186,21 @@ def _load(
 
 
 def serialized(
-    program: Program, executables: Executables, submeshes: Mapping[int, Mesh], options: Mapping[str, Any]
+    program: Program, executables: Executables, submeshes: Mapping[int, Mesh], options: Options
 ) -> dict[str, bytes]:
-    """The compiled functions as bytes, by name, for `compile_program` in a process with such devices.
+    """The compiled functions as bytes, by the names of their `variants`.
+
+    They are for `compile_program` in a process with such devices.
 
     What came out of JAX's persistent cache on a CPU can't be written again (0.10.2, 0.12.0.1: its functions are lost):
     with that cache on, functions are compiled anew. Raises what XLA raises where the backend can't do it.
     """
     found: dict[str, bytes] = {}
-    for (name, mesh), executable in executables.items():
-        if name in found:
-            continue
-        bytecode, devices = program.functions[name].bytecode, list(submeshes[mesh].devices.flat)
-        is_lost = devices[0].platform == "cpu" and _compat.cache_entry(bytecode, devices, options) is not None
-        found[name] = (_absent.compile_only(bytecode, devices, options) if is_lost else executable).serialize()
+    for name, meshes in callers(program, submeshes).items():
+        for variant, (mesh, *_) in variants(name, meshes, options).items():
+            bytecode, devices = program.functions[name].bytecode, list(submeshes[mesh].devices.flat)
+            own = options_of(options, mesh)
+            is_lost = devices[0].platform == "cpu" and _compat.cache_entry(bytecode, devices, own) is not None
+            executable = _absent.compile_only(bytecode, devices, own) if is_lost else executables[name, mesh]
+            found[variant] = executable.serialize()
     return found

@@ -18,6 +18,7 @@ from jaxpp.runtime.execution.frozen import Tasks, current_frozen, frozen_tasks
 from jaxpp.runtime.execution.invalid_values import InvalidValues
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, check_operations
+from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.results import Results
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -41,7 +42,8 @@ class Executable:
     operations: the user's own functions that the program calls as tasks.
     compiled: what `serialize` returned in a process that ran the same meshes of the same program, on such devices; it
         is loaded in place of compiling.
-    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does.
+    compiler_options: passed to XLA, as `jax.jit(...).lower(...).compile(compiler_options)` does; by the number of a
+        mesh those of its programs alone.
     Raises ProgramError when the submeshes don't fit the program or its sequences wait for each other.
     """
 
@@ -53,7 +55,7 @@ class Executable:
         peers: Peers | None = None,
         names: Sequence[str] = (),
         mpmd_axis: str = "mpmd",
-        compiler_options: Mapping[str, Any] | None = None,
+        compiler_options: Options | None = None,
         host_callbacks: Sequence[Any] = (),
         operations: Operations = MappingProxyType({}),
         compiled: Mapping[str, bytes] = MappingProxyType({}),

@@ -10,6 +10,7 @@ from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
+from jaxpp.schedules.formats.chrome_trace import Label
 
 _NOTHING = 1e-9
 """Seconds of a task that the program lacks, such as the backward of a stage without weights, or that takes none by a
@@ -82,11 +83,12 @@ def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float
     """The median of each (kind, stage), in seconds."""
     found: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
     for events in steps:
-        runs: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
+        runs: defaultdict[tuple[str, int, int], defaultdict[Label, float]] = defaultdict(lambda: defaultdict(float))
         for each in events:
             if each.stage is not None and each.target is None:
-                runs[each.kind, each.stage, each.mesh].append(each.seconds)
-        for (kind, stage, _), seconds in runs.items():
+                runs[each.kind, each.stage, each.mesh][each.label] += each.seconds  # a task may be several calls
+        for (kind, stage, _), tasks in runs.items():
+            seconds = list(tasks.values())
             found[kind, stage] += seconds[1:] or seconds
     return {key: statistics.median(seconds) for key, seconds in found.items()}
 

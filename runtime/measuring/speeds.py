@@ -24,13 +24,13 @@ def mesh_speeds(program: Program, *steps: Sequence[Event]) -> list[float]:
         program: what was traced.
         steps: the events of each step, from `trace_step`, with those of all meshes.
     """
-    functions: dict[tuple[int, Label], tuple[str, int]] = {
-        (mesh, Label(*task)): (each.function, program.partitions[mesh])
-        for mesh, sequence in enumerate(program.sequences)
-        for each in sequence
-        if isinstance(each, Call) and not each.fused
-        for task in each.tasks
-    }
+    alone: dict[tuple[int, Label], list[tuple[str, int]]] = defaultdict(list)
+    for mesh, sequence in enumerate(program.sequences):
+        for each in sequence:
+            if isinstance(each, Call) and not each.fused:
+                for task in each.tasks:
+                    alone[mesh, Label(*task)].append((each.function, program.partitions[mesh]))
+    functions = {place: calls[0] for place, calls in alone.items() if len(calls) == 1}  # none of tasks in two calls
     times: defaultdict[tuple[str, int], dict[int, list[float]]] = defaultdict(dict)
     for events in steps:
         runs: defaultdict[tuple[tuple[str, int], int], list[float]] = defaultdict(list)

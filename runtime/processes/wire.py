@@ -1,9 +1,9 @@
 """Sends small values from process to process, over a connection of their own.
 
 A frame is the number of a transfer, a length, and the bytes of its arrays, or instead of these the text of an error.
-The thread that dispatches sends the arrays that are computed, as far as the system's buffer takes them, and receives.
-A thread of the connection sends the rest: the thread that dispatches never waits for a peer that doesn't read, because
-that may be waiting itself.
+The thread that dispatches sends the arrays that are computed, or will be in a moment, as far as the system's buffer
+takes them, and receives. A thread of the connection sends the rest: the thread that dispatches never waits for a peer
+that doesn't read, because that may be waiting itself.
 
 Ctrl-C may strike between any two instructions of Python, and must not leave a connection in the middle of a frame. So
 one call of C reads bytes and keeps them, and one sends bytes and counts them: `extend(map(...))`.
@@ -11,6 +11,7 @@ one call of C reads bytes and keeps them, and one sends bytes and counts them: `
 
 import collections
 import contextlib
+import os
 import queue
 import select
 import socket
@@ -27,6 +28,9 @@ SMALL = 1 << 16
 
 TICK = 0.1
 """Seconds between two looks during a wait."""
+
+_YIELDS = 5
+"""How often a send lets other threads of this core run, XLA's above all, before it leaves an array to the thread."""
 
 _HEAD = struct.Struct("<QI?")  # number, length, whether it is an error
 
@@ -58,7 +62,7 @@ class Wire:
 
     def send(self, number: int, arrays: Sequence[Any]) -> None:
         """Send the bytes of arrays on CPU devices, or the error that they hold. Returns at once."""
-        self._send(_Outgoing(number, arrays), _are_ready(arrays))
+        self._send(_Outgoing(number, arrays), _are_soon_ready(arrays))
 
     def send_bytes(self, number: int, data: bytes, is_error: bool = False) -> None:
         """Send these bytes, or the text of an error. Returns at once."""
@@ -157,6 +161,15 @@ class Wire:
 def _are_ready(arrays: Sequence[Any]) -> bool:
     """Whether all are computed; also when one is deleted, and so will never be."""
     return all(array.is_deleted() or array.is_ready() for array in arrays)
+
+
+def _are_soon_ready(arrays: Sequence[Any]) -> bool:
+    """As `_are_ready`, after a few yields: a tiny program that has just begun ends sooner than a thread wakes."""
+    for _ in range(_YIELDS):
+        if _are_ready(arrays):
+            return True
+        os.sched_yield()
+    return _are_ready(arrays)
 
 
 class _Outgoing:

@@ -294,3 +294,18 @@ def test_steps_that_are_not_saved(
     with pytest.raises(ValueError, match=f"save: {message}"):
         compiled.save(tmp_path / "step")
     assert not (tmp_path / "step").exists()
+
+
+def test_options_of_one_mesh(tmp_path: Path) -> None:
+    """Meshes of equal stages have one program, unless their options differ; the saved step knows of both."""
+    arrays = weights(4), jnp.ones((4, ROWS, WIDTH))
+    step = jaxpp.mpmd_jit_with_loop(
+        lambda weights, xs: jaxpp.treduce(partial(layers, weights), xs, schedule=jaxpp.Std1F1B(4)),
+        make_mesh(4),
+        compiler_options={"xla_cpu_enable_fast_math": False, 2: {"xla_cpu_enable_fast_math": True}},
+    ).compile(*arrays)
+    step.save(tmp_path)
+    saved = SavedStep.read(tmp_path)
+    forwards = {name for name in saved.code if name.startswith("forward")}
+    assert forwards == {"forward_0", "forward_1", "forward_1 on mesh 2", "forward_3"}
+    np.testing.assert_array_equal(jaxpp.load(tmp_path)(*arrays), step(*arrays))

@@ -202,7 +202,10 @@ def lowered(function: Callable[..., Any], args: Any, mesh: jaxpp.MpmdMesh, **opt
     return _made_once((kind, _leaves(options), schedule), lower)
 
 
-_OF_PASSES = "cuts", "recompute", "memory_limit", "host_memory_limit", "costs", "gather_weights", "scatter_gradients"
+_OF_PASSES = (
+    *("cuts", "recompute", "memory_limit", "host_memory_limit", "costs"),
+    *("gather_weights", "scatter_gradients", "share_tasks"),
+)
 """Options that say nothing about the module as it is lowered."""
 
 

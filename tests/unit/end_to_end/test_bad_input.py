@@ -395,3 +395,33 @@ def test_value_handed_to_an_earlier_stage_of_the_next_microbatch() -> None:
 def test_the_process_goes_on_after_errors() -> None:
     message(partial(sgd_step, schedule=SCHEDULE, marks=0))
     check(partial(sgd_step, schedule=SCHEDULE), (weights(3), batch(2)), make_mesh(3))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "expected"),
+    [
+        (
+            "xla_cpu_enable_fast_math",
+            TypeError,
+            "^compiler_options: expected names of XLA's options and their values, ",
+        ),
+        (
+            {"xla_cpu_enable_fast_math": None},
+            TypeError,
+            "^compiler_options: xla_cpu_enable_fast_math is None, expected True or False, a number or a text; "
+            "leave it out for XLA's default$",
+        ),
+        ({3: {}}, ValueError, "^compiler_options: there is no mesh 3, the meshes are 0 to 2$"),
+        (
+            {1: {"xla_cpu_enable_fast_math": []}},
+            TypeError,
+            r"^compiler_options of mesh 1: xla_cpu_enable_fast_math is \[\], expected True or False, a number",
+        ),
+        ({1: "fast"}, TypeError, "^compiler_options of mesh 1: expected names of options and values, found 'fast'$"),
+        ({2: {"xla_no_such": True}}, jax.errors.JaxRuntimeError, "No such compile option: 'xla_no_such'$"),
+    ],
+)
+def test_options_of_xla(options: Any, error: type[Exception], expected: str) -> None:
+    """Values that XLA's bindings don't take are refused at once; what XLA does not know, when it compiles."""
+    step = partial(sgd_step, schedule=SCHEDULE)
+    assert re.search(expected, message(step, error=error, compiler_options=options))

@@ -252,6 +252,9 @@ def run(draw: random.Random, case: Case) -> None:
         when = draw.choice([("gather_weights", "step"), ("scatter_gradients", "step"), ("gather_weights", "chunk")])
         case.words.append(" ".join(when))
         case.options |= dict([when])
+    if draw.random() < 0.3:
+        case.words.append("share_tasks")
+        case.options["share_tasks"] = "always"
     step, given = partial(train_step, case.loss, reduced, schedule=case.plan), (case.params, case.batch)
     if case.loop is None and draw.random() < 0.2:
         case.loop = draw.choice([2, 3]), 0

@@ -1,0 +1,200 @@
+"""Finds in one function the operations of another one: the layers of a middle stage in the stage with the embedding."""
+
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+
+from jaxlib.mlir import ir
+
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import body_of, operations
+from jaxpp.ir.ops import attributes_of, is_cheap
+from jaxpp.ir.outlining import Member
+
+
+@dataclass(eq=False, slots=True)
+class Operation:
+    """An operation of a function.
+
+    Attributes:
+        op: the operation.
+        uses: the values that it and its regions use from outside of it, in order, one entry for each use.
+        results: what it makes.
+        kind: equal for two operations that make the same of such values.
+        computed: if it depends on constants alone, and is cheap: equal for two that make the same value.
+    """
+
+    op: ir.Operation
+    uses: list[ir.Value]
+    results: list[ir.Value]
+    kind: Hashable
+    computed: Hashable = None
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether each function may make its results for itself."""
+        return self.computed is not None
+
+    def member(self, *, moves: bool) -> Member:
+        """The operation as one of a new function."""
+        return Member(self.op, list(dict.fromkeys(self.uses)), self.results, moves)
+
+
+class Body:
+    """What a function does, read once.
+
+    Attributes:
+        function: the function.
+        arguments: its arguments.
+        ops: its operations but the return.
+        makers: the operation that makes each value.
+        returned: what it returns.
+        text: equal for functions that do the same.
+    """
+
+    def __init__(self, function: ir.Operation) -> None:
+        self.function = function
+        self.arguments = list(body_of(function).arguments)
+        *ops, end = operations(body_of(function))
+        self.makers: dict[ir.Value, Operation] = {}
+        self.ops = [self._read(op) for op in ops]
+        self.returned = list(end.operands)
+        numbers = {value: number for number, value in enumerate([*self.arguments, *self.makers])}
+        self.text: Hashable = (
+            tuple([argument.type for argument in self.arguments]),
+            tuple([entry.get(at.SHARDING) for entry in at.argument_attributes(function)]),
+            tuple([(each.kind, tuple([numbers[value] for value in each.uses])) for each in self.ops]),
+            tuple([numbers[value] for value in self.returned]),
+        )
+
+    def _read(self, op: ir.Operation) -> Operation:
+        uses: list[ir.Value] = []
+        made = Operation(op, uses, list(op.results), _kind_of(op, uses, {}))
+        makers = [self.makers.get(value) for value in uses]
+        if is_cheap(op) and all(maker is not None and maker.is_constant for maker in makers):
+            made.computed = (made.kind, tuple([maker.computed for maker in makers if maker is not None]))
+        self.makers.update(dict.fromkeys(made.results, made))
+        return made
+
+
+def _kind_of(op: ir.Operation, uses: list[ir.Value], inside: dict[ir.Value, int]) -> Hashable:
+    """What an operation does; adds to `uses` what it takes that is not `inside` of the outermost operation."""
+    operands: list[Hashable] = []
+    for value in op.operands:
+        number = inside.get(value)
+        operands.append(value.type if number is None else number)
+        if number is None:
+            uses.append(value)
+    regions: list[Hashable] = []
+    for block in (block for region in op.regions for block in region.blocks):
+        for argument in block.arguments:
+            inside[argument] = len(inside)
+        inner: list[Hashable] = [tuple([argument.type for argument in block.arguments])]
+        for each in operations(block):
+            inner.append(_kind_of(each, uses, inside))
+            for result in each.results:
+                inside[result] = len(inside)
+        regions.append(tuple(inner))
+    types = tuple([result.type for result in op.results])
+    return op.name, attributes_of(op), tuple(operands), tuple(regions), types
+
+
+def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:
+    """The values of `large` that are those of `small`, if the operations of `small` are among those of `large`.
+
+    What `small` takes as an argument may be anything in `large`. None where they are not, or where it is not obvious
+    which they are: a kind of operation is as frequent in both, or follows from the operations around it.
+    """
+    matching = _Matching(small, large)
+    return matching.values if matching.run() else None
+
+
+@dataclass
+class _Matching:
+    small: Body
+    large: Body
+    values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
+    found: dict[Operation, Operation] = field(default_factory=dict[Operation, Operation])
+    taken: set[Operation] = field(default_factory=set[Operation])
+
+    def run(self) -> bool:
+        """Match all operations of `small`; whether that worked."""
+        constants = {each.computed: each for each in self.large.ops if each.is_constant}
+        for each in self.small.ops:
+            if each.is_constant:
+                if each.computed not in constants:
+                    return False
+                self._note(each, constants[each.computed])
+        mine, others = (_by_kind(body) for body in (self.small, self.large))
+        if any(len(others[kind]) < len(each) for kind, each in mine.items()):
+            return False
+        for kind, each in mine.items():
+            if len(others[kind]) == len(each) and not all(
+                self._match(one, other) for one, other in zip(each, others[kind], strict=True)
+            ):
+                return False
+        while waiting := [each for each in self.small.ops if each not in self.found]:
+            for each, candidates in ((each, self._candidates(each, others[each.kind])) for each in waiting):
+                if each in self.found:
+                    continue
+                if not candidates:
+                    return False
+                if len(candidates) == 1 and self._match(each, candidates[0]):
+                    break
+            else:
+                return False
+        return self._is_apart()
+
+    def _candidates(self, op: Operation, others: Sequence[Operation]) -> list[Operation]:
+        """The operations of `large` that may be `op`, by the values that are known."""
+        known = [(position, value) for position, value in enumerate(op.uses) if value in self.values]
+        free = (other for other in others if other not in self.taken)
+        return [other for other in free if all(self._may_be(value, other.uses[position]) for position, value in known)]
+
+    def _may_be(self, value: ir.Value, match: ir.Value) -> bool:
+        """Whether a value of `small` may be this one of `large`, which may have several equal constants."""
+        maker, made = self.small.makers.get(value), self.large.makers.get(match)
+        if maker is not None and maker.is_constant:
+            return made is not None and made.computed == maker.computed
+        return self.values.get(value, match) == match
+
+    def _match(self, one: Operation, other: Operation) -> bool:
+        """Match two operations, and those that make what they use; whether that contradicts nothing."""
+        work = [(one, other)]
+        while work:
+            one, other = work.pop()
+            if one in self.found:
+                if self.found[one] is not other:
+                    return False
+                continue
+            if other in self.taken or one.kind != other.kind:
+                return False
+            self._note(one, other)
+            for value, match in zip(one.uses, other.uses, strict=True):
+                if not self._may_be(value, match):
+                    return False
+                self.values.setdefault(value, match)
+                maker, made = self.small.makers.get(value), self.large.makers.get(match)
+                if maker is not None and not maker.is_constant:
+                    if made is None or maker.results.index(value) != made.results.index(match):
+                        return False
+                    work.append((maker, made))
+        return True
+
+    def _note(self, one: Operation, other: Operation) -> None:
+        self.found[one] = other
+        self.taken.add(other)
+        self.values.update(zip(one.results, other.results, strict=True))
+
+    def _is_apart(self) -> bool:
+        """Whether each argument of `small` is something that its operations do not make."""
+        made = {self.values[value] for each in self.small.ops if not each.is_constant for value in each.results}
+        return all(argument in self.values and self.values[argument] not in made for argument in self.small.arguments)
+
+
+def _by_kind(body: Body) -> dict[Hashable, list[Operation]]:
+    found: defaultdict[Hashable, list[Operation]] = defaultdict(list)
+    for each in body.ops:
+        if not each.is_constant:
+            found[each.kind].append(each)
+    return found

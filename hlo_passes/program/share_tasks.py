@@ -1,0 +1,197 @@
+"""`share-tasks`: the first and the last stage call the programs of a middle one, so that fewer are compiled."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.inclusion import Body, Operation, find
+from jaxpp.ir import attributes as at
+from jaxpp.ir.functions import call, has_side_effect, kind_and_stage, name_of
+from jaxpp.ir.outlining import Outlined, outline_members
+from jaxpp.ir.phases import check_placed, main_line
+from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.steps import Step, leave
+
+CHOICES = ("never", "always")
+_KINDS = ("forward", "backward", "input_grad", "weight_grad")
+
+
+@dataclass(frozen=True)
+class ShareTasks(Pass):
+    """Makes two calls of a task that does all that a task of another stage does, and more: that task, and the rest.
+
+    The first stage of a transformer has the embedding, the last one the head and the loss; the layers are equal. XLA
+    compiles them for each program anew. Here the task of the first stage becomes a function of the same text as that
+    of a middle stage, which `deduplicate-functions` makes one, compiled once, and a function of the rest. Both calls
+    are the task. The price is one more call for each task of these stages, and that XLA fuses nothing across.
+
+    A task is divided where at least half of its operations are those of the other task, and where the rest comes
+    before or behind them as a whole. Which of its operations these are is found from the kinds of operations that are
+    as frequent in both, and from what they use. Tasks that are one call with others stay whole.
+
+    Options:
+        when: `never`, or `always` where it can be done.
+
+    Preconditions: `infer-placement` ran.
+
+    ```mlir
+    %y:2 = call @forward_0(%tokens, %table, %w0)   ==>   %e = call @forward_0_own(%tokens, %table)
+                                                         %y:2 = call @forward_0_shared(%e, %w0)
+    %z:2 = call @forward_1(%y#0, %w1)                    %z:2 = call @forward_1(%y#0, %w1)
+    ```
+    """
+
+    name: ClassVar[str] = "share-tasks"
+    when: str = "never"
+
+    def __post_init__(self) -> None:
+        if self.when not in CHOICES:
+            raise ValueError(f"share_tasks is {self.when!r}, expected one of {', '.join(CHOICES)}")
+
+    def run(self, module: ir.Module) -> None:
+        """Divide tasks of `module`. Raises PassError where something is on no mesh."""
+        line = check_placed(module)
+        divisions = _divisions(line.steps) if self.when == "always" else {}
+        if not divisions:
+            leave(module, line)
+            return
+        shardings, steps = Shardings(module), list[Step[ir.Value]]()
+        functions = {each: division.make(module, shardings) for each, division in divisions.items()}
+        instead: dict[ir.Value, ir.Value] = {}
+        for step in line.steps:
+            if not instead.keys().isdisjoint(step.operands):
+                step.operands = [instead.get(value, value) for value in step.operands]
+            if step.callee in functions:
+                steps += map(Step.of, _calls(step, divisions[step.callee], functions[step.callee], instead))
+                step.op.erase()
+            else:
+                steps.append(step)
+        for division in divisions.values():
+            division.large.function.erase()
+        leave(module, main_line(module, steps, placed=True))
+
+
+@dataclass(frozen=True)
+class _Division:
+    """How a task is divided.
+
+    Attributes:
+        large: the task.
+        small: the other task, whose operations are among its own.
+        inputs: the values of `large` that are the arguments of `small`.
+        outputs: those that are what `small` returns.
+        rest: the other operations.
+        results: what these make for the shared ones, and of what the task returns.
+        comes_first: whether the shared operations use what the others make, not the other way round.
+    """
+
+    large: Body
+    small: Body
+    inputs: Sequence[ir.Value]
+    outputs: Sequence[ir.Value]
+    rest: Sequence[Operation]
+    results: Sequence[ir.Value]
+    comes_first: bool
+
+    @staticmethod
+    def of(large: Body, small: Body) -> "_Division | None":
+        """Divide a task; None where that can't be done in two calls, or is not worth while."""
+        work = _work(large)
+        if not _work(small) < work <= 2 * _work(small):
+            return None
+        values = find(small, large)
+        if values is None:
+            return None
+        shared = {
+            result for each in small.ops if not each.is_constant for result in map(values.__getitem__, each.results)
+        }
+        inputs, outputs = ([values[value] for value in found] for found in (small.arguments, small.returned))
+        for_shared = [value for value in inputs if value in large.makers]
+        results = list(dict.fromkeys([*for_shared, *(value for value in large.returned if value not in outputs)]))
+        rest = _making(large, results, shared)
+        used = {value for each in rest for value in each.uses if value in shared}
+        if not used.issubset(outputs) or not shared.isdisjoint(results) or (used and for_shared):
+            return None
+        return _Division(large, small, inputs, outputs, rest, results, not used)
+
+    def make(self, module: ir.Module, shardings: Shardings) -> tuple[Outlined, Outlined]:
+        """Make the functions of the rest and of the shared operations; the values are those of `large`."""
+        name = name_of(self.large.function)
+        attributes = {key: self.large.function.attributes[key] for key in (at.KIND, at.STAGE)}
+        shared = self.small.function.clone(ir.InsertionPoint(module.body)).operation
+        shared.attributes["sym_name"] = ir.StringAttr.get(f"{name}_shared")
+        shared.attributes[at.STAGE] = attributes[at.STAGE]
+        members = [each.member(moves=True) for each in self.rest]
+        own = outline_members(module, f"{name}_own", members, self.results, attributes, shardings)
+        return own, Outlined(shared, list(self.inputs), list(self.outputs))
+
+
+def _work(body: Body) -> int:
+    """How many operations it has, but for constants."""
+    return sum(not each.is_constant for each in body.ops)
+
+
+def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[Operation]:
+    """The operations that make `results` of arguments and of what is `given`."""
+    needed = set(results)
+    found: list[Operation] = []
+    for each in reversed(body.ops):
+        if not given.issuperset(each.results) and not needed.isdisjoint(each.results):
+            found.append(each)
+            needed.update(each.uses)
+    return found[::-1]
+
+
+def _divisions(steps: Iterable[Step[ir.Value]]) -> dict[str, _Division]:
+    """How tasks are divided, by the names of their functions; none by one that is divided itself."""
+    functions = {step.callee: step.function for step in steps if step.function is not None and _is_task(step)}
+    by_kind: defaultdict[str, list[Body]] = defaultdict(list)
+    for function in functions.values():
+        kind, _ = kind_and_stage(function)
+        if kind in _KINDS and at.SUMS not in function.attributes and not has_side_effect(function):
+            by_kind[kind].append(Body(function))
+    found: dict[str, _Division] = {}
+    for bodies in by_kind.values():
+        whole: dict[object, Body] = {}  # one of each text, the smallest first
+        for body in sorted(bodies, key=_work):
+            if body.text in whole:
+                continue
+            divisions = (_Division.of(body, each) for each in reversed(whole.values()))
+            division = next((each for each in divisions if each is not None), None)
+            if division is None:
+                whole[body.text] = body
+            else:
+                found[name_of(body.function)] = division
+    return found
+
+
+def _is_task(step: Step[ir.Value]) -> bool:
+    """Whether a call is one task, on one mesh."""
+    return all(name in step.attributes for name in (at.STAGE, at.MICROBATCH, at.MESH))
+
+
+def _calls(
+    step: Step[ir.Value],
+    division: _Division,
+    functions: tuple[Outlined, Outlined],
+    instead: dict[ir.Value, ir.Value],
+) -> list[ir.Operation]:
+    """The calls that take the place of one; `instead` gains what takes the place of its results."""
+    old = step.op
+    attributes = {name: old.attributes[name] for name in old.attributes if name != "callee"}
+    values: dict[ir.Value, ir.Value] = dict(zip(division.large.arguments, old.operands, strict=True))
+    made: list[ir.Operation] = []
+    for each in functions if division.comes_first else reversed(functions):
+        types = [value.type for value in each.outputs]
+        operands = [values[value] for value in each.inputs]
+        new = call(name_of(each.function), types, operands, attributes, ir.InsertionPoint(old), old.location)
+        values.update(zip(each.outputs, new.results, strict=True))
+        made.append(new)
+    for value, result in zip(division.large.returned, step.results, strict=True):
+        instead[result] = values[value]
+        result.replace_all_uses_with(values[value])
+    return made

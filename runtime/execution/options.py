@@ -1,0 +1,57 @@
+"""XLA's options of a step: those of all its programs, and those of the programs of one mesh."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Options = Mapping[Any, Any]
+"""Values by the names of options; by the number of a mesh such a mapping of its own, which goes before."""
+
+
+def options_of(options: Options, mesh: int) -> dict[str, Any]:
+    """The options of the programs of one mesh."""
+    common = {name: value for name, value in options.items() if isinstance(name, str)}
+    return common | dict(options.get(mesh, {}))
+
+
+def variants(function: str, meshes: Sequence[int], options: Options) -> dict[str, list[int]]:
+    """The meshes that call a function, by what is compiled for them: the function once for each set of options.
+
+    The first one has the name of the function, others also that of their first mesh.
+    """
+    found: list[list[int]] = []
+    for mesh in meshes:
+        alike = next((each for each in found if options_of(options, each[0]) == options_of(options, mesh)), None)
+        if alike is None:
+            found.append([mesh])
+        else:
+            alike.append(mesh)
+    return {f"{function} on mesh {each[0]}" if number else function: each for number, each in enumerate(found)}
+
+
+def from_json(options: Mapping[str, Any]) -> Options:
+    """Options whose numbers of meshes have become text."""
+    return {int(name) if name.isdecimal() else name: value for name, value in options.items()}
+
+
+def check_options(options: Any, meshes: int) -> None:
+    """Raise TypeError or ValueError for what are no options of a step on so many meshes."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
+    for name, value in (options or {}).items():
+        if isinstance(name, bool) or not isinstance(name, str | int):
+            raise TypeError(f"compiler_options: expected the name of an option or the number of a mesh, found {name!r}")
+        if isinstance(name, str):
+            _check_value("", name, value)
+            continue
+        if not 0 <= name < meshes:
+            raise ValueError(f"compiler_options: there is no mesh {name}, the meshes are 0 to {meshes - 1}")
+        if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+            raise TypeError(f"compiler_options of mesh {name}: expected names of options and values, found {value!r}")
+        for own, each in value.items():
+            _check_value(f" of mesh {name}", own, each)
+
+
+def _check_value(where: str, name: str, value: Any) -> None:
+    if not isinstance(value, bool | int | float | str):
+        expected = "expected True or False, a number or a text"
+        raise TypeError(f"compiler_options{where}: {name} is {value!r}, {expected}; leave it out for XLA's default")

@@ -1,0 +1,62 @@
+"""Tasks of the first and the last stage in two calls: fewer programs of layers, the same numbers, costs and memory."""
+
+import re
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from unit.end_to_end import transformer
+from unit.end_to_end.compare import assert_same, lowered, make_mesh, plain_of, sgd_step
+
+import jaxpp.api as jaxpp
+
+STAGES = 3
+
+
+def loss(weights: Any, microbatch: Any) -> jax.Array:
+    return transformer.loss(weights, microbatch)[0]
+
+
+def arguments() -> tuple[Any, Any]:
+    return transformer.parameters(STAGES), jax.tree.map(jnp.array, transformer.batch(4))
+
+
+def functions(program: Any) -> list[str]:
+    """The functions of the tasks of a program."""
+    found = re.findall(r"func private @((?:forward|backward|input_grad|weight_grad)_\w+)", program.as_text())
+    return sorted(found)
+
+
+def test_the_first_and_the_last_stage_call_the_programs_of_the_layers() -> None:
+    """The numbers are the same, bit for bit; a task takes the time of both its calls."""
+    step, mesh, given = partial(sgd_step, schedule="1f1b", loss=loss), make_mesh(STAGES), arguments()
+    whole, shared = (lowered(step, given, mesh, share_tasks=when) for when in ("never", "always"))
+    layers = ["backward_1", "forward_1"]
+    assert functions(whole.program()) == sorted(["backward_0", "backward_2", "forward_0", *layers])
+    assert functions(shared.program()) == sorted(["backward_0_own", "backward_2_own", "forward_0_own", *layers])
+    assert shared.program().peak_bytes <= whole.program().peak_bytes
+    compiled = shared.compile()
+    found, events = compiled.trace(*given)
+    assert_same(found, plain_of(step)(*given))
+    assert_same(found, whole.compile()(*given), exact=True)
+    first = [each for each in events if (each.kind, each.stage, each.target) == ("forward", 0, None)]
+    assert [each.microbatch for each in first] == [0, 0, 1, 1, 2, 2, 3, 3]
+    times = [1e3 * (one.seconds + other.seconds) for one, other in zip(first[::2], first[1::2], strict=True)]
+    assert compiled.costs(events).table()["forward"][0] == pytest.approx(sorted(times[1:])[1], rel=1e-5)
+
+
+def test_halves_of_backwards_are_shared_too() -> None:
+    """But no gradient of weights, which a step may leave out, and none where another task has all that it does."""
+    step = partial(sgd_step, schedule="zb-h1", loss=loss)
+    program = lowered(step, arguments(), make_mesh(STAGES), share_tasks="always").program()
+    assert functions(program) == sorted(
+        ["forward_0_own", "forward_1", "input_grad_0", "input_grad_1", "input_grad_2_own"]
+        + [f"weight_grad_{stage}" for stage in range(STAGES)]
+    )
+
+
+def test_there_are_two_choices() -> None:
+    with pytest.raises(ValueError, match=r"^share_tasks is 'auto', expected one of never, always$"):
+        jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), share_tasks="auto")
