@@ -4,10 +4,11 @@
     XLA_FLAGS= python benchmarks/plans.py [--models gpt3 llama2] [--chips v5p h100 h200] [--sizes 64 128 256 512 1024]
     XLA_FLAGS= python benchmarks/plans.py --models gpt3 --chips v5p --sizes 64 --sequence 8192 --microbatches 16
 
-Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
+Eight-way tensor parallelism within a host; 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
 each stage; the rest is data parallelism, with one sequence per microbatch and replica. Where the memory is too small,
-stages do something again: `recompute="selective"`, then "inputs". Each row is printed as Markdown when it is there, its
-plan is saved in --folder with its page. A row is a process of its own: its time is from its start to the plan.
+stages do something again: `recompute="selective"`, then "inputs"; what cannot fit is not compiled. Each row is printed
+as Markdown when it is there, its plan is saved in --folder with its page. A row is a process of its own: its time is
+from its start to the plan.
 """
 
 import argparse
@@ -66,7 +67,11 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     plan = schedules.make("interleaved-1f1b", meshes=meshes, microbatches=options.microbatches, chunks=chunks)
     for recompute in (None, "selective", "inputs"):
         step, arguments = make_step(model, mesh, plan, replicas, recompute=recompute)
-        found = step.lower(*arguments).compile().plan
+        lowered = step.lower(*arguments)
+        # What the program itself keeps is known before the compiler adds its temporaries.
+        if recompute != "inputs" and max(lowered.program().peak_bytes) > target.chip.memory_bytes:
+            continue
+        found = lowered.compile().plan
         if found.fits:
             break
     wall, processor = time.perf_counter() - begin, time.process_time()
