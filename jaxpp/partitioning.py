@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
@@ -209,8 +210,8 @@ class Layers:
         """What any order takes of any graph of these layers: their work, divided by the speed of all meshes."""
         kinds = ("forward", "input_grad", "weight_grad")
         times = [cast("Sequence[float]", getattr(self.costs, kind)) for kind in kinds]
-        speeds = self.costs.speed if isinstance(self.costs.speed, tuple) else [self.costs.speed] * len(self.devices)
-        return self.microbatches * math.fsum(map(math.fsum, times)) / math.fsum(speeds)
+        speed = float(np.broadcast_to(np.array(self.costs.speed), len(self.devices)).sum())
+        return self.microbatches * math.fsum(map(math.fsum, times)) / speed
 
 
 class LayeredStep:

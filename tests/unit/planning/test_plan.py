@@ -64,9 +64,8 @@ def compiled() -> Any:
 
 def test_a_compiler_that_jaxlib_does_not_understand(monkeypatch: pytest.MonkeyPatch) -> None:
     """As libtpu 0.0.52, of which jaxlib 0.10.2 can't read some programs."""
-
     unread = Mock(hlo_modules=Mock(side_effect=jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
-    monkeypatch.setattr(compiling, "compile_only", lambda *_: unread)
+    monkeypatch.setattr(compiling, "compile_only", Mock(return_value=unread))
     with pytest.raises(PlanError) as raised:
         compiling.compile_now(b"", [Mock(platform="tpu")], {}, ())
     assert str(raised.value) == (
