@@ -1,12 +1,15 @@
 """`schedule="auto"` on the GPT with a large vocabulary, against the library's schedules with equal stages.
 
-    python benchmarks/auto.py [--layers 12] [--width 256] [--vocabulary 32768] [--microbatches 8] [--repeat 7]
+    python benchmarks/auto.py [--layers 12] [--width 256] [--vocabulary 32768] [--microbatches 8] [--repeat 7] [--tasks]
 
 Two processes of one core each (see processes.py), a mesh each. The head takes as long as several blocks, and the
 library's schedules have as many blocks in each stage. Each step is compiled and warmed up, the automatic one until it
 is tuned; then all take turns. Printed are the least and the median time of a step, what auto chose and why, and its
 speed-up over the best of the others: the median and the range of the ratios, round by round. A machine that is busy
 with other work shows none: what one process leaves idle, the other work takes.
+
+`--tasks` also prints what the tasks of each stage take alone, as the prediction has them, and beside the other mesh, in
+a traced step of what auto chose: what both share (caches, the way to the memory) is in no prediction.
 """
 
 import argparse
@@ -28,6 +31,7 @@ from processes import join, start
 
 import jaxpp
 from jaxpp.runtime.processes.job import gather
+from jaxpp.schedules import Costs
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 gpt_model: Any = importlib.import_module("gpt_model")
@@ -42,27 +46,31 @@ def main() -> None:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--only", nargs="+", default=LIBRARY, help="schedules of the library")
+    parser.add_argument("--tasks", action="store_true", help="what tasks take alone, and beside the other mesh")
     parser.add_argument("--picture", help="of what was there before and what auto chose: .svg, .png or .html")
     parser.add_argument("--join", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.join is None:
         sys.exit(start())
     join(options.join[0], 2, int(options.join[1]))
-    runs, tuned = {name: make(name, options)[1] for name in options.only}, make("auto", options)
-    runs["auto"] = tuned[1]
-    while tuned[0].tuned is None:
+    runs = {name: make(name, options)[1] for name in options.only}
+    step, runs["auto"], trace = make("auto", options)
+    while step.tuned is None:
         runs["auto"]()
     times = measure(runs, options.repeat)
+    beside = trace() if options.tasks else None
     if jax.process_index() == 0:
-        print(tuned[0].tuned)
+        print(step.tuned)
         report(times)
+        if beside:
+            compare_tasks(step.tuned.costs, beside)
         if options.picture:
-            tuned[0].tuned.draw(options.picture)
+            step.tuned.draw(options.picture)
     gather("")
 
 
-def make(name: str, options: argparse.Namespace) -> tuple[Any, Callable[[], None]]:
-    """The step in a schedule, and a function that runs it once more, with the state that it left."""
+def make(name: str, options: argparse.Namespace) -> tuple[Any, Callable[[], None], Callable[[], Costs]]:
+    """The step in a schedule, and functions that run it, or trace it for its costs, with the state that it left."""
     chunks = 1 if name in ("auto", "1f1b", "zb-h1", "gpipe") else 2
     stages = None if name == "auto" else 2 * chunks
     model = gpt_model.Config(stages, options.layers, options.width, 8, options.sequence, vocabulary=options.vocabulary)
@@ -84,8 +92,16 @@ def make(name: str, options: argparse.Namespace) -> tuple[Any, Callable[[], None
         state, loss = step(state, batch)
         jax.block_until_ready((state, loss))
 
+    def trace() -> Costs:
+        nonlocal state
+        compiled, steps = step.lower(state, batch).compile(), list[Any]()
+        for _ in range(options.repeat):
+            (state, _), events = compiled.trace(state, batch)
+            steps.append(events)
+        return compiled.costs(*steps)
+
     run()
-    return step, run
+    return step, run, trace
 
 
 def measure(runs: Mapping[str, Callable[[], None]], repeat: int) -> dict[str, list[float]]:
@@ -104,6 +120,15 @@ def measure(runs: Mapping[str, Callable[[], None]], repeat: int) -> dict[str, li
         name: [max(each[name][1] for each in turn) - min(each[name][0] for each in turn) for turn in turns]
         for name in runs
     }
+
+
+def compare_tasks(alone: Costs, beside: Costs) -> None:
+    """Print a line for each stage and kind of task."""
+    for kind in ("forward", "input_grad", "weight_grad"):
+        both: Any = zip(getattr(alone, kind), getattr(beside, kind), strict=True)
+        for stage, (one, other) in enumerate(both):
+            if one and other:
+                print(f"{kind} of stage {stage}: {one:.2f} ms alone, {other:.2f} beside ({other / one:.2f} times)")
 
 
 def report(times: Mapping[str, list[float]]) -> None:

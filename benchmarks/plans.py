@@ -4,11 +4,11 @@
     XLA_FLAGS= python benchmarks/plans.py [--models gpt3 llama2] [--chips v5p h100 h200] [--sizes 64 128 256 512 1024]
     XLA_FLAGS= python benchmarks/plans.py --models gpt3 --chips v5p --sizes 64 --sequence 8192 --microbatches 16
 
-Eight-way tensor parallelism within a host, 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
+Eight-way tensor parallelism within a host; 8 meshes for GPT-3 and 4 for Llama, interleaved 1F1B with two layers in
 each stage; the rest is data parallelism, with one sequence per microbatch and replica. Where the memory is too small,
-stages do something again: `recompute="selective"`, then "inputs"; with --memory-limit what `memory_limit` finds for the
-memory of the chip, which takes long. Each row is printed as Markdown when it is there, its plan is saved in --folder
-with its page. A row is a process of its own: its time is from its start to the plan.
+stages do something again: `recompute="selective"`, then "inputs"; what cannot fit is not compiled. With --memory-limit
+it is what `memory_limit` finds for the memory of the chip, which takes long. Each row is printed as Markdown when it is
+there, its plan is saved in --folder with its page. A row is a process of its own, timed from its start to the plan.
 """
 
 import argparse
@@ -16,6 +16,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +50,33 @@ def main() -> None:
                 subprocess.run([*command, "--models", model, "--chips", chip, "--sizes", str(size)], check=True)
 
 
+def lower_step(*what: Any, **way: Any) -> Any:
+    """The lowered step of `make_step`."""
+    step, arguments = make_step(*what, **way)
+    return step.lower(*arguments)
+
+
+def first_that_fits(ways: Sequence[Callable[[], Any]], memory_bytes: int) -> tuple[Any, dict[str, str]]:
+    """The plan of the first of the lowered steps that fits, or of the last one, and what its stages keep less of.
+
+    What a program itself keeps is known before the compiler adds its temporaries: what cannot fit is not compiled.
+    """
+    *others, last = ways
+    for way in others:
+        lowered = way()
+        if max(lowered.program().peak_bytes) <= memory_bytes and (found := lowered.compile().plan).fits:
+            return found, lowered.program().kept_less
+    lowered = last()
+    return lowered.compile().plan, lowered.program().kept_less
+
+
 def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     """Make a plan, save it, and print its row."""
     begin = time.perf_counter()
     os.environ["JAX_PLATFORMS"] = "cpu"
     from dataclasses import replace
 
-    from plans_models import MODELS, make_step
+    from plans_models import MODELS
 
     import jaxpp
     from jaxpp import schedules
@@ -67,18 +89,11 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     mesh = target.mesh((meshes, replicas, TENSOR), ("mpmd", "data", "model"))
     chunks = model.layers // meshes // LAYERS_PER_STAGE
     plan = schedules.make("interleaved-1f1b", meshes=meshes, microbatches=options.microbatches, chunks=chunks)
-
-    def make(**way: Any) -> tuple[Any, dict[str, str]]:
-        step, arguments = make_step(model, mesh, plan, replicas, **way)
-        lowered = step.lower(*arguments)
-        return lowered.compile().plan, lowered.program().kept_less
-
+    ways: list[dict[str, Any]] = [{"recompute": keep} for keep in (None, "selective", "inputs")]
     if options.memory_limit:
-        found, kept_less = make(memory_limit=target.chip.memory_bytes)
-    else:
-        found, kept_less = make()
-        for keep in ("selective", "inputs"):
-            found, kept_less = (found, kept_less) if found.fits else make(recompute=keep)
+        ways = [{"memory_limit": target.chip.memory_bytes}]
+    lower = partial(lower_step, model, mesh, plan, replicas)
+    found, kept_less = first_that_fits([partial(lower, **way) for way in ways], target.chip.memory_bytes)
     wall, processor = time.perf_counter() - begin, time.process_time()
     options.folder.mkdir(parents=True, exist_ok=True)
     label = f"{name}-{chip}-{size}-{model.sequence}"

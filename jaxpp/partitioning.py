@@ -3,20 +3,25 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any, Protocol, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import run_passes
+from jaxpp.hlo_passes.loop.assign_stages import AssignStages
 from jaxpp.hlo_passes.loop.inline_calls import InlineCalls
 from jaxpp.hlo_passes.loop.merge_stages import LoopOfLayers, MergeStages, find_layers
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
+from jaxpp.hlo_passes.loop.stage_reads import Reads, stage_reads
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
+from jaxpp.hlo_passes.pipelines import mpmd
+from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.program import Call, Program
 from jaxpp.lowering.lower import Lowered
 from jaxpp.memory_limit import limit_text
@@ -129,6 +134,7 @@ class Layers:
         devices: of each mesh.
         microbatches: how many there are.
         speeds: what was measured of the speed of each mesh, as of `mesh_speeds`; the costs know it.
+        reads: for each layer those whose results it reads.
     """
 
     costs: Costs
@@ -136,24 +142,77 @@ class Layers:
     devices: list[int]
     microbatches: int
     speeds: list[float]
+    reads: Reads
 
     def cut(self, cuts: Sequence[int]) -> "Layers":
         """What so many neighbours together cost, each as one layer."""
         ends = list(accumulate(cuts))
         resident = [math.fsum(self.resident[end - size : end]) for size, end in zip(cuts, ends, strict=True)]
-        return replace(self, costs=self.costs.cut(cuts), resident=resident)
+        stage_of = [stage for stage, size in enumerate(cuts) for _ in range(size)]
+        reads: list[set[int]] = [set() for _ in cuts]
+        for stage, read in zip(stage_of, self.reads, strict=True):
+            reads[stage].update(stage_of[layer] for layer in read if stage_of[layer] != stage)
+        whole = tuple(tuple(sorted(each)) for each in reads)
+        return replace(self, costs=self.costs.cut(cuts), resident=resident, reads=whole)
 
-    def partition(self, memory_limit: str, **options: Any) -> Partition:
+    @property
+    def is_chain(self) -> bool:
+        """Whether each layer comes after the one before it: then no two of them can run side by side."""
+        return all(layer in read for layer, read in enumerate(self.reads[1:]))
+
+    def partition(
+        self, memory_limit: str, *, split_backward: bool = True, seconds: float, seed: int = 0, **options: Any
+    ) -> Partition:
         """`schedules.partition` of them; the limit is in bytes per device, as the option of `verify-program`.
+
+        The cuts are those of a chain. Where the stages that they make are a graph, its order is taken if it is shorter.
 
         Raises:
             ScheduleError: nothing fits the memory.
         """
-        limits = [float(word) for word in memory_limit.split()]
+        limits = [float(word) for word in memory_limit.split()] or [math.inf]
         each = limits * len(self.devices) if len(limits) == 1 else limits
-        by_mesh = [limit * devices for limit, devices in zip(each, self.devices, strict=False)] or float("inf")
-        sizes: dict[str, Any] = {"memory_bytes": by_mesh, "resident_bytes": self.resident}
-        return schedules.partition(self.costs, len(self.devices), self.microbatches, **sizes, **options)
+        by_mesh = [limit * devices for limit, devices in zip(each, self.devices, strict=False)]
+        parts = 1 if self.is_chain else 2
+        same: dict[str, Any] = {"split_backward": split_backward, "seconds": seconds / parts, "seed": seed}
+        found = schedules.partition(
+            self.costs,
+            len(self.devices),
+            self.microbatches,
+            memory_bytes=by_mesh,
+            resident_bytes=self.resident,
+            **same,
+            **options,
+        )
+        return found if self.is_chain else self._side_by_side(found, by_mesh, same)
+
+    def _side_by_side(self, found: Partition, limits: Sequence[float], options: Mapping[str, Any]) -> Partition:
+        """What was found for a chain, or the order of the graph of its stages where that takes less.
+
+        limits: the bytes of each mesh. options: of the search.
+        """
+        found = replace(found, lower_bound=min(found.lower_bound, self._least()))
+        stages, placement = self.cut(found.cuts), found.schedule.placement
+        if stages.is_chain:
+            return found
+        left = list(limits)
+        for resident, (mesh, *_) in zip(stages.resident, placement.homes, strict=True):
+            left[mesh] -= resident
+        placement = replace(placement, after=stages.reads)
+        try:
+            order = schedules.search(
+                len(left), self.microbatches, found.costs, placement=placement, memory_bytes=left, **options
+            )
+        except ScheduleError:  # no order that was tried fits the memory
+            return found
+        return replace(found, schedule=order, value=order.value) if order.value < found.value else found
+
+    def _least(self) -> float:
+        """What any order takes of any graph of these layers: their work, divided by the speed of all meshes."""
+        kinds = ("forward", "input_grad", "weight_grad")
+        times = [cast("Sequence[float]", getattr(self.costs, kind)) for kind in kinds]
+        speed = float(np.broadcast_to(np.array(self.costs.speed), len(self.devices)).sum())
+        return self.microbatches * math.fsum(map(math.fsum, times)) / speed
 
 
 class LayeredStep:
@@ -174,6 +233,7 @@ class LayeredStep:
         kept = {name: value for name, value in passes.items() if name in ("gather_weights", "scatter_gradients")}
         self.lowered = LoweredStep(lowered, None, compiler_options, kept | {"schedule": str(self.schedule)})
         self.compiled = self.lowered.compile()
+        self.reads = reads_of_layers(lowered.module, self.schedule)
 
     def layers(self, *steps: Sequence[Event]) -> Layers:
         """What the layers cost, by traced steps; on devices that are not here by the plan, without any."""
@@ -182,7 +242,7 @@ class LayeredStep:
         resident = _resident(program, self.schedule, costs, self.lowered.program().peak_bytes)
         speeds = mesh_speeds(program, *steps)
         costs = _by_speed(costs, self.schedule, devices, speeds)
-        return Layers(costs, resident, devices, self.schedule.microbatches, speeds)
+        return Layers(costs, resident, devices, self.schedule.microbatches, speeds, self.reads)
 
 
 def loop_of_layers(module: ir.Module) -> LoopOfLayers:
@@ -195,6 +255,14 @@ def loop_of_layers(module: ir.Module) -> LoopOfLayers:
     run_passes(copy, (InlineCalls(), SplitConditionals(), UnrollLayers()))
     with copy.context, ir.Location.unknown():
         return find_layers(copy)
+
+
+def reads_of_layers(module: ir.Module, schedule: Schedule) -> Reads:
+    """Which layers of a lowered step, which stays as it is, read which; `schedule` has a stage for each."""
+    copy = own_copy(module)
+    run_passes(copy, tuple(takewhile(lambda step: not isinstance(step, AssignStages), mpmd(str(schedule)))))
+    with copy.context, ir.Location.unknown():
+        return stage_reads(MicrobatchLoop.of(copy))
 
 
 def cuts_of_layers(loop: LoopOfLayers, meshes: int, who: str) -> Cuts:

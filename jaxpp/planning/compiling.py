@@ -19,7 +19,7 @@ from jaxpp._system import write_file
 from jaxpp.ir.flops import product_flops
 from jaxpp.ir.program import Call, Program
 from jaxpp.planning.collectives import Sent, collective_bytes
-from jaxpp.planning.target import Target
+from jaxpp.planning.target import PlanError, Target
 from jaxpp.runtime.execution.compiling import FunctionStats, compile_each
 from jaxpp.runtime.execution.options import Options, options_of
 from jaxpp.runtime.measuring.analysis import ADDED
@@ -29,6 +29,9 @@ CACHE = "JAXPP_PLAN_CACHE"
 
 AT_ONCE = 2
 """How many programs are compiled at once: a compiler of TPUs takes gigabytes for each."""
+
+_EXTRAS = {"tpu": "tpu-plan", "cuda": "gpu-plan", "cpu": "dev"}
+"""What installs the compiler for a platform in the version that JAX asks for."""
 
 _FORMAT = 4
 """Of what is kept on disk; counts its changes."""
@@ -173,10 +176,10 @@ def compile_now(
 ) -> Compiled:
     """Compile a module, and read what the compiler says of it."""
     executable = compile_only(bytecode, devices, options, host_callbacks)
+    sent = [_sent(each.to_string(), devices) for each in _modules(executable, devices[0].platform)]
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
     seconds = max(costs.get("optimal_seconds", 0.0), 0.0) if devices[0].platform == "tpu" else 0.0
-    sent = [_sent(each.to_string(), devices) for each in executable.hlo_modules()]
     products, once = product_flops(bytecode), product_flops(bytecode, loops_once=True)
     return Compiled(
         argument_bytes=memory.argument_size_in_bytes,
@@ -197,6 +200,21 @@ def compile_now(
         products=products,
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
     )
+
+
+def _modules(executable: Any, platform: str) -> Sequence[Any]:
+    """What the compiler made.
+
+    Raises:
+        PlanError: jaxlib can't read it, as the compiler is newer, or older, than the one that JAX asks for.
+    """
+    try:
+        return executable.hlo_modules()
+    except jax.errors.JaxRuntimeError as error:
+        raise PlanError(
+            f"jaxlib {version('jaxlib')} can't read what the installed compiler for {platform} makes: install the one "
+            f"for jax {version('jax')}, pip install 'jaxpp[{_EXTRAS[platform]}]'"
+        ) from error
 
 
 def _sent(text: str, devices: Sequence[Any]) -> Sent:

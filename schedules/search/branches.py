@@ -1,6 +1,7 @@
 """The search where stages are a graph, or at home on several meshes: the best start is improved.
 
-Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns.
+Starts are orders by priority and, for a chain, what is published. On several homes of a stage microbatches take turns,
+and move from one to another for as long as that gains: meshes may differ in speed, and stages in time.
 """
 
 from __future__ import annotations
@@ -8,21 +9,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from itertools import product
+from typing import Any, Final, TypeAlias
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.problem import MemoryLimits, Objective
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.candidates import published
 from jaxpp.schedules.search.changes import Kept
+from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found
 from jaxpp.schedules.search.improve import improve
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement, Task
 
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
+
+_MOVING: Final = 0.2
+"""The share of everything that may be spent on moves between homes."""
+
+_UNITS: Final = 300
+"""What it costs to put a task in order, and to run it."""
+
+_Limit: TypeAlias = Callable[[int], int] | None
+"""For each stage, how many microbatches it may keep."""
 
 
 def search_branches(
@@ -54,6 +67,15 @@ def search_branches(
         raise ScheduleError(f"search: stage {min(placement.spread)} is spread over its meshes, {reason}")
     starts = list(_starts(placement, microbatches, costs, split_backward))
     kept = Kept(memory, [math.inf] * placement.meshes)
+    if max(map(len, placement.homes)) > 1:
+        effort = Effort(options["seconds"] * _MOVING)
+        options["seconds"] -= effort.seconds
+
+        def rank(made: Schedule) -> float:
+            report = simulate(made, costs)
+            return math.inf if kept.excess(report) else getattr(report, objective)
+
+        starts += _moved(placement, microbatches, costs, split_backward, rank, effort)
     too_much = [kept.excess(simulate(each, costs)) for each in starts]
     fitting = [each for each, reason in zip(starts, too_much, strict=True) if not reason]
     if not fitting:
@@ -65,6 +87,39 @@ def search_branches(
     bound = min(found.lower_bound, _bound(starts, costs, objective))
     history = tuple(replace(moment, bound=min(moment.bound, bound)) for moment in found.history)
     return replace(found, lower_bound=bound, history=history)
+
+
+def _moved(
+    placement: Placement,
+    microbatches: int,
+    costs: Costs,
+    split: bool,
+    rank: Callable[[Schedule], float],
+    effort: Effort,
+) -> list[Schedule]:
+    """The best start by priority after moves of single microbatches to other homes; none where no move gains.
+
+    rank: what is to be small.
+    """
+    turns, count = list(range(microbatches)), max(map(len, placement.homes))
+    units = _UNITS * microbatches * placement.stages * (3 if split else 2)
+    limits = _limits(placement)
+    values = [rank(_by_turns(placement, costs, split, turns, limit)) for limit in limits]
+    least = min(values)
+    limit, found, has_gained = limits[values.index(least)], list[Schedule](), True
+    while has_gained:
+        has_gained = False
+        for microbatch, ahead in product(range(microbatches), range(1, count)):
+            if not effort.spend(units):
+                return found[-1:]
+            turns[microbatch] += ahead
+            made = _by_turns(placement, costs, split, turns, limit)
+            if (value := rank(made)) < least * (1 - TOLERANCE):
+                least, has_gained = value, True
+                found.append(made)
+            else:
+                turns[microbatch] -= ahead
+    return found[-1:]
 
 
 def _bound(starts: Sequence[Schedule], costs: Costs, objective: Objective) -> float:
@@ -90,8 +145,37 @@ def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) 
 
     The last one has the least memory: microbatch after microbatch.
     """
-    costs = replace(costs, microbatches=())
+    turns = range(microbatches)
+    for limit in _limits(placement):
+        yield _by_turns(placement, costs, split, turns, limit)
+    if not placement.after:
+        for made in published(placement, microbatches, costs):
+            if split or not any(task.kind == "weight_grad" for task in made):
+                yield made
+    rows: list[list[Task]] = [[] for _ in range(placement.meshes)]
     kinds = _KINDS if split else ("forward", "backward")
+    for microbatch in range(microbatches):
+        up = [Task("forward", stage, microbatch) for stage in range(placement.stages)]
+        down = [Task(kind, task.stage, microbatch) for task in reversed(up) for kind in kinds[1:]]
+        for task in (*up, *down):
+            rows[_home(placement, task, turns)].append(task)
+    yield Schedule.of("start", placement, rows)
+
+
+def _limits(placement: Placement) -> list[_Limit]:
+    """As many in flight as there are stages on the way to the end; twice as many, all, and, as the least, one."""
+    ways = placement.heights
+    return [ways.__getitem__, lambda stage: 2 * ways[stage], None, lambda _: 1]
+
+
+def _home(placement: Placement, task: Task, turns: Sequence[int]) -> int:
+    """The mesh of a task; `turns` says for each microbatch which of the homes it takes."""
+    homes = placement.homes[task.stage]
+    return homes[turns[task.microbatch] % len(homes)]
+
+
+def _by_turns(placement: Placement, costs: Costs, split: bool, turns: Sequence[int], limit: _Limit) -> Schedule:
+    """Backwards first, of forwards those with the longest way to go."""
     ways = placement.heights
 
     def priority(task: Task) -> tuple[float, ...]:
@@ -99,29 +183,13 @@ def _starts(placement: Placement, microbatches: int, costs: Costs, split: bool) 
             return 1, task.microbatch, -ways[task.stage]
         return 2 * (task.kind == "weight_grad"), task.microbatch, 0
 
-    def home(task: Task) -> int:
-        homes = placement.homes[task.stage]
-        return homes[task.microbatch % len(homes)]
-
-    # As many in flight as there are stages on the way to the end; twice as many, all, and, as the least, one.
-    limits: list[Callable[[int], int] | None] = [
-        ways.__getitem__,
-        lambda stage: 2 * ways[stage],
-        None,
-        lambda _: 1,
-    ]
-    for limit in limits:
-        yield by_priority(
-            "start", placement, microbatches, priority, tasks=kinds, limit=limit, mesh_of=home, costs=costs
-        )
-    if not placement.after:
-        for made in published(placement, microbatches, costs):
-            if split or not any(task.kind == "weight_grad" for task in made):
-                yield made
-    rows: list[list[Task]] = [[] for _ in range(placement.meshes)]
-    for microbatch in range(microbatches):
-        up = [Task("forward", stage, microbatch) for stage in range(placement.stages)]
-        down = [Task(kind, task.stage, microbatch) for task in reversed(up) for kind in kinds[1:]]
-        for task in (*up, *down):
-            rows[home(task)].append(task)
-    yield Schedule.of("start", placement, rows)
+    return by_priority(
+        "start",
+        placement,
+        len(turns),
+        priority,
+        tasks=_KINDS if split else ("forward", "backward"),
+        limit=limit,
+        mesh_of=lambda task: _home(placement, task, turns),
+        costs=replace(costs, microbatches=()),
+    )

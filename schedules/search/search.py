@@ -49,8 +49,12 @@ _TASTES: Final = (
     Taste(60, alike=1),
     Taste(60, depth=-0.05),
     Taste(100, memory=-0.05, depth=-0.05),
+    Taste(1000, memory=-0.05, alike=1),
 )
-"""Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem."""
+"""Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem.
+
+The last one is wide: where memory is tight, the best orders look bad for long. Few of its states have the same counts.
+"""
 
 _NARROW: Final = 8
 """A beam that cannot be afforded at this width is not worth a try."""
@@ -126,8 +130,9 @@ def search(
             Contention of links is not looked at. Of lists for more stages than a placement has, neighbours are added.
         memory_limit: how many microbatches' activations a mesh may keep; a number, or one per mesh.
         placement: "linear", "v", "looped", "waves", "any" (the search chooses), or a `Placement` with one mesh for
-            each stage. Where its stages are a graph, or have several homes (which take turns), it starts from orders by
-            priority and, for a chain, from what is published, and improves the best.
+            each stage. Where its stages are a graph, or have several homes (which take turns, until a microbatch gains
+            in another one), it starts from orders by priority and, for a chain, from what is published, and improves
+            the best.
         chunks: stages per mesh; None: the search chooses, where a placement leaves a choice.
         released_at: when they are released: "W", "B" or "half", see `Report.peak_activations`.
         memory_bytes: the limit in the bytes of the costs instead; a number, or one per mesh.

@@ -122,6 +122,30 @@ def test_a_mesh_at_half_speed_gets_fewer_layers() -> None:
     assert layered.compiled.stragglers([replace(each, seconds=1.0) for each in events]) == {}
 
 
+def test_layers_that_are_a_graph_run_side_by_side() -> None:
+    """A tower for each input, and a layer that reads both, which also read one constant and one draw of numbers."""
+
+    def towers(params: Any, microbatch: Any) -> jax.Array:
+        keep = jax.random.bernoulli(jax.random.key(3), 0.9, microbatch["x"].shape)
+        one, other = (
+            jaxpp.mark_stage_end(jnp.tanh(jnp.where(keep, microbatch[name], 0.5) @ weight))
+            for name, weight in zip("xy", params[:2], strict=True)
+        )
+        return jnp.mean(jaxpp.mark_stage_end((one * other) @ params[2]) ** 2)
+
+    train = partial(sgd_step, schedule="1f1b", loss=towers)
+    layers = jaxpp.mpmd_jit_with_loop(train, make_mesh(3)).measure_layers(weights(3), batch(4))
+    assert layers.reads == ((), (), (0, 1))
+    costs = S.Costs(forward=[1.0] * 3, input_grad=[1.0] * 3, weight_grad=[1.0] * 3, activation_bytes=[8.0] * 3)
+    layers = replace(layers, costs=costs, resident=[100.0] * 3)
+    found, chain = (each.partition("200", seconds=0.1) for each in (layers, replace(layers, reads=((), (0,), (1,)))))
+    assert (found.cuts, found.schedule.placement.after) == ((1, 1, 1), ((), (), (0, 1)))
+    assert found.lower_bound <= found.value < chain.value
+    assert layers.partition("110", seconds=0.1).value > found.value, "less room for activations"
+    assert layers.cut([2, 1]).is_chain
+    check(partial(train, schedule=None), (weights(3), batch(4)), make_mesh(3), cuts=found)
+
+
 def test_tasks_of_the_users_own_are_not_measured() -> None:
     plan = S.insert(S.one_f_one_b(2, 4), S.Operation.parse("tick: forward"), after="forward")
     step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=plan), make_mesh(2), operations={"tick": lambda: None})

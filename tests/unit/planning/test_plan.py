@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ import jaxpp
 from jaxpp import schedules as S
 from jaxpp import step as step_module
 from jaxpp.ir.errors import ProgramError
-from jaxpp.planning import CHIPS, Plan, Target, compiling
+from jaxpp.planning import CHIPS, Plan, PlanError, Target, compiling
 
 MICROBATCHES = 6
 
@@ -59,6 +60,18 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def compiled() -> Any:
     return absent().lower(*ARGUMENTS).compile()
+
+
+def test_a_compiler_that_jaxlib_does_not_understand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As libtpu 0.0.52, of which jaxlib 0.10.2 can't read some programs."""
+    unread = Mock(hlo_modules=Mock(side_effect=jax.errors.JaxRuntimeError("INTERNAL: RET_CHECK failure")))
+    monkeypatch.setattr(compiling, "compile_only", Mock(return_value=unread))
+    with pytest.raises(PlanError) as raised:
+        compiling.compile_now(b"", [Mock(platform="tpu")], {}, ())
+    assert str(raised.value) == (
+        f"jaxlib {version('jaxlib')} can't read what the installed compiler for tpu makes: "
+        f"install the one for jax {version('jax')}, pip install 'jaxpp[tpu-plan]'"
+    )
 
 
 def test_it_says_what_the_compiler_says_where_the_devices_are_here(compiled: Any) -> None:

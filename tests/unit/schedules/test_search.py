@@ -433,3 +433,12 @@ def test_a_search_is_for_whole_microbatches_of_size_one(costs: S.Costs) -> None:
     """Equal ones of another size have other times and bytes than the search would count with."""
     with pytest.raises(S.ScheduleError, match="search: all microbatches must be whole and of size 1, but"):
         S.search(meshes=2, microbatches=4, costs=costs, memory_limit=2)
+
+
+def test_microbatches_move_to_the_better_home() -> None:
+    """In one direction the heavy stage is on the fast mesh: by turns the slow one would be busy for 72."""
+    costs = S.Costs(forward=[1, 3], input_grad=[1, 3], weight_grad=[1, 3], speed=[2, 1])
+    found = S.search(2, 12, costs, placement=S.Placement.of((0, 1), (1, 0)), seconds=0.5)
+    slow, fast = ([task.kind for task in row if task.stage == 1].count("forward") for row in reversed(found.orders))
+    assert (slow, fast, found.value) == (3, 9, 54)
+    assert found.lower_bound == 36
