@@ -50,12 +50,6 @@ def main() -> None:
                 subprocess.run([*command, "--models", model, "--chips", chip, "--sizes", str(size)], check=True)
 
 
-def lower_step(*what: Any, **way: Any) -> Any:
-    """The lowered step of `make_step`."""
-    step, arguments = make_step(*what, **way)
-    return step.lower(*arguments)
-
-
 def first_that_fits(ways: Sequence[Callable[[], Any]], memory_bytes: int) -> tuple[Any, dict[str, str]]:
     """The plan of the first of the lowered steps that fits, or of the last one, and what its stages keep less of.
 
@@ -76,7 +70,7 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     os.environ["JAX_PLATFORMS"] = "cpu"
     from dataclasses import replace
 
-    from plans_models import MODELS
+    from plans_models import MODELS, make_step
 
     import jaxpp
     from jaxpp import schedules
@@ -89,11 +83,15 @@ def one(options: argparse.Namespace, name: str, chip: str, size: int) -> None:
     mesh = target.mesh((meshes, replicas, TENSOR), ("mpmd", "data", "model"))
     chunks = model.layers // meshes // LAYERS_PER_STAGE
     plan = schedules.make("interleaved-1f1b", meshes=meshes, microbatches=options.microbatches, chunks=chunks)
-    ways: list[dict[str, Any]] = [{"recompute": keep} for keep in (None, "selective", "inputs")]
+
+    def lower(**way: Any) -> Any:
+        step, arguments = make_step(model, mesh, plan, replicas, **way)
+        return step.lower(*arguments)
+
+    ways = [partial(lower, recompute=keep) for keep in (None, "selective", "inputs")]
     if options.memory_limit:
-        ways = [{"memory_limit": target.chip.memory_bytes}]
-    lower = partial(lower_step, model, mesh, plan, replicas)
-    found, kept_less = first_that_fits([partial(lower, **way) for way in ways], target.chip.memory_bytes)
+        ways = [partial(lower, memory_limit=target.chip.memory_bytes)]
+    found, kept_less = first_that_fits(ways, target.chip.memory_bytes)
     wall, processor = time.perf_counter() - begin, time.process_time()
     options.folder.mkdir(parents=True, exist_ok=True)
     label = f"{name}-{chip}-{size}-{model.sequence}"
