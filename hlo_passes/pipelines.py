@@ -16,6 +16,7 @@ from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
+from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
@@ -77,6 +78,9 @@ def mpmd(
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
         UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
+        SplitShardMaps(
+            schedule, meshes
+        ),  # after unrolling, which shows the marks of all layers; before they are counted
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed

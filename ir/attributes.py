@@ -47,6 +47,7 @@ SHARDING = "sdy.sharding"
 DONOR = "jax.buffer_donor"
 MEMORY = "mhlo.memory_kind"
 ALIAS = "tf.aliasing_output"
+SHARD_MAP = "sdy.manual_computation"  # an operation
 
 
 def is_ours(name: str) -> bool:
@@ -139,7 +140,7 @@ def value_sharding(value: ir.Value, lists: dict[ir.Attribute, list[ir.Attribute]
     number = ir.OpResult(value).result_number
     if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
         return op.attributes["sharding"]
-    if op.name == "sdy.manual_computation":
+    if op.name == SHARD_MAP:
         return _per_value(op.attributes["out_shardings"], number, lists)
     return _per_value(op.attributes.get(SHARDING), number, lists)
 
