@@ -78,9 +78,7 @@ def mpmd(
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
         UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
-        SplitShardMaps(
-            schedule, meshes
-        ),  # after unrolling, which shows the marks of all layers; before they are counted
+        SplitShardMaps(schedule, meshes),  # after unrolling, likewise; before stage marks are counted
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
         FindMicrobatchLoop(schedule, meshes),  # errors of the user's marks and loop, before anything is changed
@@ -101,7 +99,7 @@ def mpmd(
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         WeaveUnits(),  # the tasks of a call are in one function
-        GatherWeights(),  # what tasks are calls now, and in which order
+        GatherWeights(gather_weights),  # what tasks are calls now, and in which order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once

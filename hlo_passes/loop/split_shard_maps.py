@@ -190,7 +190,7 @@ class _Split:
 
     def _new(self, inputs: Sequence[ir.Value], across: Sequence[ir.Value], returned: Sequence[int]) -> ir.Operation:
         """A `shard_map` of these, without its body."""
-        numbers = {argument: number for number, argument in enumerate(self._body.arguments)}
+        numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(self._body.arguments)}
         operands = [self._op.operands[numbers[v]] if v in numbers else self._across[v] for v in inputs]
         before = [self._inside[numbers[v]] if v in numbers else self._sharding(v) for v in inputs]
         after = [*map(self._sharding, across), *(self._outside[number] for number in returned)]

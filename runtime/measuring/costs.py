@@ -223,8 +223,10 @@ class _Values:
                 elif isinstance(each, Receive):
                     self._channels[mesh, each.result] = each.channel
                 elif isinstance(each, Call):
+                    gathered = {each.results[number] for number in program.functions[each.function].gathered}
                     for part in _apart(program, each):
-                        self._makers.update(((mesh, register), part) for register in part.results)
+                        made = (register for register in part.results if register not in gathered)
+                        self._makers.update(((mesh, register), part) for register in made)
                         for task in part.tasks:
                             self.tasks[task].append((mesh, part))
         self.slices = 1 + max((task.slice for task in self.tasks), default=0)
