@@ -73,8 +73,10 @@ class SplitShardMaps(Pass):
 
 def _is_in_loop(op: ir.Operation) -> bool:
     """Whether `op` stands in the body of the microbatch loop, or in a `shard_map` that does."""
-    above = op.parent.operation
-    return at.LOOP in above.attributes or (above.name == at.SHARD_MAP and _is_in_loop(above))
+    above = op.parent
+    return above is not None and (
+        at.LOOP in above.attributes or (above.operation.name == at.SHARD_MAP and _is_in_loop(above.operation))
+    )
 
 
 def _body(op: ir.Operation) -> ir.Block:

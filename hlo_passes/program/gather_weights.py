@@ -115,7 +115,7 @@ class _Gathers:
 
     def rename(self, steps: Sequence[Step[ir.Value]]) -> None:
         """Let all steps use the results of the calls that gather too, in place of those that did not."""
-        values = {
+        values: dict[ir.Value, ir.Value] = {
             old: new
             for before, after in self._replaced.items()
             for old, new in zip(before.results, after.results, strict=False)
