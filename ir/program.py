@@ -115,7 +115,7 @@ class Call:
         return (TaskName(self.kind, self.stage, self.microbatch, self.slice),)
 
     def maker(self, result: int, function: Function) -> TaskName | None:
-        """The task that makes the result of this number; None for a call that is no task, and for a weight that is gathered."""
+        """The task that makes the result of this number; None for a gathered weight, and for a call that is no task."""
         tasks = () if result in function.gathered else self.tasks
         return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 

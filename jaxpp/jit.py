@@ -83,8 +83,9 @@ def mpmd_jit_with_loop(
         donate_argnames: see above.
         compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md).
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
-            microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "ahead" likewise,
-            but beside the last task of the run before, "step" once per step. What the last costs: `lower(...).program().once_per_step_bytes`.
+            microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "ahead"
+            likewise, but beside the last task of the run before, "step" once per step. What the last costs:
+            `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
         cuts: where every layer is marked, how many layers each stage has, from the first one on: [5, 5, 4, 2]. Or what
             `jaxpp.partition` found, whose schedule then takes the place of that of the loop.

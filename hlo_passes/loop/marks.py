@@ -36,7 +36,9 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             )
         if op.block != body:
             parent = op.parent.operation if op.parent is not None else main
-            while parent.name == at.SHARD_MAP and parent.parent is not None:  # which `split-shard-maps` would have split, but for what is around it
+            while (
+                parent.name == at.SHARD_MAP and parent.parent is not None
+            ):  # which `split-shard-maps` would have split, but for what is around it
                 parent = parent.parent.operation
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(

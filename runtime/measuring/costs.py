@@ -33,8 +33,9 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     of residuals and the user's own functions. A task that never runs alone takes the time of its calls less the times
     of the other tasks. `fused` is the time of a call of several tasks as a share
     of what they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the
-    largest of the copies that a task sends to a mesh. `gather` is what gathers of a stage take in all, for each of the
-    runs of its tasks: some need none. Beside a task (`gather_weights="ahead"`) it is what that takes longer than others.
+    largest of the copies that a task sends to a mesh. `gather` is what gathers of a stage take in all, by the number of
+    the runs of its tasks: some need none. Beside a task (`gather_weights="ahead"`) it is what that one takes longer
+    than others of its kind.
 
     Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
     what a backward reads of what its forward or recompute has or makes, or of what is brought back
@@ -140,7 +141,11 @@ def _full_backwards(
 
 
 def _gathers(
-    program: Program, steps: Sequence[Sequence[Event]], times: Mapping[tuple[str, int], float], stages: int, scale: float
+    program: Program,
+    steps: Sequence[Sequence[Event]],
+    times: Mapping[tuple[str, int], float],
+    stages: int,
+    scale: float,
 ) -> list[float] | float:
     """The time of gathered weights for each run of the tasks of a stage; 0 where none are gathered."""
     alone, beside, runs = _gathered(program)
@@ -160,7 +165,7 @@ def _gathers(
         totals[stage] += statistics.median(each)
     if not any(totals):
         return 0.0
-    return [_rounded(scale * total / max(count, 1)) for total, count in zip(totals, runs, strict=True)]
+    return [_rounded(scale * total / max(runs[stage], 1)) for stage, total in enumerate(totals)]
 
 
 def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...], tuple[int, int]], Counter[int]]:

@@ -55,5 +55,7 @@ def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict
     functions = program.functions.values()
     beside = of_function(next(each for each in functions if each.gathered and each.kind == "forward"))
     alone = of_function(next(each for each in functions if each.kind == "gather"))
-    print(f"{name}: {beside.hidden} of {beside.collectives} beside a forward, {alone.hidden} of {alone.collectives} alone")
+    print(
+        f"{name}: {beside.hidden} of {beside.collectives} beside a forward, {alone.hidden} of {alone.collectives} alone"
+    )
     assert beside.hidden == beside.collectives > 0 == alone.hidden

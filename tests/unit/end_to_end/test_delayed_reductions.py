@@ -208,7 +208,7 @@ def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None
 
 
 def test_gathers_are_among_the_costs() -> None:
-    """Of two stages on each mesh: one gather before the forwards of each, and one before the backwards of stages 1 and 2.
+    """Of two stages on each mesh: one gather before the forwards of each, and one before the backwards of stage 1.
 
     The last stages have one run each. Beside a task a gather is what that takes longer than the others of its kind.
     """
@@ -217,10 +217,10 @@ def test_gathers_are_among_the_costs() -> None:
     found = {}
     for choice in ("microbatch", "chunk", "ahead"):
         options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": choice}
-        program = load(lowered(step, args, mesh, **options).program().module)
+        program = load(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program().module)
         events: list[Event] = []
         for number, sequence in enumerate(program.sequences):
-            for call in (each for each in sequence if isinstance(each, Call) and each.function != "before"):
+            for call in (each for each in sequence if isinstance(each, Call)):
                 seconds = {"forward": 1.0, "backward": 2.0, "gather": 0.5}.get(call.kind, 0.0)
                 seconds += 0.25 * bool(program.functions[call.function].gathered)
                 events.append(Event(number, call.kind, call.stage, call.microbatch, 0.0, 0.0, seconds))
@@ -229,10 +229,9 @@ def test_gathers_are_among_the_costs() -> None:
     assert found["chunk"].gather == (0.25, 0.5, 0.5, 0.5)  # the backward of stage 0 needs no weight
     assert found["ahead"].gather == (0.25, 0.375, 0.25, 0.25)
     grid = schedules.make("looped-bfs", meshes=2, microbatches=MICROBATCHES)
-    without = replace(found["chunk"], gather=0)
-    times = [schedules.simulate(grid, each).makespan for each in (without, found["ahead"], found["chunk"])]
-    assert times == sorted(times)
-    assert times[2] - times[0] == 0
+    every = (replace(found["chunk"], gather=0), found["ahead"], found["chunk"])
+    times = [schedules.simulate(grid, each).makespan for each in every]
+    assert times == [27, 27.75, 28]  # mesh 0 is never free: its gathers of stages 0, 2 and 0
 
 
 def test_a_loop_over_layers_gathers_layer_by_layer() -> None:
