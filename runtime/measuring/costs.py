@@ -5,7 +5,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.ir.kinds import FORMS
+from jaxpp.ir.kinds import FORMS, form_of
 from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules import Costs
@@ -178,14 +178,14 @@ def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...
     beside: dict[tuple[object, ...], tuple[int, int]] = {}
     runs = Counter[int]()
     for mesh, sequence in enumerate(program.sequences):
-        calls = [each for each in sequence if isinstance(each, Call) and not program.functions[each.function].is_copy]
+        calls = [each for each in sequence if isinstance(each, Call) and not form_of(each.kind).is_copy]
         before: set[int] = set()
         for number, each in enumerate(calls):
             stages = {task.stage for task in each.tasks}
             runs.update(stages - before)
             before = stages or before
-            gathered = program.functions[each.function].gathered
-            made = set(each.results) if each.kind == "gather" else {each.results[one] for one in gathered}
+            gathered = _weights_of(program, each)
+            made = set(each.results) if each.kind == "gather" else gathered
             if made:
                 reader = next(later for later in calls[number + 1 :] if not made.isdisjoint(later.operands))
                 stage = min({task.stage for task in reader.tasks} - (before if gathered else set()) or before)
@@ -194,6 +194,12 @@ def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...
                 else:
                     alone[mesh].append(stage)
     return alone, beside, runs
+
+
+def _weights_of(program: Program, call: Call) -> set[int]:
+    """The registers of the weights that a task gathers."""
+    function = program.functions.get(call.function)
+    return {call.results[number] for number in function.gathered} if function else set()
 
 
 def _other_kinds(
@@ -282,7 +288,7 @@ class _Values:
                 elif isinstance(each, Receive):
                     self._channels[mesh, each.result] = each.channel
                 elif isinstance(each, Call):
-                    gathered = {each.results[number] for number in program.functions[each.function].gathered}
+                    gathered = _weights_of(program, each)
                     for part in _apart(program, each):
                         made = (register for register in part.results if register not in gathered)
                         self._makers.update(((mesh, register), part) for register in made)

@@ -231,7 +231,7 @@ def test_gathers_are_among_the_costs() -> None:
     grid = schedules.make("looped-bfs", meshes=2, microbatches=MICROBATCHES)
     every = (replace(found["chunk"], gather=0), found["ahead"], found["chunk"])
     times = [schedules.simulate(grid, each).makespan for each in every]
-    assert times == [27, 27.75, 28]  # mesh 0 is never free: its gathers of stages 0, 2 and 0
+    assert times == [27, 27.625, 28]  # what a mesh gathers while it waits takes no time
 
 
 def test_a_loop_over_layers_gathers_layer_by_layer() -> None:
