@@ -17,6 +17,7 @@ from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
+from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
 from jaxpp.hlo_passes.loop.unroll_layers import UnrollLayers
 from jaxpp.hlo_passes.loop.unroll_slices import UnrollSlices
@@ -81,6 +82,7 @@ def mpmd(
         SplitConditionals(),  # before the first pass that follows values: none looks into branches
         UnrollSlices(schedule, meshes),  # before the loops over layers inside of those over slices
         UnrollLayers(schedule, meshes),  # before marks are counted; after inlining, which shows those in scans
+        SplitShardMaps(schedule, meshes),  # after unrolling, likewise; before stage marks are counted
         MergeConstants(),  # after inlining and unrolling, which repeat them; before the passes that walk over the loop
         MergeStages(cuts),  # after unrolling, which shows the marks of all layers; before they are counted
         ForwardRows(),  # after unrolling, which shows what each layer reads; before hoisting, which moves whole stacks
@@ -102,7 +104,7 @@ def mpmd(
         UnrollMicrobatches(),  # the schedule's order
         FuseTasks(),  # after unrolling, which says what is one task
         WeaveUnits(),  # the tasks of a call are in one function
-        GatherWeights(),  # what tasks are calls now, and in which order
+        GatherWeights(gather_weights),  # what tasks are calls now, and in which order
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once

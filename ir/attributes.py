@@ -47,6 +47,7 @@ SHARDING = "sdy.sharding"
 DONOR = "jax.buffer_donor"
 MEMORY = "mhlo.memory_kind"
 ALIAS = "tf.aliasing_output"
+SHARD_MAP = "sdy.manual_computation"  # an operation
 
 
 def is_ours(name: str) -> bool:
@@ -145,7 +146,7 @@ def sharding_by(
     number = ir.OpResult(value).result_number
     if op.name in ("sdy.sharding_constraint", "sdy.reshard"):
         return op.attributes["sharding"]
-    if op.name == "sdy.manual_computation":
+    if op.name == SHARD_MAP:
         return _per_value(op.attributes["out_shardings"], number, lists)
     return _per_value(op.attributes.get(SHARDING), number, lists)
 

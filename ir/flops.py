@@ -7,8 +7,10 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp import _compat
+from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.counted import trips
 from jaxpp.ir.ops import shape_of, traits
+from jaxpp.ir.shardings import manual_axes
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -77,7 +79,7 @@ class FlopCounter:
             "stablehlo.case": lambda op: max(map(self._region, op.regions)),
             "stablehlo.if": lambda op: max(map(self._region, op.regions)),
             "func.call": lambda op: self._function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value),
-            "sdy.manual_computation": lambda op: self._devices(op) * self.inside(op),
+            SHARD_MAP: lambda op: self._devices(op) * self.inside(op),
         }
 
     def of(self, op: ir.Operation) -> int:
@@ -113,9 +115,7 @@ class FlopCounter:
             axis.name: axis.size for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(meshes[0].attributes["mesh"]).axes)
         }
         used = f"{op.attributes['in_shardings']} {op.attributes['out_shardings']}"
-        manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
-        axes = (manual[number] for number in range(len(manual)))
-        return math.prod(sizes[axis] for axis in axes if f'"{axis}"' in used)
+        return math.prod(sizes[axis] for axis in manual_axes(op) if f'"{axis}"' in used)
 
 
 def _only_moves(op: ir.Operation) -> bool:

@@ -20,6 +20,7 @@ class Function:
     donates: the arguments whose buffer becomes a result's.
     sums: of a weight gradient that only adds to sums, for each result the number of the argument that it adds
         to: where such a call is left out, its results are these.
+    gathered: the results of a task that are weights, gathered beside it for tasks after it: of no microbatch.
     is_operation: whether the user's own function of the name `kind` is called in its place; it has no results.
     argument_parts: of a function that is several tasks, the number of the task that each argument is for; else empty.
     result_parts: likewise.
@@ -36,6 +37,7 @@ class Function:
     result_parts: tuple[int, ...] = ()
     is_operation: bool = False
     sums: tuple[int, ...] = ()
+    gathered: tuple[int, ...] = ()
 
     @property
     def is_copy(self) -> bool:
@@ -113,8 +115,8 @@ class Call:
         return (TaskName(self.kind, self.stage, self.microbatch, self.slice),)
 
     def maker(self, result: int, function: Function) -> TaskName | None:
-        """The task that makes the result of this number; None for a call that is no task."""
-        tasks = self.tasks
+        """The task that makes the result of this number; None for a gathered weight, and for a call that is no task."""
+        tasks = () if result in function.gathered else self.tasks
         return tasks[function.result_parts[result] if len(tasks) > 1 else 0] if tasks else None
 
     def __str__(self) -> str:

@@ -157,6 +157,12 @@ class MeshAxes:
         return self._written[named]
 
 
+def manual_axes(shard_map: ir.Operation) -> list[str]:
+    """The axes over which the body of an `sdy.manual_computation` sees shards."""
+    axes = sdy.ManualAxesAttr(shard_map.attributes["manual_axes"])
+    return [axes[number] for number in range(len(axes))]
+
+
 def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:
     """What `jaxpp.mesh_sizes` says: the sizes of the axes of each mesh; empty where the meshes have one size."""
     attribute = module.operation.attributes.get(at.MESH_SIZES)

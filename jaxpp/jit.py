@@ -87,8 +87,9 @@ def mpmd_jit_with_loop(
         compiler_options: XLA options for every stage program; on GPUs some are chosen already (docs/gpu.md). By the
             number of a mesh options for its programs alone, which go before: {"xla_a": True, 3: {"xla_b": 2}}.
         gather_weights: of weights sharded over the axis of the batch (FSDP): "microbatch" gathers them for each
-            microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "step" once
-            per step. What the last costs: `lower(...).program().once_per_step_bytes`.
+            microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "ahead"
+            likewise, but beside the last task of the run before, "step" once per step. What the last costs:
+            `lower(...).program().once_per_step_bytes`.
         scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
         share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
             have, and one of their own for the embedding or the head: less to compile, and one more call for each of

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
+from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.functions import name_of
 from jaxpp.lowering.locations import source_line
 
@@ -113,7 +114,7 @@ class _Translation:
         self._hint = f"give it the axes of the mpmd mesh, {_words(ours)}"
         if list(mesh.device_ids):
             raise ValueError(f"{self._what}, with its devices in an order of its own; {self._hint}")
-        if op.name == "sdy.manual_computation":
+        if op.name == SHARD_MAP:
             raise ValueError(f"{self._what}, which a shard_map can't; {self._hint}")
 
     def of(self, sharding: Any) -> ir.Attribute:

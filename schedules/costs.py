@@ -48,6 +48,9 @@ class Costs:
         forward: time of a forward.
         input_grad: time of the gradient of a stage's inputs.
         weight_grad: time of the gradient of its weights. A full backward takes both.
+        gather: time to gather the sharded weights of a stage (`gather_weights="chunk"`), before each run of its tasks:
+            those that stand one after the other on their mesh, but for copies. It is in no task's time, and does not
+            wait for what they need. Searches order tasks as if it took none.
         hop: latency from the end of a task on one mesh to the start of one that needs it on another.
         bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
         message_bytes: what a stage sends to the next one, and gets its gradient of back.
@@ -79,6 +82,7 @@ class Costs:
     forward: PerStage = 1.0
     input_grad: PerStage = 1.0
     weight_grad: PerStage = 1.0
+    gather: PerStage = 0.0
     hop: PerPair = 0.0
     bandwidth: PerPair = math.inf
     message_bytes: PerStage = 0.0
@@ -97,7 +101,7 @@ class Costs:
         put = object.__setattr__
         for name in _KINDS:
             put(self, name, per_stage(getattr(self, name), name, positive=True))
-        for name in _BYTES:
+        for name in (*_BYTES, "gather"):
             if getattr(self, name) is not None:
                 put(self, name, per_stage(getattr(self, name), name, positive=False))
         put(self, "hop", per_pair(self.hop, "hop", positive=False))
@@ -123,7 +127,7 @@ class Costs:
             ScheduleError: the unit is none.
         """
         factor = UNITS[self.unit] / UNITS[replace(self, unit=unit).unit]
-        times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, "hop", "kinds")}
+        times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, "gather", "hop", "kinds")}
         rates = {name: _scaled(getattr(self, name), 1 / factor) for name in ("bandwidth", "copy_bandwidth")}
         return replace(self, **times, **rates, unit=unit)
 
@@ -143,6 +147,14 @@ class Costs:
                 there = f"there are {getattr(schedule, counted)}"
                 raise ScheduleError(f"{schedule.name} has no {what} {getattr(task, what)}: {there}")
         return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
+
+    def gathers(self, schedule: Schedule) -> list[float]:
+        """How long the weights of each stage take to be gathered for a run of its tasks.
+
+        Raises:
+            ScheduleError: the costs are for other stages.
+        """
+        return _for_each_stage(self.gather, "gather", schedule)
 
     def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
         """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.
@@ -265,7 +277,7 @@ class Costs:
     @property
     def stages(self) -> int | None:
         """The number of stages that these costs are for; None where they have no list of them."""
-        found = [getattr(self, each) for each in (*_KINDS, *_BYTES)] + list(self.kinds.values())
+        found = [getattr(self, each) for each in (*_KINDS, *_BYTES, "gather")] + list(self.kinds.values())
         return next((len(each) for each in found if isinstance(each, tuple)), None)
 
     def merged(self, stages: int) -> Costs:
@@ -302,7 +314,8 @@ class Costs:
             groups = [value[end - size : end] for size, end in zip(sizes, ends, strict=True)]
             return tuple(group[-1] if last else math.fsum(group) for group in groups)
 
-        values = {each: together(getattr(self, each), each == "message_bytes") for each in (*_KINDS, *_BYTES)}
+        names = (*_KINDS, *_BYTES, "gather")
+        values = {each: together(getattr(self, each), each == "message_bytes") for each in names}
         return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
 
     def listed(self, stages: int, meshes: int) -> Costs:
@@ -316,7 +329,8 @@ class Costs:
         def each(value: PerStage | None, what: str) -> PerStage | None:
             return None if value is None else tuple(_for_each_stage(value, what, empty))
 
-        values = {what: each(getattr(self, what), what) for what in (*_KINDS, "activation_bytes", "weight_grad_bytes")}
+        names = (*_KINDS, "activation_bytes", "weight_grad_bytes", "gather")
+        values = {what: each(getattr(self, what), what) for what in names}
         return replace(self, **values, kinds={kind: each(time, kind) for kind, time in self.kinds.items()})
 
     def pair(self, what: str, schedule: Schedule) -> list[list[float]]:

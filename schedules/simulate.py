@@ -40,7 +40,8 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     with collector_paused():
         moves = _moves(schedule, costs)
         durations = task_times(schedule, costs, moves)
-        run = sweep(graph, durations, *transfer_times(schedule, costs, moves))
+        leads = gather_times(schedule, costs)
+        run = sweep(graph, durations, *transfer_times(schedule, costs, moves), leads=leads)
     if NEVER in run.starts:
         check(schedule)
     if not math.isfinite(max(run.ends)):
@@ -78,6 +79,28 @@ def task_times(schedule: Schedule, costs: Costs, moves: Moves | None = None) -> 
             for part in range(number, number + span if span > 1 else number):
                 durations[part] *= costs.factor([task.kind for task in tasks[number : number + span]])
     return durations
+
+
+def gather_times(schedule: Schedule, costs: Costs) -> dict[int, float]:
+    """For the first task of each run of tasks of one stage, how long its mesh gathers the weights of that stage before.
+
+    Raises:
+        ScheduleError: the costs are for other stages.
+    """
+    if costs.gather == 0:
+        return {}
+    graph, times = schedule.graph, costs.gathers(schedule)
+    found: dict[int, float] = {}
+    for row in graph.rows:
+        before: set[int] = set()
+        for number in row:
+            if not graph.spans[number] or number in graph.asides:
+                continue
+            stages = {task.stage for task in graph.tasks[number : number + graph.spans[number]]}
+            if stages - before:
+                found[number] = math.fsum(times[stage] for stage in stages - before)
+            before = stages
+    return found
 
 
 def _copied(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:

@@ -39,6 +39,7 @@ def sweep(
     busy: Sequence[float] = (),
     moves: Mapping[int, float] = MappingProxyType({}),
     one_track: bool = False,
+    leads: Mapping[int, float] = MappingProxyType({}),
 ) -> SweptTimes:
     """Run every mesh in its order, each cell as soon as its mesh is free and what it waits for is there.
 
@@ -53,8 +54,9 @@ def sweep(
             a link carries any number at once.
         moves: for how long each task that takes memory from a peer keeps the link from there; the same holds for it.
         one_track: run all tasks of a mesh one after the other.
+        leads: for the first task of a cell, for how long its mesh does something else before, which waits for nothing.
     """
-    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy, moves)
+    run = _Sweep(graph, durations, delays or [0.0] * len(graph.transfers), busy, moves, leads)
     if one_track:
         run.tracks, run.asides = {}, set()
     while run.runnable:
@@ -73,8 +75,10 @@ class _Sweep:
         delays: Sequence[float],
         busy: Sequence[float],
         moves: Mapping[int, float],
+        leads: Mapping[int, float],
     ) -> None:
         self.graph, self.durations, self.delays, self.busy, self.moves = graph, durations, delays, busy, moves
+        self.leads = leads
         self.starts = [NEVER] * len(graph.tasks)
         # When tasks, and behind them transfers, are done.
         self.ready = [NEVER] * (len(graph.tasks) + len(graph.transfers))
@@ -98,10 +102,10 @@ class _Sweep:
         """Run the cells of one mesh until one has to wait."""
         graph, ready, durations = self.graph, self.ready, self.durations
         waits, spans, partners, finish = graph.waits, graph.spans, graph.partners, self.finish
-        tracks, asides = self.tracks, self.asides
+        tracks, asides, leads = self.tracks, self.asides, self.leads
         head, stop, clock = self.heads[mesh], graph.rows[mesh].stop, self.clocks[mesh]
         while head < stop:
-            start = clock
+            start = clock + leads[head] if head in leads else clock
             for slot in waits[head]:
                 if ready[slot] > start:
                     start = ready[slot]

@@ -16,7 +16,11 @@ _OF_PIPELINES: dict[str, tuple[type[str] | type[int], str, str]] = {
     "meshes": (int, "N", "the number of meshes"),
     "cuts": (str, "N,N...", "the layers of each stage, such as 5,5,4,2"),
     "transport": (str, "NAME", "what values go by: pull, device_put, pair or nccl"),
-    "gather_weights": (str, "WHEN", "of weights that are sharded like the batch: once per microbatch, chunk or step"),
+    "gather_weights": (
+        str,
+        "WHEN",
+        "weights that are sharded like the batch: per microbatch, chunk, ahead of it, or step",
+    ),
     "scatter_gradients": (str, "WHEN", "of their gradients: once per microbatch or step"),
     "share_tasks": (str, "WHEN", "whether the first and last stage call the middle ones' programs: never or always"),
     "recompute": (str, "WHAT", "what recomputing stages keep: inputs, selective, 0.5, or 0:selective,3:0.05"),

@@ -19,7 +19,7 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
 from jaxpp.ir.values import is_used, is_zero
 
-CHOICES = {"gather_weights": ("microbatch", "chunk", "step"), "scatter_gradients": ("microbatch", "step")}
+CHOICES = {"gather_weights": ("microbatch", "chunk", "ahead", "step"), "scatter_gradients": ("microbatch", "step")}
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,14 @@ class DelayReductions(Pass):
 
     Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
     default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. What
-    is gathered per `chunk` is gathered here, and `gather-weights` puts that before each run of a stage's tasks. The
+    is gathered per `chunk`, or `ahead`, is gathered here, and `gather-weights` puts that where it belongs. The
     module says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
     `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
         gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, once per `chunk` (a
-            run of tasks of one stage, one after the other on their mesh), or once per `step`.
+            run of tasks of one stage, one after the other on their mesh), `ahead` of it, in the last task of the run
+            before, or once per `step`.
         scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, or once per `step`.
 
     Preconditions: `propagate-shardings` ran. A loop over one microbatch stays as it is.
@@ -84,18 +85,19 @@ class DelayReductions(Pass):
             module.operation.attributes[at.ONCE_PER_STEP] = ir.DictAttr.get(entries)
         if self.scatter_gradients == "microbatch":
             totals = [total for total in totals if not _is_scattered(mesh, loop, total)]
-        if self.gather_weights == "chunk":
+        per_run = self.gather_weights in ("chunk", "ahead")
+        if per_run:
             gathers = find_gathers(mesh, loop, rows=True)
             if not gathers:
                 raise PassError(
-                    "gather_weights is 'chunk', but no product of a stage gathers a weight",
+                    f"gather_weights is {self.gather_weights!r}, but no product of a stage gathers a weight",
                     location=loop.op.location,
                     hint="shard weights over the axis of the batch; in a loop over the layers of a stage they are "
                     "gathered layer by layer: write the layers one after the other, or leave this out",
                 )
         for each in gathers if self.gather_weights != "microbatch" else ():
             made = gather(mesh, loop, each)
-            for op in made if self.gather_weights == "chunk" else ():
+            for op in made if per_run else ():
                 op.attributes[at.GATHER] = ir.UnitAttr.get()
         if totals:
             _Rewrite(mesh, loop).run(totals)

@@ -37,6 +37,10 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
             )
         if op.block != body:
             parent = op.parent.operation if op.parent is not None else main
+            while (
+                parent.name == at.SHARD_MAP and parent.parent is not None
+            ):  # which `split-shard-maps` would have split, but for what is around it
+                parent = parent.parent.operation
             where = "outside of the microbatch loop" if parent == main else f"inside a {_construct(parent)}"
             raise PassError(
                 f"a {kind} mark {where}",
@@ -52,7 +56,6 @@ def check_marks(main: ir.Operation, ops: Iterable[ir.Operation], loop: ir.Operat
 
 def _construct(op: ir.Operation) -> str:
     names = {"stablehlo.while": "scan or while loop", "stablehlo.case": "conditional", "stablehlo.if": "conditional"}
-    names["sdy.manual_computation"] = "shard_map"
     return names.get(op.name, op.name)
 
 

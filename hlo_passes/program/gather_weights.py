@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, kind_and_stage, name_of, operations
-from jaxpp.ir.kinds import form_of
-from jaxpp.ir.outlining import Outlined, outline
+from jaxpp.ir.functions import body_of, call, create, functions, kind_and_stage, name_of, operations, terminator
+from jaxpp.ir.kinds import FORMS, form_of
+from jaxpp.ir.outlining import Outlined, clone_into, outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
@@ -32,6 +33,14 @@ class GatherWeights(Pass):
     Copies of residuals, which read no weights, don't end a run. Where the stages of a mesh take turns, as in
     interleaved 1F1B, a run may be a single task.
 
+    With `ahead` the last task of the run before gathers too: it and the gather are one function, in which neither waits
+    for the other, so that XLA runs the one beside the other (FSDP's prefetch). The weights of the next run are then
+    there one task early. The first run of a mesh has none before it; nor is there one behind a weight gradient that a
+    runtime may leave out, or a function of the user's: there the gather stands alone.
+
+    Options:
+        gather_weights: `chunk` or `ahead`, as of `delay-reductions`.
+
     Preconditions: `unroll-microbatches` ran, and `fuse-tasks`.
 
     ```mlir
@@ -45,6 +54,7 @@ class GatherWeights(Pass):
     """
 
     name: ClassVar[str] = "gather-weights"
+    gather_weights: str = "chunk"
 
     def run(self, module: ir.Module) -> None:
         """Let each run of `@main` gather what it uses."""
@@ -53,10 +63,11 @@ class GatherWeights(Pass):
         if not gathers:
             leave(module, line)
             return
-        made = _Gathers(module, [op for op in gathers if op.name == _GATHER])
+        made = _Gathers(module, [op for op in gathers if op.name == _GATHER], self.gather_weights == "ahead")
         tasks = [step for step in line.steps if step.function is not None]
         for mesh in range(line.meshes):
             made.call(mesh, [task for task in tasks if task.meshes == (mesh,) and not form_of(_kind(task)).is_copy])
+        made.rename(line.steps)
         steps = [each for step in line.steps if step.op not in gathers for each in (*made.before.get(step, ()), step)]
         for op in reversed(gathers):
             op.erase()
@@ -69,11 +80,13 @@ class _Gathers:
     before: the call that stands before a task.
     """
 
-    def __init__(self, module: ir.Module, gathers: Sequence[ir.Operation]) -> None:
-        self._module, self._gathers = module, gathers
+    def __init__(self, module: ir.Module, gathers: Sequence[ir.Operation], ahead: bool) -> None:
+        self._module, self._gathers, self._ahead = module, gathers, ahead
         self._number = {op.results[0]: number for number, op in enumerate(gathers)}
         self._shardings = Shardings(module)
         self._functions: dict[tuple[int, ...], Outlined] = {}
+        self._hosts: dict[tuple[str, str], ir.Operation] = {}
+        self._replaced: dict[ir.Operation, ir.Operation] = {}
         self.before: dict[Step[ir.Value], list[Step[ir.Value]]] = {}
 
     def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
@@ -86,19 +99,59 @@ class _Gathers:
         for number in sorted(users):
             for run in _runs(tasks, users[number]):
                 begun.setdefault(run[0], {})[number] = run
-        for position, runs in begun.items():
-            first = tasks[position]
-            function = self._function(tuple(runs))
-            attributes = {at.MESH: at.i64(mesh)}
-            types = [value.type for value in function.outputs]
-            name, ip = name_of(function.function), ir.InsertionPoint(first.op)
-            made = call(name, types, function.inputs, attributes, ip, first.op.location)
-            self.before[first] = [Step.of(made)]
-            for (number, run), result in zip(runs.items(), made.results, strict=True):
+        for position, runs in sorted(begun.items()):  # a task that gathers too has all of its own weights by then
+            gather = self._function(tuple(runs))
+            is_beside = self._ahead and position and _may_gather(tasks[position - 1])
+            made = (
+                self._call_beside(tasks[position - 1], gather)
+                if is_beside
+                else self._call_before(tasks[position], gather, mesh)
+            )
+            for (number, run), result in zip(runs.items(), made, strict=True):
                 for each in run:
                     for n, value in enumerate(tasks[each].operands):
                         if value == self._gathers[number].results[0]:
                             tasks[each].use(n, result)
+
+    def rename(self, steps: Sequence[Step[ir.Value]]) -> None:
+        """Let all steps use the results of the calls that gather too, in place of those that did not."""
+        values: dict[ir.Value, ir.Value] = {
+            old: new
+            for before, after in self._replaced.items()
+            for old, new in zip(before.results, after.results, strict=False)
+        }
+        for step in steps if values else ():
+            step.operands = [values.get(value, value) for value in step.operands]
+        for old, new in values.items():
+            old.replace_all_uses_with(new)
+        for op in reversed(self._replaced):
+            op.erase()
+        called = {step.callee for step in steps}
+        for name in {name for name, _ in self._hosts} - called:
+            functions(self._module)[name].erase()
+
+    def _call_before(self, task: Step[ir.Value], gather: Outlined, mesh: int) -> Sequence[ir.Value]:
+        types = [value.type for value in gather.outputs]
+        ip, location = ir.InsertionPoint(task.op), task.op.location
+        made = call(name_of(gather.function), types, gather.inputs, {at.MESH: at.i64(mesh)}, ip, location)
+        self.before[task] = [Step.of(made)]
+        return list(made.results)
+
+    def _call_beside(self, task: Step[ir.Value], gather: Outlined) -> Sequence[ir.Value]:
+        """Let a task gather too; returns what it gathers."""
+        assert task.function is not None
+        key = task.callee, name_of(gather.function)
+        if key not in self._hosts:
+            self._hosts[key] = _both(self._module, task.function, gather.function)
+        function, before, count = self._hosts[key], task.op, len(task.results)
+        attributes = {name: before.attributes[name] for name in before.attributes if name != "callee"}
+        types = [value.type for value in (*task.results, *gather.outputs)]
+        operands = [*task.operands, *gather.inputs]
+        made = call(name_of(function), types, operands, attributes, ir.InsertionPoint(before), before.location)
+        self._replaced[before] = made
+        task.op, task.operands, task.results = made, operands, list(made.results)
+        task.callee, task.function = name_of(function), function
+        return task.results[count:]
 
     def _function(self, numbers: tuple[int, ...]) -> Outlined:
         """The function that gathers these."""
@@ -113,6 +166,37 @@ class _Gathers:
                 del op.attributes[at.GATHER]
             self._functions[numbers] = found
         return self._functions[numbers]
+
+
+def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Operation:
+    """The function of a task that does what `gather` does too: its last results, which say so."""
+    parts = [task, gather]
+    inputs = [argument.type for part in parts for argument in body_of(part).arguments]
+    results = [value.type for part in parts for value in terminator(body_of(part)).operands]
+    kept = {name: task.attributes[name] for name in (at.KIND, at.STAGE) if name in task.attributes}
+    both = create(module, f"{name_of(task)}_{name_of(gather)}", inputs, results, kept)
+    own, other = ((at.argument_attributes(part), at.result_attributes(part)) for part in parts)
+    of_task: dict[str, ir.Attribute] = {at.PART: at.i64(0)} if at.STAGE not in kept else {}
+    gathered: dict[str, ir.Attribute] = {at.GATHER: ir.UnitAttr.get()}
+    at.set_tables(
+        both,
+        [*own[0], *(each | of_task for each in other[0])],
+        [*own[1], *(each | of_task | gathered for each in other[1])],
+    )
+    block = body_of(both)
+    arguments, returned = iter(block.arguments), list[ir.Value]()
+    for part in parts:
+        values: dict[ir.Value, ir.Value] = dict(zip(body_of(part).arguments, arguments, strict=False))
+        clone_into(block, operations(body_of(part))[:-1], values, {})
+        returned += [values[value] for value in terminator(body_of(part)).operands]
+    func.return_(returned, ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    return both
+
+
+def _may_gather(task: Step[ir.Value]) -> bool:
+    """Whether a task is compiled, and always run."""
+    assert task.function is not None
+    return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in _kind(task).split("+"))
 
 
 def _kind(task: Step[ir.Value]) -> str:

@@ -53,7 +53,10 @@ def _peak_of(program: Program, mesh: int, remade: Set[_Key]) -> Peak:
         else 0
         for pool in (0, 1)
     )
-    return Peak(here, _Activations(sequence, specs, remade).peak(), host)
+    gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
+    calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
+    gathered = {each.results[number] for each in calls for number in gathering[each.function]}
+    return Peak(here, _Activations(sequence, specs, remade, gathered).peak(), host)
 
 
 def _peak_bytes(
@@ -94,9 +97,12 @@ class _Activations:
     are evicted are alive on their mesh in the forward, on the other one until they are sent back, and from the load on.
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
+    gathered: the registers of weights that a task gathers for tasks after it.
     """
 
-    def __init__(self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[_Key]) -> None:
+    def __init__(
+        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[_Key], gathered: Set[int]
+    ) -> None:
         self._sequence, self._specs, self._remade = sequence, specs, remade
         self._made_for: list[Sequence[_Unit] | None] = [()] * len(specs)  # None: any, as it came from another mesh
         self._calls: dict[_Key, list[tuple[int, Call, str]]] = {}
@@ -112,7 +118,7 @@ class _Activations:
                 for task in tasks:
                     self._calls.setdefault(task[1:], []).append((index, each, task[0]))
                 for register in each.results:
-                    self._made_for[register] = here
+                    self._made_for[register] = () if register in gathered else here
 
     def peak(self) -> int:
         """The most that are alive at once."""

@@ -137,6 +137,8 @@ def _values(program: Program) -> Mapping[tuple[int, int], _Value]:
             elif tasks:
                 parts = function.result_parts or [0] * len(step.results)
                 for number, (part, register) in enumerate(zip(parts, step.results, strict=True)):
+                    if number in function.gathered:
+                        continue
                     kind, stage, microbatch, piece = tasks[part]
                     maker = _Maker(_WHOLE.get(kind, kind), stage, piece, step.function, number)
                     values[mesh, register] = microbatch, maker

@@ -192,7 +192,7 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
     for mark in marks:
         for use in list(mark.results[0].uses):
             op = use.owner.operation
-            while traits(op).light and not _communicates(mesh, op) and len(users := list(op.results[0].uses)) == 1:
+            while _is_light(op) and not _communicates(mesh, op) and len(users := list(op.results[0].uses)) == 1:
                 op = users[0].owner.operation
             if op.block == mark.block and _communicates(mesh, op) and not is_product(op):
                 use.owner.operands[use.operand_number] = mark.operands[0]
@@ -201,6 +201,12 @@ def _move_behind_collectives(mesh: MeshAxes, marks: Sequence[ir.Operation]) -> l
                     made.append(ir.OpResult(behind).owner.operation)
                     result.replace_all_uses_except(behind, made[-1])
     return made
+
+
+def _is_light(op: ir.Operation) -> bool:
+    """Whether `op` is light, or a `shard_map` of light operations."""
+    inside = [each for each in nested(op) if each.name != "sdy.return"] if op.name == at.SHARD_MAP else [op]
+    return all(traits(each).light for each in inside)
 
 
 def _weave(function: ir.Operation, units: _Units) -> None:

@@ -7,6 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.cut import divide
 from jaxpp.hlo_passes.stages.dependences import Dependences
+from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import ADD, Accumulator
 from jaxpp.ir.counted import counted_loops
 from jaxpp.ir.errors import PassError
@@ -31,7 +32,7 @@ _CONSTRUCTS = {
     "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
     "stablehlo.if": _CONDITIONAL,
-    "sdy.manual_computation": ("shard_map", "write it without, on whole arrays"),
+    at.SHARD_MAP: ("shard_map", "unroll the loop in it, or write it without, on whole arrays"),
 }
 
 

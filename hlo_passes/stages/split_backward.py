@@ -33,7 +33,7 @@ class SplitBackward(Pass):
       norm's scale) may be done with the input gradient, products never.
     - A loop that makes both, as that of a `lax.scan` over layers does, becomes two loops: the first stacks, trip by
       trip, what the second reads of it, again the fewest bytes. Loops inside of it are divided too. A loop that runs an
-      unknown number of times, a conditional or a `shard_map` that makes both is refused.
+      unknown number of times or stands in a `shard_map` is refused where it makes both, and so is a conditional.
 
     A half with nothing to do is no task: a stage without weights has no weight gradient. A last stage whose forward and
     backward are one task has its forward in the input gradient. For a stage that the schedule splits for some

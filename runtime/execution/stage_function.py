@@ -4,14 +4,13 @@ import io
 from collections.abc import Mapping
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import functions, name_of, nested, reachable
 from jaxpp.ir.ops import traits
 from jaxpp.ir.program import Function
-from jaxpp.ir.shardings import MeshAxes
+from jaxpp.ir.shardings import MeshAxes, manual_axes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
 
 
@@ -84,7 +83,7 @@ def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
             sizes = ", ".join(f'"{axis}"={size}' for axis, size in axes.named)
             top.operation.attributes["mesh"] = ir.Attribute.parse(f"#sdy.mesh<[{sizes}]>")
     for op in nested(unit.operation):
-        if op.name == "sdy.manual_computation":
+        if op.name == at.SHARD_MAP:
             _check_manual(op, name, own, axes.sizes)
         elif op.name == "sdy.sharding_constraint" and _has_part(op.attributes["sharding"]):
             op.results[0].replace_all_uses_with(op.operands[0])
@@ -95,8 +94,7 @@ def _resize(unit: ir.Module, name: str, axes: MeshAxes) -> None:
 
 def _check_manual(op: ir.Operation, name: str, traced: Mapping[str, int], sizes: Mapping[str, int]) -> None:
     """Refuse a shard_map that was traced for other axes or devices than those of the mesh."""
-    manual = sdy.ManualAxesAttr(op.attributes["manual_axes"])
-    over = [axis for axis in (manual[number] for number in range(len(manual))) if traced[axis] != sizes[axis]]
+    over = [axis for axis in manual_axes(op) if traced[axis] != sizes[axis]]
     if not over and not any(traits(inner).collective for inner in nested(op)):
         return
     what = f"over {over[0]!r}" if over else "with collectives"

@@ -42,17 +42,42 @@ def mlp(_: Any, weights: Any, x: jax.Array, mark: Mark) -> jax.Array:
     return x
 
 
-def experts(put: Any, weights: Any, x: jax.Array, mark: Mark) -> jax.Array:
-    """Each device has half of the tokens and half of the experts."""
+def routes(weights: Any, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """[group, token, expert, place]: where each token is sent, and its gate on the way back."""
     gates = jax.nn.softmax((x @ weights["router"].astype(x.dtype)).astype(jnp.float32))
     chosen = jax.nn.one_hot(gates.argmax(-1), EXPERTS, dtype=jnp.int32)
     place = (jnp.cumsum(chosen, 1) * chosen).sum(-1) - 1
     sent = (chosen[..., None] * jax.nn.one_hot(place, CAPACITY, dtype=jnp.int32)[:, :, None]).astype(x.dtype)
+    return sent, sent * gates.max(-1)[..., None, None].astype(x.dtype)
+
+
+def of_experts(up: jax.Array, down: jax.Array, inputs: jax.Array) -> jax.Array:
+    hidden = jax.nn.gelu(jnp.einsum("egcd,edh->egch", inputs, up.astype(inputs.dtype)))
+    return jnp.einsum("egch,ehd->egcd", hidden, down.astype(inputs.dtype))
+
+
+def experts(put: Any, weights: Any, x: jax.Array, mark: Mark) -> jax.Array:
+    """Each device has half of the tokens and half of the experts."""
+    sent, back = routes(weights, x)
     inputs = mark(put(put(jnp.einsum("gtec,gtd->egcd", sent, x), None, "model"), "model"))
-    hidden = jax.nn.gelu(jnp.einsum("egcd,edh->egch", inputs, weights["up"].astype(x.dtype)))
-    outputs = put(jnp.einsum("egch,ehd->egcd", hidden, weights["down"].astype(x.dtype)), "model")
-    back = sent * gates.max(-1)[..., None, None].astype(x.dtype)
+    outputs = put(of_experts(weights["up"], weights["down"], inputs), "model")
     return x + jnp.einsum("egcd,gtec->gtd", mark(put(outputs, None, "model")), back)
+
+
+def mapped_experts(put: Any, weights: Any, x: jax.Array, mark: Mark) -> jax.Array:
+    """The same with the exchange written out, in a `shard_map`."""
+
+    def of_device(up: jax.Array, down: jax.Array, x: jax.Array, sent: jax.Array, back: jax.Array) -> jax.Array:
+        inputs = mark(jax.lax.all_to_all(jnp.einsum("gtec,gtd->egcd", sent, x), "model", 0, 1, tiled=True))
+        outputs = mark(jax.lax.all_to_all(of_experts(up, down, inputs), "model", 1, 0, tiled=True))
+        return jnp.einsum("egcd,gtec->gtd", outputs, back)
+
+    mapped = jax.shard_map(of_device, mesh=put.keywords["mesh"], in_specs=(P("model"),) * 5, out_specs=P("model"))
+    return x + mapped(weights["up"], weights["down"], x, *routes(weights, x))
+
+
+def constraint(x: jax.Array, *axes: Any, mesh: Any) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*axes)))
 
 
 MODELS: dict[str, tuple[Layer, Any, Any, Any, P]] = {
@@ -76,6 +101,7 @@ MODELS: dict[str, tuple[Layer, Any, Any, Any, P]] = {
     ),
 }
 
+MODELS["experts in a shard_map"] = (mapped_experts, *MODELS["experts"][1:])
 
 _ASYNC_ALL_REDUCE = {
     "xla_enable_async_all_reduce": True,
@@ -91,9 +117,7 @@ def compiled(name: str, options: dict[str, int], model: str, mark: Mark, compile
         pytest.skip(str(error))
     layer, weights, specs, batch, spec = MODELS[model]
     mesh = target.mesh((2, 2), ("mpmd", "model"))
-
-    def put(x: jax.Array, *axes: Any) -> jax.Array:
-        return jax.lax.with_sharding_constraint(x, NamedSharding(mesh.jax_mesh, P(*axes)))
+    put = partial(constraint, mesh=mesh.jax_mesh)
 
     def loss(params: Any, x: jax.Array) -> jax.Array:
         x = x.astype(jnp.bfloat16)
@@ -118,11 +142,13 @@ def compiled(name: str, options: dict[str, int], model: str, mark: Mark, compile
     [
         ("h200", {"nodes": 2, "gpus": 2}, "tensor parallel", {}),
         ("h200", {"nodes": 2, "gpus": 2}, "experts", {}),
+        ("h200", {"nodes": 2, "gpus": 2}, "experts in a shard_map", {}),
         # Of TPUs only v5e has asynchronous all-reduces. What is said here is off by default.
         ("v5e:2x2", {}, "tensor parallel", _ASYNC_ALL_REDUCE),
         ("v5p:2x2x1", {}, "experts", {"xla_tpu_enable_async_all_to_all": True}),
+        ("v5p:2x2x1", {}, "experts in a shard_map", {"xla_tpu_enable_async_all_to_all": True}),
     ],
-    ids=["h200 tensor parallel", "h200 experts", "v5e tensor parallel", "v5p experts"],
+    ids=["h200 tensor parallel", "h200 experts", "h200 mapped", "v5e tensor parallel", "v5p experts", "v5p mapped"],
 )
 def test_every_collective_has_a_product_beside_it(
     name: str, options: dict[str, int], model: str, compiler_options: dict[str, Any]

@@ -1,4 +1,5 @@
 // RUN: jaxpp-opt %s --split-input-file -p gather-weights | filecheck %s
+// RUN: jaxpp-opt %s --split-input-file -p "gather-weights{gather_weights=ahead}" | filecheck %s --check-prefix=AHEAD
 
 // The weight of stage 0 is gathered for both forwards, and again for its backward, as stage 1 runs in between on the same
 // mesh. A task of the stage that needs no weight ends no run. Rows of a stack are cut out and gathered at once.
@@ -23,6 +24,22 @@
 // CHECK-SAME:      %[[S:[^ :]*]]: tensor<8x4xf32>
 // CHECK-NEXT:    %[[ROWS:.*]] = stablehlo.slice %[[S]] [4:8, 0:4] {{.*}}
 // CHECK-NEXT:    sdy.sharding_constraint %[[ROWS]] <@mesh, [{}, {}]>
+
+// Ahead, the forward before a run gathers for it: its last result.
+
+// AHEAD-LABEL: func.func public @main(
+// AHEAD:         %[[G:.*]] = call @gather_0(
+// AHEAD-NEXT:    call @forward_0(%[[G]],
+// AHEAD-NEXT:    call @weight_grad_0(
+// AHEAD-NEXT:    %[[B:.*]]:2 = call @forward_0_gather_1(%[[G]], %{{.*}}, %{{.*}})
+// AHEAD-NEXT:    %[[C:.*]]:2 = call @forward_1_gather_0(%[[B]]#1, %[[B]]#0, %{{.*}})
+// AHEAD-NEXT:    %[[D:.*]] = call @input_grad_0(%[[C]]#1, %[[C]]#0)
+// AHEAD-NEXT:    return %[[D]]
+// AHEAD-LABEL: func.func private @forward_0_gather_1(
+// AHEAD-SAME:      -> (tensor<4x4xf32>, tensor<4x4xf32> {jaxpp.gather, sdy.sharding = {{.*}}}) attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64}
+// AHEAD:         %[[Y:.*]] = stablehlo.dot_general
+// AHEAD:         %[[H:.*]] = sdy.sharding_constraint
+// AHEAD-NEXT:    return %[[Y]], %[[H]]
 module attributes {jaxpp.meshes = 1 : i64, mhlo.num_partitions = 2 : i32} {
   sdy.mesh @mesh = <["mpmd"=1, "data"=2]>
   func.func public @main(%w: tensor<4x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>}, %s: tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{}, {"data"}]>}, %x: tensor<4x4xf32>) -> tensor<4x4xf32> {

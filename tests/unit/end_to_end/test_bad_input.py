@@ -94,11 +94,16 @@ def test_mark_inside_a_conditional() -> None:
     assert at(text, of_one, "mark_stage_end") == f"a stage mark inside a conditional\n  {INNER}"
 
 
-def test_mark_inside_a_shard_map() -> None:
+def test_mark_inside_a_shard_map_of_a_conditional() -> None:
     mesh = make_mesh(3, data=2)
     sharded = jax.shard_map(layers, mesh=mesh.jax_mesh, in_specs=(P(), P("data")), out_specs=P("data"))
-    text = message(with_loss(lambda params, microbatch: jnp.sum(sharded(params, microbatch["x"]))), mesh=mesh)
-    assert at(text, layers, "mark_stage_end") == f"a stage mark inside a shard_map\n  {INNER}"
+
+    def of_one(params: Any, microbatch: Any) -> Any:
+        x = microbatch["x"]
+        return jnp.sum(lax.cond(x[0, 0] > 0, sharded, lambda _, x: x, params, x))
+
+    text = message(with_loss(of_one), mesh=mesh)
+    assert at(text, layers, "mark_stage_end") == f"a stage mark inside a conditional\n  {INNER}"
 
 
 WRAP = "wrap the gradient of one microbatch in jaxpp.treduce, or write the loop with lax.scan"

@@ -2,7 +2,9 @@
 
 # pyright: reportUnknownLambdaType=false
 
+import re
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +20,10 @@ from unit.end_to_end.compare import loss as layers_loss
 from unit.end_to_end.transformer import cross_entropy
 
 import jaxpp.api as jaxpp
-from jaxpp import PassError
+from jaxpp import PassError, schedules
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.ir.program import Call
+from jaxpp.runtime import Event, load, measured_costs
 
 MICROBATCHES = 4
 SCHEDULES = {
@@ -162,7 +166,7 @@ def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
 
 
 def test_a_choice_that_is_none() -> None:
-    with pytest.raises(ValueError, match="gather_weights is 'never', expected one of microbatch, chunk, step"):
+    with pytest.raises(ValueError, match="gather_weights is 'never', expected one of microbatch, chunk, ahead, step"):
         jaxpp.mpmd_jit_with_loop(gradient_step, mpmd_mesh=make_mesh(2), gather_weights="never")
 
 
@@ -190,13 +194,44 @@ def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None
         choice: jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, in_shardings=shardings, gather_weights=choice)
         .lower(*args)
         .program()
-        for choice in ("microbatch", "chunk", "step")
+        for choice in ("microbatch", "chunk", "ahead", "step")
     }
     assert programs["chunk"].as_text().count("call @gather") == 2 + 3
-    for least, peak, most in zip(*(program.peak_bytes for program in programs.values()), strict=True):
+    text = programs["ahead"].as_text()
+    assert (text.count("call @gather"), len(re.findall(r"call @\w+_gather_\d", text))) == (2, 3)
+    for least, peak, ahead, most in zip(*(program.peak_bytes for program in programs.values()), strict=True):
         assert least < peak <= least + 4 * WIDE**2
+        assert peak <= ahead <= peak + 4 * WIDE**2
         assert peak < most
-    check(step, args, mesh, in_shardings=shardings, gather_weights="chunk")
+    for choice in ("chunk", "ahead"):
+        check(step, args, mesh, in_shardings=shardings, gather_weights=choice)
+
+
+def test_gathers_are_among_the_costs() -> None:
+    """Of two stages on each mesh: one gather before the forwards of each, and one before the backwards of stage 1.
+
+    The last stages have one run each. Beside a task a gather is what that takes longer than the others of its kind.
+    """
+    mesh, args = make_mesh(2, data=2), (weights(4, WIDE), batch(MICROBATCHES, width=WIDE))
+    step = partial(gradient_step, schedule=jaxpp.LoopedBFS(num_stages=4, mpmd_dim=2), loss=layers_loss)
+    found = {}
+    for choice in ("microbatch", "chunk", "ahead"):
+        options: dict[str, Any] = {"in_shardings": (P("data"), P(None, "data")), "gather_weights": choice}
+        program = load(jaxpp.mpmd_jit_with_loop(step, mpmd_mesh=mesh, **options).lower(*args).program().module)
+        events: list[Event] = []
+        for number, sequence in enumerate(program.sequences):
+            for call in (each for each in sequence if isinstance(each, Call)):
+                seconds = {"forward": 1.0, "backward": 2.0, "gather": 0.5}.get(call.kind, 0.0)
+                seconds += 0.25 * bool(program.functions[call.function].gathered)
+                events.append(Event(number, call.kind, call.stage, call.microbatch, 0.0, 0.0, seconds))
+        found[choice] = measured_costs(program, events, unit="s")
+    assert found["microbatch"].gather == 0
+    assert found["chunk"].gather == (0.25, 0.5, 0.5, 0.5)  # the backward of stage 0 needs no weight
+    assert found["ahead"].gather == (0.25, 0.375, 0.25, 0.25)
+    grid = schedules.make("looped-bfs", meshes=2, microbatches=MICROBATCHES)
+    every = (replace(found["chunk"], gather=0), found["ahead"], found["chunk"])
+    times = [schedules.simulate(grid, each).makespan for each in every]
+    assert times == [27, 27.625, 28]  # what a mesh gathers while it waits takes no time
 
 
 def test_a_loop_over_layers_gathers_layer_by_layer() -> None:

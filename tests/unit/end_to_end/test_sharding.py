@@ -172,6 +172,25 @@ def test_shard_map_with_collectives_inside_a_stage(order: tuple[str, ...]) -> No
     check(partial(sgd_step, schedule=SCHEDULE, loss=loss), (weights(2), batch(3)), mesh)
 
 
+@pytest.mark.parametrize("schedule", [SCHEDULE, jaxpp.ZeroBubble(2)], ids=["whole", "split"])
+def test_stages_inside_a_shard_map(schedule: Any) -> None:
+    """One `shard_map` around all stages; a zero-bubble schedule splits the backward of what stands in it."""
+    mesh = make_mesh(2, data=2)
+
+    def layers(params: Any, x: jax.Array) -> jax.Array:
+        for w in params:
+            mean = jax.lax.psum(jnp.sum(x, 0, keepdims=True), "data") / 4
+            x = jaxpp.mark_stage_end(jnp.tanh(x @ w) - mean + jax.lax.axis_index("data"))
+        return x
+
+    sharded = jax.shard_map(layers, mesh=mesh.jax_mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+
+    def loss(params: Any, microbatch: Any) -> Any:
+        return jnp.mean((sharded(params, microbatch["x"]) - microbatch["y"]) ** 2)
+
+    check(partial(sgd_step, schedule=schedule, loss=loss), (weights(2), batch(3)), mesh)
+
+
 def test_sharded_arguments_keep_their_sharding() -> None:
     mesh = make_mesh(2, data=2)
     params = [jax.device_put(w, NamedSharding(mesh.unstack[1], P("data"))) for w in weights(2)]

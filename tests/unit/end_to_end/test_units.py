@@ -46,6 +46,16 @@ def scanned(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:
     return lax.scan(lambda x, layer: (of_layer(layer, x), None), x, stage)[0]
 
 
+def summed(layer: Any, x: jax.Array) -> jax.Array:
+    """`mlp` on each device of a stage, with the sum over them written out."""
+    return x + lax.psum(jnp.tanh(x @ layer["up"]) @ layer["down"], "model")
+
+
+def mapped(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:
+    mesh = make_mesh(STAGES, model=2).jax_mesh
+    return jax.shard_map(partial(unrolled, of_layer), mesh=mesh, in_specs=(SPECS[0], P()), out_specs=P())(stage, x)
+
+
 def marked(x: jax.Array, is_marked: bool) -> jax.Array:
     return jaxpp.mark_unit_end(x) if is_marked else x
 
@@ -76,7 +86,7 @@ def lowered(
     return pipelined.lower(PARAMS, batch(2 * STAGES, width=WIDTH))
 
 
-@pytest.mark.parametrize(("of_stage", "of_layer"), [(unrolled, mlp), (scanned, jax.checkpoint(mlp))])
+@pytest.mark.parametrize(("of_stage", "of_layer"), [(unrolled, mlp), (scanned, jax.checkpoint(mlp)), (mapped, summed)])
 def test_woven_tasks_have_the_bits_of_those_that_are_not(of_stage: Any, of_layer: Layer) -> None:
     """The fused task of a mesh has two units of each half; all but the first of each wait for one of the other half."""
     args = PARAMS, batch(2 * STAGES, width=WIDTH)
@@ -122,14 +132,17 @@ def test_marks_where_no_unit_can_end_in_fused_tasks(of_stage: Any, error: str) -
         lowered(lambda layer, stage, x: of_stage(layer, stage, lax.stop_gradient(x))).program()
 
 
-@pytest.mark.parametrize("of_stage", [scanned, in_a_conditional, in_a_loop])
+@pytest.mark.parametrize("of_stage", [scanned, mapped, in_a_conditional, in_a_loop])
 def test_marks_of_tasks_that_are_not_fused_change_nothing(of_stage: Any) -> None:
-    """The scan stays a scan; in the others there could be no marks of units that are woven."""
+    """The scan stays a scan, the shard_map whole; in the others there could be no marks of units that are woven."""
 
     def stage(of_layer: Layer, stage: Any, x: jax.Array) -> jax.Array:
-        return of_stage(of_layer, stage, x if of_stage is scanned else lax.stop_gradient(x))
+        return of_stage(of_layer, stage, x if of_stage in (scanned, mapped) else lax.stop_gradient(x))
 
-    marked, plain = (lowered(stage, is_marked=each, schedule="1f1b").program().as_text() for each in (True, False))
+    of_layer = summed if of_stage is mapped else mlp
+    marked, plain = (
+        lowered(stage, of_layer, is_marked=each, schedule="1f1b").program().as_text() for each in (True, False)
+    )
     assert marked == plain
 
 

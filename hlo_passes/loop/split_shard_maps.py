@@ -1,0 +1,224 @@
+"""`split-shard-maps`: a `shard_map` with marks in its body, or of a backward that is split, becomes several."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy, stablehlo
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import clone, remake, replace
+from jaxpp.ir.functions import main_of, nested, operands_with_captures, operations
+from jaxpp.ir.ops import traits
+from jaxpp.ir.shardings import MeshAxes, manual_axes
+
+
+@dataclass(frozen=True)
+class SplitShardMaps(Pass):
+    """Splits each `shard_map` with marks into one for each product and each collective, and others for the light rest.
+
+    Experts are often written so: an all-to-all inside of a `shard_map`, with the mark of a unit behind it. The passes
+    after this one see operations of the loop's body alone. Split, a collective is an operation that `weave-units` may
+    move, a product one that `split-backward` may put into either half, and a stage may end between two of them. Where
+    the schedule splits backwards, all of the microbatch loop are split.
+
+    What one part hands to another is a value per device. It gets a first dimension, one entry per device along the axes
+    of the `shard_map`, and is sharded over it: it takes the same memory, and nothing is sent. The light operations that
+    depend on the same products and collectives are one part; each part makes its constants for itself.
+
+    Options:
+        schedule: as that of `find-microbatch-loop`.
+        meshes: likewise.
+
+    Preconditions: `unroll-layers` ran, which drops marks of units that nobody weaves. Marks in a conditional stay.
+
+    ```mlir
+    %0 = sdy.manual_computation(%x) in_shardings=[<@mesh, [{"a"}, {}]>]          // %x: 4x6, on each device 2x6
+         out_shardings=[<@mesh, [{}, {"a"}]>] manual_axes={"a"} (%l: 2x6) {
+      %1 = stablehlo.all_to_all %l
+      %2 = stablehlo.optimization_barrier %1 {jaxpp.unit}
+      %3 = stablehlo.tanh %2
+      sdy.return %3 }
+    ==>
+    %0 = sdy.manual_computation(%x) ... out_shardings=[<@mesh, [{"a"}, {}, {}]>] (%l: 2x6) {
+      %1 = stablehlo.all_to_all %l
+      %2 = stablehlo.reshape %1
+      sdy.return %2 }                                                            // %0: 2x4x3, on each device 1x4x3
+    %4 = stablehlo.optimization_barrier %0 {jaxpp.unit}
+    %5 = sdy.manual_computation(%4) in_shardings=[<@mesh, [{"a"}, {}, {}]>] ...
+    ```
+    """
+
+    name: ClassVar[str] = "split-shard-maps"
+    schedule: str = ""
+    meshes: int = 0
+
+    def run(self, module: ir.Module) -> None:
+        """Split those of `@main`."""
+        inside = [op for op in nested(main_of(module)) if op.name == at.SHARD_MAP]
+        if not inside:
+            return
+        schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)
+        if schedule is None or all(task.kind != "weight_grad" for task in schedule):
+            inside = [op for op in inside if any(_is_mark(each) for each in nested(op))]
+        mesh = MeshAxes.written_for(module)
+        for op in reversed(inside):  # inner ones first
+            if _is_in_loop(op):
+                replace(op, _Split(mesh, op).results())
+
+
+def _is_in_loop(op: ir.Operation) -> bool:
+    """Whether `op` stands in the body of the microbatch loop, or in a `shard_map` that does."""
+    above = op.parent
+    return above is not None and (
+        at.LOOP in above.attributes or (above.operation.name == at.SHARD_MAP and _is_in_loop(above.operation))
+    )
+
+
+def _body(op: ir.Operation) -> ir.Block:
+    return op.regions[0].blocks[0]
+
+
+def _is_mark(op: ir.Operation) -> bool:
+    return boundary.is_mark(op) or boundary.is_unit_mark(op)
+
+
+@dataclass(eq=False)
+class _Part:
+    """Operations that become one `shard_map`; `needs`: the heavy operations on which they depend, a bit for each."""
+
+    needs: int
+    ops: list[ir.Operation]
+
+    @property
+    def inputs(self) -> list[ir.Value]:
+        """What they use and do not make."""
+        made = {result for op in self.ops for result in op.results}
+        return [v for v in dict.fromkeys(v for op in self.ops for v in operands_with_captures(op)) if v not in made]
+
+
+class _Split:
+    """A `shard_map` that is being split. `_across` has the values between its parts, as they are outside of these."""
+
+    def __init__(self, mesh: MeshAxes, op: ir.Operation) -> None:
+        self._op, self._body = op, _body(op)
+        *self._ops, end = operations(self._body)
+        self._returned = list(end.operands)
+        axes = manual_axes(op)
+        self._mesh, self._is_whole = mesh, len(axes) == len(mesh.named)
+        self._axes = [axis for axis in axes if mesh.sizes[axis] > 1]
+        self._devices = mesh.count(self._axes)
+        self._inside, self._outside = (
+            list(sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings)
+            for name in ("in_shardings", "out_shardings")
+        )
+        self._constants: dict[ir.Value, ir.Operation] = {}
+        for each in self._ops:
+            if traits(each).cheap and all(value in self._constants for value in each.operands):
+                self._constants[each.results[0]] = each
+        self._across: dict[ir.Value, ir.Value] = {}
+        self._results: dict[int, ir.Value] = {}
+
+    def results(self) -> list[ir.Value]:
+        """Make the parts, in front of it; returns what stands for its results."""
+        parts = self._parts()
+        used = {value for part in parts for value in part.inputs}
+        for part in parts:
+            if _is_mark(part.ops[0]):
+                self._mark(part.ops[0])
+                continue
+            made = [result for op in part.ops for result in op.results]
+            self._make(part, [v for v in made if v in used], [n for n, v in enumerate(self._returned) if v in made])
+        rest = [n for n in range(len(self._returned)) if n not in self._results]
+        if rest:  # marks, arguments and constants
+            self._make(_Part(0, []), [], rest)
+        return [self._results[number] for number in range(len(self._returned))]
+
+    def _parts(self) -> list[_Part]:
+        """The parts in an order in which each has what it uses, and in which marks stand as they did."""
+        needs: dict[ir.Value, int] = {}
+        light: dict[int, _Part] = {}
+        heavy: list[_Part] = []
+        for op in self._ops:
+            if op.results and op.results[0] in self._constants:
+                continue
+            before = 0
+            for value in operands_with_captures(op):
+                before |= needs.get(value, 0)
+            if traits(op).light:
+                light.setdefault(before, _Part(before, [])).ops.append(op)
+                own = 0
+            else:
+                own = 1 << len(heavy)
+                heavy.append(_Part(before, [op]))
+            needs.update((result, before | own) for result in op.results)
+        ordered: list[_Part] = []
+        for part in (*heavy, None):
+            ready = [mask for mask in light if part is None or not mask & ~part.needs]
+            ordered += [light.pop(mask) for mask in sorted(ready, key=int.bit_count)]
+            ordered += [part] if part else []
+        return ordered
+
+    def _mark(self, mark: ir.Operation) -> None:
+        lacking = [value for value in mark.operands if value not in self._across]
+        if lacking:  # arguments and constants
+            self._make(_Part(0, []), lacking, [])
+        operands = [self._across[value] for value in mark.operands]
+        made = remake(mark, operands, [value.type for value in operands], ip=ir.InsertionPoint(self._op))
+        self._across.update(zip(mark.results, made.results, strict=True))
+
+    def _make(self, part: _Part, across: Sequence[ir.Value], returned: Sequence[int]) -> None:
+        """Make a part, which hands `across` to others and has the results of these numbers."""
+        own = [self._returned[number] for number in returned]
+        made = {result for op in part.ops for result in op.results}
+        needed = dict.fromkeys((*part.inputs, *(value for value in (*across, *own) if value not in made)))
+        inputs = [value for value in needed if value not in self._constants]
+        new = self._new(inputs, across, returned)
+        into = ir.Block.create_at_start(new.regions[0], [self._local(value) for value in inputs])
+        ip, values = ir.InsertionPoint(into), dict[ir.Value, ir.Value]()
+        for value, argument in zip(inputs, into.arguments, strict=True):
+            is_own = value.owner == self._body
+            values[value] = argument if is_own else stablehlo.reshape(value.type, argument, ip=ip, loc=new.location)
+        for op in (*self._constants_behind(needed), *part.ops):
+            clone(op, values, ip, {})
+        handed = [stablehlo.reshape(_with_first(v, 1), values[v], ip=ip, loc=new.location) for v in across]
+        sdy.return_([*handed, *(values[value] for value in own)], ip=ip, loc=new.location)
+        self._across.update(zip(across, new.results, strict=False))
+        self._results.update(zip(returned, list(new.results)[len(across) :], strict=True))
+
+    def _new(self, inputs: Sequence[ir.Value], across: Sequence[ir.Value], returned: Sequence[int]) -> ir.Operation:
+        """A `shard_map` of these, without its body."""
+        numbers: dict[ir.Value, int] = {argument: number for number, argument in enumerate(self._body.arguments)}
+        operands = [self._op.operands[numbers[v]] if v in numbers else self._across[v] for v in inputs]
+        before = [self._inside[numbers[v]] if v in numbers else self._sharding(v) for v in inputs]
+        after = [*map(self._sharding, across), *(self._outside[number] for number in returned)]
+        types = [_with_first(v, self._devices) for v in across] + [self._op.results[n].type for n in returned]
+        named = {"in_shardings": before, "out_shardings": after}
+        changed = {name: sdy.TensorShardingPerValueAttr.get(each) for name, each in named.items()}
+        return remake(self._op, operands, types, changed, empty=True)
+
+    def _constants_behind(self, values: Iterable[ir.Value]) -> list[ir.Operation]:
+        """Those constants among these values, and what makes them, in program order."""
+        wanted = set(values)
+        for result, op in reversed(self._constants.items()):
+            if result in wanted:
+                wanted.update(op.operands)
+        return [op for result, op in self._constants.items() if result in wanted]
+
+    def _local(self, value: ir.Value) -> ir.Type:
+        return value.type if value.owner == self._body else _with_first(value, 1)
+
+    def _sharding(self, value: ir.Value) -> ir.Attribute:
+        """The sharding of a value between parts: over the axes of the `shard_map`; over others as they propagate."""
+        first = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in self._axes], True)
+        others = [sdy.DimensionShardingAttr.get([], self._is_whole)] * ir.RankedTensorType(value.type).rank
+        return sdy.TensorShardingAttr.get(self._mesh.name, [first, *others])
+
+
+def _with_first(value: ir.Value, size: int) -> ir.RankedTensorType:
+    type_ = ir.RankedTensorType(value.type)
+    return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)
