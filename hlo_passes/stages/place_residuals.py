@@ -49,7 +49,7 @@ class PlaceResiduals(Pass):
         loop = MicrobatchLoop.of(module)
         stack_less(loop, MeshAxes.of(module))
         body = _Uses(loop)
-        stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
+        stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n), loop.stages_per_slice) for n in range(loop.stages)]
         chosen = [(stage, _residuals(stages, n, loop)) for n, stage in enumerate(stages)]  # before the first edit
         for stage, (moved, again) in chosen:
             for number in moved:
@@ -108,11 +108,16 @@ class _Uses(Numbered):
 
 @dataclass(frozen=True)
 class _Stage:
-    """The forward and the backward of one stage, as the halves that `divide` moves operations between."""
+    """The forward and the backward of one stage, as the halves that `divide` moves operations between.
+
+    Attributes:
+        stages: those of one slice.
+    """
 
     body: _Uses
     forward: StageTask
     backward: StageTask
+    stages: int
 
     def residuals(self) -> tuple[list[int], list[int]]:
         """Return what moves from the backward to the forward and what the backward recomputes, in program order."""
@@ -155,7 +160,18 @@ class _Stage:
 
     def is_free(self, value: ir.Value) -> bool:
         op = self.body.producers.get(value)
-        return value not in self.body.carried if op is None else self.body.tasks[op] is None
+        if op is None:
+            return value not in self.body.carried
+        task = self.body.tasks[op]
+        return task is None or self._is_kept_by_another(value, task)
+
+    def _is_kept_by_another(self, value: ir.Value, maker: StageTask) -> bool:
+        """Whether an earlier slice made `value` and keeps it for its own backward."""
+        number = maker.stage // self.stages
+        if number >= self.forward.stage // self.stages:
+            return False
+        readers = self.body.used_by.get(value, ())
+        return any(task is not None and task.is_backward and task.stage // self.stages == number for task in readers)
 
     def is_early(self, value: ir.Value) -> bool:
         op = self.body.producers.get(value)
