@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.stacked_rows import stack_less
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.build import sharded
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task
+from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task, task_inside, task_of_value
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,34 @@ class PlaceResiduals(Pass):
                 set_task(body.ops[number], stage.forward)
             for number in reversed(again):  # in reverse, so that a copy uses those of its operands
                 copy_into(stage.backward, body.ops[number])
+        _share_reshaped(loop)
+
+
+def _share_reshaped(loop: MicrobatchLoop) -> None:
+    """Let other tasks that read a value read its other shape, where a task hands on both: one of them is kept."""
+    ops, tasks = read_tasks(loop.body)
+    for op, task in zip(ops, tasks, strict=True):
+        if op.name != "stablehlo.reshape" or task is None or task_of_value(op.operands[0]) != task:
+            continue
+        old, new = op.operands[0], _behind_mark(op.results[0])
+        readers = [[(task_inside(use.owner.operation, loop.body), use) for use in value.uses] for value in (old, new)]
+        if not all(any(reader not in (None, task) for reader, _ in each) for each in readers):
+            continue
+        made: dict[StageTask, ir.Value] = {}
+        for reader, use in readers[0]:
+            if reader is None or reader == task:
+                continue
+            if reader not in made:
+                shape = stablehlo.reshape(old.type, new, ip=ir.InsertionPoint.after(ir.OpResult(new).owner), loc=op.location)
+                made[reader] = sharded(shape, at.value_sharding(old))
+                set_task(ir.OpResult(shape).owner.operation, reader)
+            use.owner.operands[use.operand_number] = made[reader]
+
+
+def _behind_mark(value: ir.Value) -> ir.Value:
+    """What a stage mark makes of `value`; itself if none takes it."""
+    marks = (use for use in value.uses if boundary.is_mark(use.owner.operation))
+    return next((use.owner.operation.results[use.operand_number] for use in marks), value)
 
 
 def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) -> tuple[list[int], list[int]]:
