@@ -64,7 +64,12 @@ def _element(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
 
 
 _COMPARED: Mapping[str, Callable[[int, int], int]] = {
-    "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
 }
 _COMPUTED: Mapping[str, Callable[[int, int], int]] = {
     "stablehlo.add": operator.add,

@@ -30,9 +30,9 @@ class SplitCaches(Pass):
     them. So a stage keeps the rows of each slice once, however many slices read them, and until the backward of the
     slice that made them, which is the last one to read them.
 
-    Rows that the reading slice wrote are written anew, over zeros: so all slices of a stage stay one program. A slice of
-    the array along the sequence takes only the rows that are in it; a stage mark on the array goes. Arrays that don't
-    start from zeros, or that slices write at positions that are not known or overlap, stay as they are.
+    Rows that the reading slice wrote are written anew, over zeros: so all slices of a stage stay one program. A task
+    that reads a part of the array along the sequence takes only the rows of that part; a stage mark on the array goes.
+    Arrays that don't start from zeros, or that slices write at positions that are not known or overlap, stay as they are.
 
     Preconditions: `assign-stages` ran. A schedule without slices stays as it is.
 
@@ -302,7 +302,7 @@ class _Making:
         return axis
 
     def _own(self, value: ir.Value) -> ir.Value:
-        op = ir.OpResult(value).owner
+        op = ir.OpResult(value).owner.operation
         set_task(op, self.task)
         op.attributes[at.SLICE] = at.i64(self.task.stage // self.stages)
         return value

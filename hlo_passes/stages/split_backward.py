@@ -71,9 +71,7 @@ class SplitBackward(Pass):
             _split(module, by_name[callee(op)], op, backward)
 
 
-def _treat_slices_alike(
-    loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]
-) -> None:
+def _treat_slices_alike(loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]) -> None:
     """Let the slices of a stage be divided alike.
 
     Nobody awaits the gradients of keys and values of the first slice. Rows that one slice takes of others, which keep
