@@ -32,7 +32,7 @@ class SplitCaches(Pass):
 
     Rows that the reading slice wrote are written anew, over zeros: so all slices of a stage stay one program. A task
     that reads a part of the array along the sequence takes only the rows of that part; a stage mark on the array goes.
-    Arrays that don't start from zeros, or that slices write at positions that are not known or overlap, stay as they are.
+    Arrays that don't start from zeros, or that slices write at unknown positions or twice, stay as they are.
 
     Preconditions: `assign-stages` ran. A schedule without slices stays as it is.
 
@@ -130,11 +130,16 @@ def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
             elif old is not None:
                 broken.add(old.family)
         elif op.name == "stablehlo.reshape":
-            if old is None and block_of(op.operands[0]) != loop.body and is_zero(op.operands[0]):
+            if old is None and _is_first(loop, op.operands[0]):
                 found[op.results[0]] = found.setdefault(op.operands[0], _Cache(_Family(0, 0), {}))
             elif old is not None:
                 found[op.results[0]] = old
     return {value: cache for value, cache in found.items() if _is_split(value, cache) and cache.family not in broken}
+
+
+def _is_first(loop: MicrobatchLoop, value: ir.Value) -> bool:
+    """Whether no task makes an array of zeros."""
+    return is_zero(value) and (block_of(value) != loop.body or task_of_value(value) is None)
 
 
 def _is_split(value: ir.Value, cache: _Cache) -> bool:
@@ -152,7 +157,7 @@ def _written(
     if len(axes) != 1 or task is None or any(start != 0 for k, start in enumerate(starts) if k != axes[0]):
         return None
     axis, start = axes[0], starts[axes[0]]
-    if base not in found and block_of(base) != loop.body and is_zero(base):
+    if base not in found and _is_first(loop, base):
         found[base] = _Cache(_Family(0, 0), {})
     cache = found.get(base)
     if cache is None or start is None:
