@@ -90,12 +90,10 @@ def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], 
     for number, (start, length) in enumerate(zip(accumulate(cuts, initial=0), cuts, strict=False)):
         take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
         with marks_of_slice(number):
-            carry, found = fn(
-                carry, jax.tree.map(lambda leaf, take=take: take(jnp.asarray(leaf)), xs), jnp.int32(start)
-            )
+            carry, found = fn(carry, jax.tree.map(take, xs), jnp.int32(start))
         _check_stacked(stacked, found)
         stacked.append(found)
-    return carry, jax.tree.map(lambda *each: jnp.stack(each), *stacked)
+    return carry, jax.tree.map(_stack, *stacked)
 
 
 def _check_stacked(before: Sequence[Any], found: Any) -> None:
@@ -106,6 +104,10 @@ def _check_stacked(before: Sequence[Any], found: Any) -> None:
             f"{here()}scan_slices: what is stacked is {types[0]} of slice 0 and {types[-1]} of slice {len(before)}: "
             "return the same shapes for slices of any length, such as a sum"
         )
+
+
+def _stack(*each: Any) -> jax.Array:
+    return jnp.stack(each)
 
 
 def _type(leaf: Any) -> str:
