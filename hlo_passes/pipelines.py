@@ -16,6 +16,7 @@ from jaxpp.hlo_passes.loop.merge_stages import MergeStages
 from jaxpp.hlo_passes.loop.place_reshards import PlaceReshards
 from jaxpp.hlo_passes.loop.propagate_shardings import PropagateShardings
 from jaxpp.hlo_passes.loop.split_accumulators import SplitAccumulators
+from jaxpp.hlo_passes.loop.split_caches import SplitCaches
 from jaxpp.hlo_passes.loop.split_conditionals import SplitConditionals
 from jaxpp.hlo_passes.loop.split_shard_maps import SplitShardMaps
 from jaxpp.hlo_passes.loop.split_stacks import SplitStacks
@@ -91,6 +92,7 @@ def mpmd(
         AssignStages(),  # after hoisting: what is done once per step is in no task; before the first pass that asks
         SplitStacks(),  # after hoisting, which casts whole stacks; before propagation, which gives the blocks shardings
         SplitAccumulators(),  # before propagation, which gives the new sums their shardings
+        SplitCaches(),  # likewise; after the tasks are assigned, each of which puts together what it reads
         PropagateShardings(),  # on the whole module, so that every value that is cut knows its sharding
         PlaceReshards(),  # needs the shardings; before the marks become transfers
         DelayReductions(gather_weights, scatter_gradients),  # needs the shardings; before anything is cut

@@ -1,6 +1,7 @@
 """Counted loops: which carried values of a `stablehlo.while` count, and how often it runs."""
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
@@ -23,6 +24,60 @@ def constant_integer(value: ir.Value) -> int | None:
     if type_.rank or not isinstance(type_.element_type, ir.IntegerType) or type_.element_type.width == 1:
         return None
     return int(ir.DenseIntElementsAttr(op.attributes["value"])[0])
+
+
+def known_integer(value: ir.Value, known: Mapping[ir.Value, int]) -> int | None:
+    """The number that one integer is, made of constants and of `known` ones; None where that is not known."""
+    if value in known:
+        return known[value]
+    op = defining_op(value)
+    if op is None or op.name == "stablehlo.constant":
+        return constant_integer(value)
+    if op.name in ("stablehlo.convert", "stablehlo.reshape"):
+        return known_integer(op.operands[0], known)
+    if op.name == "stablehlo.dynamic_slice" and len(op.operands) == 2:
+        return _element(op, known)
+    if op.name == "stablehlo.select":
+        test = known_integer(op.operands[0], known)
+        return None if test is None else known_integer(op.operands[1 if test else 2], known)
+    if op.name == "stablehlo.compare":
+        direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
+        make = _COMPARED.get(direction)
+    else:
+        make = _COMPUTED.get(op.name)
+    if make is None:
+        return None
+    left, right = (known_integer(each, known) for each in op.operands)
+    return None if left is None or right is None else int(make(left, right))
+
+
+def _element(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
+    """The one element that `op` takes of a list of integers: `arange`, or a constant."""
+    source, index = defining_op(op.operands[0]), known_integer(op.operands[1], known)
+    if source is None or index is None or ir.RankedTensorType(op.results[0].type).shape != [1]:
+        return None
+    index = min(max(index, 0), ir.RankedTensorType(op.operands[0].type).shape[0] - 1)
+    if source.name == "stablehlo.iota":
+        return index
+    is_list = source.name == "stablehlo.constant" and isinstance(source.attributes["value"], ir.DenseIntElementsAttr)
+    return int(ir.DenseIntElementsAttr(source.attributes["value"])[index]) if is_list else None
+
+
+_COMPARED: Mapping[str, Callable[[int, int], int]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
+_COMPUTED: Mapping[str, Callable[[int, int], int]] = {
+    "stablehlo.add": operator.add,
+    "stablehlo.subtract": operator.sub,
+    "stablehlo.multiply": operator.mul,
+    "stablehlo.minimum": min,
+    "stablehlo.maximum": max,
+}
 
 
 def handed_on(argument: ir.Value) -> ir.Value | None:

@@ -31,21 +31,22 @@ def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange:
             written, what stands behind is not read. Query head h reads key head h * key heads // heads.
         values: likewise, [batch, length, key heads, any width].
         start: the position where the slice begins, an integer, as `scan_slices` gives it.
-        exchange: whether another mesh may read a part.
+        exchange: whether another mesh may read a part. Slices that lend are of equal lengths; others may have any, and
+            are read in blocks of up to half a slice that divide the length.
 
     Returns:
         [batch, positions, heads, width of the values], of the dtype of `query`. Products are accumulated, and the
         softmax is taken, in float32, or in float64 where an array is of that. It has a gradient, but no `jax.jvp`.
 
     Raises:
-        ValueError: the shapes do not fit, the positions of a slice do not divide the length, or there are no
-            positions, key heads or widths.
+        ValueError: the shapes do not fit, the positions of a slice that lends do not divide the length, or there are
+            no positions, key heads or widths.
         TypeError: an array is not floating-point, `start` is no integer, or `exchange` neither true nor false.
     """
     _check(query, keys, values, start, exchange)
     positions, length = query.shape[1], keys.shape[1]
     start = jnp.asarray(start, jnp.int32)
-    block = positions // 2 if positions % 2 == 0 else positions
+    block = _block_size(positions, length)
     end = (start + positions + block - 1) // block
     if not exchange:
         return _attend(block, query, keys, values, start, jnp.int32(0), end)[0].astype(query.dtype)
@@ -60,6 +61,13 @@ def slice_attention(query: Any, keys: Any, values: Any, start: Any, *, exchange:
     total = jnp.logaddexp(there[1], own[1])
     parts = [part * jnp.exp(sums - total)[..., None] for part, sums in (there, own)]
     return (parts[0] + parts[1]).astype(query.dtype)
+
+
+def _block_size(positions: int, length: int) -> int:
+    """How many keys are read at once: half a slice, or all of it; a divisor of the length."""
+    if length % positions == 0:
+        return positions // 2 if positions % 2 == 0 else positions
+    return next(size for size in range(max(1, positions // 2), 0, -1) if length % size == 0)
 
 
 def _attended(
@@ -190,5 +198,8 @@ def _check(query: Any, keys: Any, values: Any, start: Any, exchange: object) -> 
         )
     if not positions:
         raise ValueError(f"{who}: the slice has no positions")
-    if length % positions:
-        raise ValueError(f"{who}: the {positions} positions of a slice don't divide the {length} of the keys")
+    if exchange and length % positions:
+        raise ValueError(
+            f"{who}: the {positions} positions of a slice don't divide the {length} of the keys: slices that lend are "
+            "of equal lengths"
+        )

@@ -11,6 +11,7 @@ from jax.interpreters import ad, batching, mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.lowering.locations import here
 
@@ -20,6 +21,7 @@ BACKWARD = "backward"
 T = TypeVar("T")
 
 _next_stage: ContextVar[int] = ContextVar("jaxpp_next_stage", default=0)
+_slice: ContextVar[int | None] = ContextVar("jaxpp_slice", default=None)
 
 
 def mark_stage_end(x: T, name: str | None = None) -> T:
@@ -88,13 +90,25 @@ def stage_numbering() -> Generator[None]:
         _next_stage.reset(token)
 
 
+@contextmanager
+def marks_of_slice(number: int) -> Generator[None]:
+    """Let the marks traced inside say that they are of this slice of a sequence, which no loop says."""
+    token = _slice.set(number)
+    try:
+        yield
+    finally:
+        _slice.reset(token)
+
+
 def _mark(x: Any, name: str | None, caller: str) -> Any:
     if not isinstance(name, (str, type(None))):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
         raise TypeError(f"{here()}{caller}: the name of a stage is a string, found {type(name).__name__}")
     leaves, tree = _leaves(x, caller)
     stage = _next_stage.get()
     _next_stage.set(stage + 1)
-    return jax.tree.unflatten(tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or ""))
+    return jax.tree.unflatten(
+        tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or "", part=_slice.get())
+    )
 
 
 def _leaves(x: Any, caller: str) -> tuple[list[Any], Any]:
@@ -163,9 +177,13 @@ def _mirrored(params: dict[str, Any]) -> dict[str, Any]:
     return params | {"phase": BACKWARD if params["phase"] == FORWARD else FORWARD}
 
 
-def _lower_mark(_: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str) -> list[ir.Value]:
+def _lower_mark(
+    _: mlir.LoweringRuleContext, *values: ir.Value, stage: int, phase: str, name: str, part: int | None
+) -> list[ir.Value]:
     barrier = stablehlo.OptimizationBarrierOp(list(values))
     boundary.write(barrier.operation, boundary.Boundary(stage, phase, name))
+    if part is not None:
+        barrier.operation.attributes[at.SLICE] = at.i64(part)
     return list(barrier.results)
 
 

@@ -1,7 +1,8 @@
 """`scan_slices`: a loop over slices of a sequence."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import jax
@@ -9,11 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxpp.lowering.locations import here
-from jaxpp.lowering.marks import is_array
+from jaxpp.lowering.marks import is_array, marks_of_slice
 
 
 def scan_slices(
-    fn: Callable[[Any, Any, jax.Array], tuple[Any, Any]], init: Any, xs: Any, slices: int, axis: int = 1
+    fn: Callable[[Any, Any, jax.Array], tuple[Any, Any]],
+    init: Any,
+    xs: Any,
+    slices: int | None = None,
+    axis: int = 1,
+    *,
+    cuts: Sequence[int] | None = None,
 ) -> tuple[Any, Any]:
     """Scan over slices of a sequence, each of which takes what the one before it hands on: keys and values.
 
@@ -24,6 +31,9 @@ def scan_slices(
         for i in range(slices):
             carry, y = fn(carry, xs[:, i * length : (i + 1) * length], i * length)
 
+    Later slices attend to more, and take longer. `cuts`, in place of `slices`, are the lengths of slices that take
+    equal times: the later, the shorter. Each has programs of its own then. `jaxpp.schedules.equal_cuts` finds them.
+
     Args:
         fn: takes what is handed on, one slice of `xs` and the position where it starts (an int32 scalar); returns what
             it hands on, of the shapes that it took (keys and values of the whole sequence, in which it writes its own
@@ -33,29 +43,89 @@ def scan_slices(
         xs: a pytree of arrays, all of the same size along `axis`.
         slices: how many, a divisor of this size.
         axis: the sequence axis of every leaf of `xs`.
+        cuts: how many positions each slice has, which make this size together. What `fn` returns besides is stacked,
+            so it is of the same shapes for all: the sum of a slice's losses, not its mean, which would count the
+            positions of short slices for more.
 
     Returns:
         What the last slice hands on, and what `fn` returns besides, stacked along a new first axis, as of `lax.scan`.
 
     Raises:
-        ValueError: `slices` does not divide the sequence, a leaf lacks the axis, or they differ along it.
-        TypeError: `slices` or `axis` is no whole number; `fn` returns no pair; a leaf is not an array; what is handed
-            on changes its shape or type.
+        ValueError: `slices` does not divide the sequence, `cuts` are not all of it, both or neither are given; a leaf
+            lacks the axis, or they differ along it.
+        TypeError: `slices`, `axis` or one of `cuts` is no whole number; `fn` returns no pair; a leaf is not an array;
+            what is handed on changes its shape or type, or what is stacked does between slices.
     """
+    if (slices is None) == (cuts is None):
+        found = "neither" if slices is None else "both"
+        raise ValueError(f"{here()}scan_slices: expected slices, how many, or cuts, their lengths; found {found}")
+    if cuts is not None:
+        return _unrolled(partial(_checked, fn), init, xs, _lengths(xs, cuts, axis), axis)
+    assert slices is not None
     length = _length(xs, slices, axis)
 
     def on_slice(carry: Any, x: tuple[jax.Array, Any]) -> tuple[Any, Any]:
         number, part = x
-        found = fn(carry, part, number * length)
-        if not isinstance(found, (tuple, list)) or len(found) != 2:  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
-            expected = "fn returns what it hands on, and what is stacked"
-            raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {type(found).__name__}")
-        _check_carry(carry, found[0])
-        return found[0], found[1]
+        return _checked(fn, carry, part, number * length)
 
     return jax.lax.scan(
         on_slice, init, (jnp.arange(slices, dtype=jnp.int32), jax.tree.map(partial(_cut, slices=slices, axis=axis), xs))
     )
+
+
+def _checked(fn: Callable[..., Any], carry: Any, part: Any, start: jax.Array) -> tuple[Any, Any]:
+    """What `fn` returns. Raises TypeError where that is no pair, or hands on something else than it took."""
+    found = fn(carry, part, start)
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        expected = "fn returns what it hands on, and what is stacked"
+        raise TypeError(f"{here()}scan_slices: {expected}: a pair, found {type(found).__name__}")
+    _check_carry(carry, found[0])
+    return found[0], found[1]
+
+
+def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], axis: int) -> tuple[Any, Any]:
+    """Scan over slices of these lengths, one after the other."""
+    stacked: list[Any] = []
+    carry, xs = jax.tree.map(jnp.asarray, (carry, xs))
+    for number, (start, length) in enumerate(zip(accumulate(cuts, initial=0), cuts, strict=False)):
+        take = partial(jax.lax.slice_in_dim, start_index=start, limit_index=start + length, axis=axis)
+        with marks_of_slice(number):
+            carry, found = fn(carry, jax.tree.map(take, xs), jnp.int32(start))
+        _check_stacked(stacked, found)
+        stacked.append(found)
+    return carry, jax.tree.map(_stack, *stacked)
+
+
+def _check_stacked(before: Sequence[Any], found: Any) -> None:
+    """Raise TypeError where slices of several lengths return values of several shapes."""
+    types = [jax.tree.map(_type, each) for each in [*before[:1], found]]
+    if types[0] != types[-1]:
+        raise TypeError(
+            f"{here()}scan_slices: what is stacked is {types[0]} of slice 0 and {types[-1]} of slice {len(before)}: "
+            "return the same shapes for slices of any length, such as a sum"
+        )
+
+
+def _stack(*each: Any) -> jax.Array:
+    return jnp.stack(each)
+
+
+def _type(leaf: Any) -> str:
+    return jnp.asarray(leaf).aval.str_short()
+
+
+def _lengths(xs: Any, cuts: Sequence[int], axis: int) -> list[int]:
+    """The lengths of the slices. Raises ValueError, or TypeError, unless they are all of the sequence."""
+    for cut in cuts:
+        if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
+            raise TypeError(f"{here()}scan_slices: cuts are whole numbers, the lengths of the slices, found {cut!r}")
+    size = _length(xs, 1, axis)
+    if min(cuts, default=0) < 1 or sum(cuts) != size:
+        raise ValueError(
+            f"{here()}scan_slices: expected cuts of at least 1 position, {size} together, "
+            f"found {list(map(int, cuts))}, {sum(cuts)} together"
+        )
+    return list(map(int, cuts))
 
 
 def _cut(leaf: Any, *, slices: int, axis: int) -> jax.Array:

@@ -43,6 +43,7 @@ from jaxpp.schedules.blocks import block
 from jaxpp.schedules.check import check
 from jaxpp.schedules.classes import BaseSchedule, ScheduleTasks, TaskType
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.cuts import equal_cuts
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.fill import bubbles_used, fill
 from jaxpp.schedules.formats.picture import draw, draw_history
@@ -170,6 +171,7 @@ __all__ = [
     "check",
     "draw",
     "draw_history",
+    "equal_cuts",
     "evict",
     "exchange_costs",
     "fill",

@@ -7,6 +7,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
+from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop.canonicalize import drop_invariants, drop_scalar_constraints
 from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_loop
@@ -46,6 +47,9 @@ class UnrollSlices(Pass):
 
     A sum over the slices that starts from zero, as the gradient of a weight does, starts from its first summand.
 
+    Slices of several lengths (`scan_slices(cuts=...)`) are in no loop: their marks say which slice they are of, and so
+    does then all that stands before these.
+
     For a schedule without slices the loops stay as they are: `unroll-layers` unrolls them, and each task does all
     slices.
 
@@ -77,6 +81,9 @@ class UnrollSlices(Pass):
         loop = drop_invariants(find_loop(main_of(module)))
         drop_scalar_constraints(nested(loop))
         marked = [op for op in operations(loop_body(loop)) if any(map(boundary.is_mark, (op, *nested(op))))]
+        if marked and all(at.SLICE in op.attributes for op in marked):
+            _label_slices(loop, marked, schedule)
+            return
         _check(marked, slices, schedule.name, loop)
         loop, numbers = _with_numbers(loop, slices)
         made: set[ir.Value] = set()
@@ -94,6 +101,38 @@ class UnrollSlices(Pass):
         end = terminator(loop_body(new))
         for position, (_, value) in enumerate(last, len(end.operands) - len(last)):
             end.operands[position] = value
+
+
+def _label_slices(loop: ir.Operation, marked: Sequence[ir.Operation], schedule: schedules.Schedule) -> None:
+    """Say on what the forward of each slice computes which slice that is, where no loop is over slices.
+
+    What is cheaply made of the microbatch and of constants, as the targets of all slices, belongs to none.
+
+    Raises PassError for marks of another number of slices than the schedule has.
+    """
+    numbers = {at.integer(op, at.SLICE) for op in marked}
+    if len(numbers) != schedule.slices:
+        raise PassError(
+            f"the schedule {schedule.name} has {schedule.slices} slices, scan_slices has cuts of {len(numbers)}",
+            location=marked[0].location,
+            hint=f"give the lengths of {schedule.slices} slices, or take a schedule of {len(numbers)}",
+        )
+    last = max(number for number, op in enumerate(marked) if boundary.read(op).phase == "forward")
+    forward = iter(marked[: last + 1])
+    mark = next(forward)
+    shared: set[ir.Operation] = set()
+    for op in operations(loop_body(loop)):
+        makers = (defining_op(value) for value in op.operands if block_of(value) == op.block)
+        if is_cheap(op) and all(maker is None or maker in shared for maker in makers):
+            shared.add(op)
+            continue
+        for each in (op, *nested(op)):
+            each.attributes[at.SLICE] = mark.attributes[at.SLICE]
+        if op == mark:
+            following = next(forward, None)
+            if following is None:
+                return
+            mark = following
 
 
 def _check(marked: Sequence[ir.Operation], slices: int, name: str, loop: ir.Operation) -> None:

@@ -7,7 +7,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir.min_cut import UNCUTTABLE, min_cut
 from jaxpp.ir.numbered import Numbered
-from jaxpp.ir.ops import MOST_RECOMPUTED
+from jaxpp.ir.ops import MOST_RECOMPUTED, traits
 from jaxpp.ir.values import ByteSizes
 
 
@@ -97,7 +97,7 @@ class _FlowProblem:
 
     def __init__(self, halves: Halves, size: Callable[[ir.Value], int] | None) -> None:
         self._halves, self._body = halves, halves.body
-        self._size = size or self._bytes
+        self._cost = size or self._bytes
         self._sizes = ByteSizes()
         self._movable: set[int] = set()
         self._again: set[int] = set()
@@ -108,6 +108,9 @@ class _FlowProblem:
 
     def _bytes(self, value: ir.Value) -> int:
         return self._sizes[value.type]
+
+    def _size(self, value: ir.Value) -> int:
+        return 2 * self._cost(value)
 
     def solve(self, late: Sequence[int], wanted: Iterable[ir.Value]) -> Division:
         uses = self._find_uses(late)
@@ -143,7 +146,8 @@ class _FlowProblem:
             early = all(body.producers.get(value) in self._movable or halves.is_early(value) for value in sources)
             if early and (results := body.results[op]) and halves.may_move(op):
                 self._movable.add(op)
-                self._add(op, sum(map(self._size, results)))
+                # A view is no smaller than what it is of, which another task may have for itself.
+                self._add(op, sum(map(self._size, results)) + traits(body.ops[op]).view)
             for value in sources:
                 uses.setdefault(value, []).append(op)
         return uses

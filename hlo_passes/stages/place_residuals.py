@@ -5,18 +5,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.cut import divide, without_long_chains
 from jaxpp.hlo_passes.stages.stacked_rows import stack_less
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
+from jaxpp.ir.build import sharded
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task
+from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task, task_inside, task_of_value
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class PlaceResiduals(Pass):
     A loop of the forward that runs a known number of times, as that of a `lax.scan` over layers, stacks for the loop of
     its backward only what is not cheaply made of the rest: the backward makes that again in each of its trips. So do
     loops inside of it, of which each trip of the outer one stacks the stacks: one minimum cut chooses for all of them.
+
+    Of a value that the forward hands on in two shapes one is kept, and rows of keys and values that an earlier slice of
+    the sequence keeps for its own backward cost nothing.
 
     Preconditions: `assign-stages` ran.
 
@@ -49,13 +54,45 @@ class PlaceResiduals(Pass):
         loop = MicrobatchLoop.of(module)
         stack_less(loop, MeshAxes.of(module))
         body = _Uses(loop)
-        stages = [_Stage(body, StageTask.forward(n), StageTask.backward(n)) for n in range(loop.stages)]
+        stages = [
+            _Stage(body, StageTask.forward(n), StageTask.backward(n), loop.stages_per_slice) for n in range(loop.stages)
+        ]
         chosen = [(stage, _residuals(stages, n, loop)) for n, stage in enumerate(stages)]  # before the first edit
         for stage, (moved, again) in chosen:
             for number in moved:
                 set_task(body.ops[number], stage.forward)
             for number in reversed(again):  # in reverse, so that a copy uses those of its operands
                 copy_into(stage.backward, body.ops[number])
+        _share_reshaped(loop)
+
+
+def _share_reshaped(loop: MicrobatchLoop) -> None:
+    """Let other tasks that read a value read its other shape, where a task hands on both: one of them is kept."""
+    ops, tasks = read_tasks(loop.body)
+    for op, task in zip(ops, tasks, strict=True):
+        if op.name != "stablehlo.reshape" or task is None or task_of_value(op.operands[0]) != task:
+            continue
+        old, new = op.operands[0], _behind_mark(op.results[0])
+        readers = [[(task_inside(use.owner.operation, loop.body), use) for use in value.uses] for value in (old, new)]
+        if not all(any(reader not in (None, task) for reader, _ in each) for each in readers):
+            continue
+        made: dict[StageTask, ir.Value] = {}
+        for reader, use in readers[0]:
+            if reader is None or reader == task:
+                continue
+            if reader not in made:
+                shape = stablehlo.reshape(
+                    old.type, new, ip=ir.InsertionPoint.after(ir.OpResult(new).owner), loc=op.location
+                )
+                made[reader] = sharded(shape, at.value_sharding(old))
+                set_task(ir.OpResult(shape).owner.operation, reader)
+            use.owner.operands[use.operand_number] = made[reader]
+
+
+def _behind_mark(value: ir.Value) -> ir.Value:
+    """What a stage mark makes of `value`; itself if none takes it."""
+    marks = (use for use in value.uses if boundary.is_mark(use.owner.operation))
+    return next((use.owner.operation.results[use.operand_number] for use in marks), value)
 
 
 def _residuals(stages: Sequence["_Stage"], number: int, loop: MicrobatchLoop) -> tuple[list[int], list[int]]:
@@ -108,11 +145,16 @@ class _Uses(Numbered):
 
 @dataclass(frozen=True)
 class _Stage:
-    """The forward and the backward of one stage, as the halves that `divide` moves operations between."""
+    """The forward and the backward of one stage, as the halves that `divide` moves operations between.
+
+    Attributes:
+        stages: those of one slice.
+    """
 
     body: _Uses
     forward: StageTask
     backward: StageTask
+    stages: int
 
     def residuals(self) -> tuple[list[int], list[int]]:
         """Return what moves from the backward to the forward and what the backward recomputes, in program order."""
@@ -155,7 +197,18 @@ class _Stage:
 
     def is_free(self, value: ir.Value) -> bool:
         op = self.body.producers.get(value)
-        return value not in self.body.carried if op is None else self.body.tasks[op] is None
+        if op is None:
+            return value not in self.body.carried
+        task = self.body.tasks[op]
+        return task is None or self._is_kept_by_another(value, task)
+
+    def _is_kept_by_another(self, value: ir.Value, maker: StageTask) -> bool:
+        """Whether an earlier slice made `value` and keeps it for its own backward."""
+        number = maker.stage // self.stages
+        if number >= self.forward.stage // self.stages:
+            return False
+        readers = self.body.used_by.get(value, ())
+        return any(task is not None and task.is_backward and task.stage // self.stages == number for task in readers)
 
     def is_early(self, value: ir.Value) -> bool:
         op = self.body.producers.get(value)

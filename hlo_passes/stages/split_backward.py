@@ -62,26 +62,30 @@ class SplitBackward(Pass):
         split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
         # All is decided before the first edit: the calls use one another's results.
         mesh, backwards = MeshAxes.of(module), [Backward(loop, by_name[callee(op)], op, sums) for op in split]
-        _await_what_any_slice_awaits(loop, [by_name[callee(op)] for op in split], backwards)
+        _treat_slices_alike(loop, [by_name[callee(op)] for op in split], backwards)
         for number, (op, backward) in enumerate(zip(split, backwards, strict=True)):
             if divide_loops(backward, mesh):
                 backwards[number] = Backward(loop, by_name[callee(op)], op, sums)
-        _await_what_any_slice_awaits(loop, [by_name[callee(op)] for op in split], backwards)
+        _treat_slices_alike(loop, [by_name[callee(op)] for op in split], backwards)
         for op, backward in zip(split, backwards, strict=True):
             _split(module, by_name[callee(op)], op, backward)
 
 
-def _await_what_any_slice_awaits(
-    loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]
-) -> None:
-    """Let the slices of a stage be divided alike: nobody awaits the gradients of keys and values of the first one."""
+def _treat_slices_alike(loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]) -> None:
+    """Let the slices of a stage be divided alike.
+
+    Nobody awaits the gradients of keys and values of the first slice. Rows that one slice takes of others, which keep
+    them, are zeros for another slice: neither has to keep them.
+    """
     groups: dict[bytes, list[Backward]] = {}
     for function, backward in zip(found, backwards, strict=True) if loop.slices > 1 else ():
         groups.setdefault(text_of(function), []).append(backward)
     for group in groups.values():
         awaited = set[int]().union(*(backward.awaited for backward in group))
+        free = {k for backward in group for k, each in enumerate(backward.arguments) if each in backward.free}
         for backward in group:
             backward.awaited = awaited
+            backward.free.update(backward.arguments[k] for k in free)
 
 
 def _is_backward(function: ir.Operation, stages: set[int]) -> bool:

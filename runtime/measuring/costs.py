@@ -77,6 +77,27 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     )
 
 
+def slice_shares(*steps: Sequence[Event]) -> tuple[float, ...]:
+    """The share of each slice of the sequence in the time of a microbatch: `Costs.slices`, and for `equal_cuts`.
+
+    Args:
+        steps: the events of each step, from `trace_step`: those of slices of equal lengths.
+
+    Raises:
+        ValueError: the events are of no schedule with slices.
+    """
+    found: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
+    for each in (event for events in steps for event in events):
+        if each.stage is not None and each.target is None and not each.fused:
+            found[each.kind, each.stage, each.slice].append(each.seconds)
+    # What follows the last slice has the number behind it, and no backward.
+    count = max((part for kind, _, part in found if kind != "forward"), default=0) + 1
+    times = [sum(statistics.median(each) for key, each in found.items() if key[2] == part) for part in range(count)]
+    if count == 1:
+        raise ValueError("slice_shares: the events have no tasks of several slices")
+    return tuple(time / sum(times) for time in times)
+
+
 def _rounded(time: float) -> float:
     """Round to six digits: people read cost files too."""
     return float(f"{time:.6g}")

@@ -60,10 +60,12 @@ def test_the_numbers_are_those_of_the_whole_sequence(slices: int, exchange: bool
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-6)
 
 
-def test_a_slice_that_starts_anywhere() -> None:
+@pytest.mark.parametrize(("end", "exchange"), [(7, True), (8, False)])
+def test_a_slice_that_starts_anywhere(end: int, exchange: bool) -> None:
+    """Also one whose positions do not divide the length."""
     rows = jax.random.normal(jax.random.key(0), (1, 12, 1, 4))
-    found = jax.jit(partial(jaxpp.slice_attention, exchange=True))(rows[:, 3:7], rows, rows, 3)
-    np.testing.assert_allclose(found, whole(rows, rows, rows)[:, 3:7], rtol=1e-5)
+    found = jax.jit(partial(jaxpp.slice_attention, exchange=exchange))(rows[:, 3:end], rows, rows, 3)
+    np.testing.assert_allclose(found, whole(rows, rows, rows)[:, 3:end], rtol=1e-5)
 
 
 def test_no_sequences_and_no_heads() -> None:
@@ -140,7 +142,10 @@ ROWS = jnp.zeros((2, 12, 2, 8))
             (ROWS, ROWS[:, :, :0], ROWS[:, :, :0], 0),
             "expected at least one position, key head and width, found query [2, 12, 2, 8], keys [2, 12, 0, 8]",
         ),
-        ((ROWS[:, :5], ROWS, ROWS, 0), "the 5 positions of a slice don't divide the 12 of the keys"),
+        (
+            (ROWS[:, :5], ROWS, ROWS, 0, True),
+            "the 5 positions of a slice don't divide the 12 of the keys: slices that lend are of equal lengths",
+        ),
         (
             (ROWS, ROWS[:, :, :, :4], ROWS, 0),
             "expected keys of as many sequences and the width of the query, values of as many keys, heads a multiple "

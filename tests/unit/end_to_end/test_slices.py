@@ -22,7 +22,7 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.program.liveness import peaks_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
-from jaxpp.runtime import load, measured_costs
+from jaxpp.runtime import load, measured_costs, slice_shares
 from jaxpp.schedules.memory import activations
 
 SHARDED = (P(), P(None, "data"))
@@ -278,6 +278,34 @@ def test_slices_are_named_in_traces_and_costs() -> None:
     ]
     costs = measured_costs(compiled.executable.program, [replace(event, seconds=1.0) for event in events], unit="s")
     assert costs.forward == (schedule.slices,) * 2
+    assert slice_shares([replace(event, seconds=1.0 + event.slice) for event in events]) == (1 / 6, 2 / 6, 3 / 6)
+
+
+def cut_loss(params: Any, text: jax.Array, *, slices: int, cuts: Any = (8, 4)) -> jax.Array:
+    """The mean cross-entropy of the next tokens, of slices of these lengths."""
+
+    def one(caches: Any, tokens: Any, start: jax.Array) -> Any:
+        block = partial(decoder.attending, exchange=False)
+        caches, loss = decoder.of_slice(params, caches, tokens, start, block=block)
+        return caches, loss * tokens[0].shape[1]
+
+    xs = text[:, :-1], text[:, 1:]
+    _, losses = jaxpp.scan_slices(one, decoder.empty(params, len(text)), xs, cuts=cuts)
+    return losses.sum() / decoder.LENGTH
+
+
+def test_slices_of_several_lengths() -> None:
+    """Equal to plain `jax.jit` of whole sequences; no slice keeps keys and values of others."""
+    schedule = schedules.make("seq1f1b", meshes=2, microbatches=2, slices=2)
+    step, arguments = step_of(schedule, loss=cut_loss), (decoder.parameters(2), decoder.batch(2))
+    whole = jax.jit(partial(step, schedule=None, loss=partial(cut_loss, cuts=[decoder.LENGTH])))
+    check(step, arguments, make_mesh(2), steps=2, feed=feed_state, reference=whole)
+    text = compare.lowered(step, arguments, make_mesh(2)).program().as_text()
+    for function in re.findall(r"func.func private @forward_0\w*\((.*)", text):
+        assert "tensor<2x12x" not in function
+    with pytest.raises(jaxpp.PassError, match="slices, scan_slices has cuts of 2") as error:
+        compare.lowered(step_of(made("seq1f1b", 2), loss=cut_loss), arguments, make_mesh(2)).program()
+    assert "give the lengths of 3 slices, or take a schedule of 2" in str(error.value)
 
 
 def message(step: Callable[..., Any], arguments: Any = None, **options: Any) -> str:
@@ -373,6 +401,24 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
         (
             lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, {"a": xs, "b": xs[:, 1:]}, 2),
             "scan_slices: xs['b'] has 11 positions along axis 1, but xs['a'] has 12",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, 2, cuts=[8, 4]),
+            "scan_slices: expected slices, how many, or cuts, their lengths; found both",
+        ),
+        (lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs), "or cuts, their lengths; found neither"),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 5, -1]),
+            "scan_slices: expected cuts of at least 1 position, 12 together, found [8, 5, -1], 12 together",
+        ),
+        (
+            lambda xs: unchecked(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 4.0]),
+            "scan_slices: cuts are whole numbers, the lengths of the slices, found 4.0",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 4]),
+            "scan_slices: what is stacked is float32[2,8] of slice 0 and float32[2,4] of slice 1: return the same "
+            "shapes for slices of any length, such as a sum",
         ),
         (
             lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, [xs, "text"], 2),

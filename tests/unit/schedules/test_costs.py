@@ -242,3 +242,19 @@ def test_the_time_of_what_is_not_there(task: S.Task, mesh: int, message: str) ->
 def test_a_pair_is_given_once() -> None:
     with pytest.raises(S.ScheduleError, match=r"fused: 'backward\+forward' is given twice"):
         S.Costs(fused={"forward+backward": 0.5, "backward+forward": 0.7})
+
+
+def test_cuts_of_equal_time() -> None:
+    """Where a position costs as much as those before it, n slices end at the square roots of 1/n, 2/n..."""
+    attention = [(2 * part + 1) / 16 for part in range(4)]
+    lengths = S.equal_cuts(attention, 4096)
+    ends = np.cumsum(lengths) / 4096
+    np.testing.assert_allclose(ends**2, [0.25, 0.5, 0.75, 1], atol=1e-3)
+    assert S.equal_cuts(attention, 4096, 2, multiple=512) == [3072, 1024]
+    assert S.equal_cuts([0.25] * 4, 4096) == [1024] * 4
+    assert S.equal_cuts([attention, [0.25] * 4], 4096) == S.equal_cuts(np.mean([attention, [0.25] * 4], 0), 4096)
+    assert S.equal_cuts(attention, 8, 8) == [1] * 8
+    with pytest.raises(
+        S.ScheduleError, match="a length of at least 4 times 128, a multiple of it; found 4 shares, len"
+    ):
+        S.equal_cuts(attention, 384, multiple=128)

@@ -1,0 +1,342 @@
+"""`split-caches`: a slice of the sequence hands on the rows that it wrote, not the whole array."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import ClassVar
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.ir import attributes as at
+from jaxpp.ir import boundary
+from jaxpp.ir.build import constant, erase_dead, remake, replace, split_barrier
+from jaxpp.ir.counted import known_integer
+from jaxpp.ir.functions import operations, terminator
+from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import shape_of
+from jaxpp.ir.tasks import StageTask, set_task, task_of, task_of_value
+from jaxpp.ir.values import block_of, is_used, is_zero
+
+
+@dataclass(frozen=True)
+class SplitCaches(Pass):
+    """Lets a slice hand on the rows of keys and values that it wrote, and each task put together what it reads.
+
+    A slice writes its rows into an array of the whole sequence, which is a new array for each slice: until the backward
+    of that slice its keys and values of the whole sequence would be kept. Each slice's rows become a value of their
+    own, and a task that reads the array of another one concatenates the rows of all slices so far, with zeros behind
+    them. So a stage keeps the rows of each slice once, however many slices read them, and until the backward of the
+    slice that made them, which is the last one to read them.
+
+    Rows that the reading slice wrote are written anew, over zeros: so all slices of a stage stay one program. A task
+    that reads a part of the array along the sequence takes only the rows of that part; a stage mark on the array goes.
+    Arrays that don't start from zeros, or that slices write at unknown positions or twice, stay as they are.
+
+    Preconditions: `assign-stages` ran. A schedule without slices stays as it is.
+
+    ```mlir
+    // forward_0, of slice 0                                   // forward_0, of slice 0
+    %k0 = dynamic_update_slice %zeros, %r0, 0, %c0      ==>    %a0 = concatenate %z0, %z1
+                                                               %k0 = dynamic_update_slice %a0, %r0, 0, %c0
+    // forward_1, of slice 1                                   // forward_1, of slice 1
+    %k1 = dynamic_update_slice %k0, %r1, 0, %c1                %a1 = concatenate %r0, %z1
+                                                               %k1 = dynamic_update_slice %a1, %r1, 0, %c1
+    ```
+    """
+
+    name: ClassVar[str] = "split-caches"
+
+    def run(self, module: ir.Module) -> None:
+        """Split the arrays of the loop of `module`. Raises PassError when there is no canonical loop."""
+        loop = MicrobatchLoop.of(module)
+        if loop.slices == 1:
+            return
+        caches = _find(loop)
+        if not caches:
+            return
+        for op in operations(loop.body):
+            _unmark(op, caches)
+        reading = _Reading(loop, caches)
+        for value in caches:
+            reading.replace(value)
+        _carry_rows(loop, caches)
+        erase_dead(MicrobatchLoop.of(module).body)
+
+
+@dataclass(frozen=True)
+class _Write:
+    """Rows that a slice writes.
+
+    Attributes:
+        rows: what it writes.
+        index: where, along the sequence.
+        number: the number of the slice.
+    """
+
+    rows: ir.Value
+    index: ir.Value
+    number: int
+
+
+@dataclass(eq=False)
+class _Family:
+    """All arrays that slices make of one array of zeros.
+
+    Attributes:
+        before: the product of the dimensions before the sequence, alike in all views of the array.
+        length: of the sequence.
+        sizes: how many rows are written at each position where some are.
+        zeros: what stands for rows that are not written yet, by their position.
+    """
+
+    before: int
+    length: int
+    sizes: dict[int, int] = field(default_factory=dict[int, int])
+    zeros: dict[int, ir.Value] = field(default_factory=dict[int, ir.Value])
+
+    def axis(self, shape: Sequence[int]) -> int | None:
+        """The dimension of the sequence in a view of this shape; None if it has none."""
+        return next((k for k, size in enumerate(shape) if size == self.length and prod(shape[:k]) == self.before), None)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether slices write all rows, each one of them."""
+        ends = [start + size for start, size in sorted(self.sizes.items())]
+        return len(ends) > 1 and [0, *ends[:-1]] == sorted(self.sizes) and ends[-1] == self.length
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """An array of a family: zeros, but for what was written, by its position."""
+
+    family: _Family
+    writes: Mapping[int, _Write]
+
+
+def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
+    """The arrays that start from zeros, and of which each slice writes other rows."""
+    positions = zip(loop.indices, loop.starts, loop.steps, strict=True)
+    numbers = {loop.body.arguments[index]: start for index, start, step in positions if step == 0}
+    found: dict[ir.Value, _Cache] = {}
+    broken: set[_Family] = set()
+    for op in operations(loop.body)[:-1]:
+        old = found.get(op.operands[0]) if op.operands else None
+        if op.name == "stablehlo.dynamic_update_slice":
+            cache = _written(loop, op, found, numbers)
+            if cache is not None:
+                found[op.results[0]] = cache
+            elif old is not None:
+                broken.add(old.family)
+        elif op.name == "stablehlo.reshape":
+            if old is None and _is_first(loop, op.operands[0]):
+                found[op.results[0]] = found.setdefault(op.operands[0], _Cache(_Family(0, 0), {}))
+            elif old is not None:
+                found[op.results[0]] = old
+    return {value: cache for value, cache in found.items() if _is_split(value, cache) and cache.family not in broken}
+
+
+def _is_first(loop: MicrobatchLoop, value: ir.Value) -> bool:
+    """Whether no task makes an array of zeros."""
+    return is_zero(value) and (block_of(value) != loop.body or task_of_value(value) is None)
+
+
+def _is_split(value: ir.Value, cache: _Cache) -> bool:
+    return cache.family.is_cut and cache.family.axis(shape_of(value)) is not None
+
+
+def _written(
+    loop: MicrobatchLoop, op: ir.Operation, found: dict[ir.Value, _Cache], numbers: Mapping[ir.Value, int]
+) -> _Cache | None:
+    """What is known of the array that `op` writes to, behind it; None for another one."""
+    base, rows, *indices = op.operands
+    shape, part, task = shape_of(base), shape_of(rows), task_of(op)
+    axes = [k for k, (size, whole) in enumerate(zip(part, shape, strict=True)) if size != whole]
+    starts = [known_integer(index, numbers) for index in indices]
+    if len(axes) != 1 or task is None or any(start != 0 for k, start in enumerate(starts) if k != axes[0]):
+        return None
+    axis, start = axes[0], starts[axes[0]]
+    if base not in found and _is_first(loop, base):
+        found[base] = _Cache(_Family(0, 0), {})
+    cache = found.get(base)
+    if cache is None or start is None:
+        return None
+    family = cache.family
+    if not family.length:
+        family.before, family.length = prod(shape[:axis]), shape[axis]
+    if family.axis(shape) != axis or family.sizes.setdefault(start, part[axis]) != part[axis]:
+        return None
+    write = _Write(rows, indices[axis], task.stage // loop.stages_per_slice)
+    return _Cache(family, {**cache.writes, start: write})
+
+
+def _unmark(op: ir.Operation, caches: Mapping[ir.Value, _Cache]) -> None:
+    """Take arrays from a stage mark: their rows are there already for the tasks behind it."""
+    if not boundary.is_mark(op):
+        return
+    rest = [number for number, value in enumerate(op.operands) if value not in caches]
+    if rest and len(rest) < len(op.operands):
+        for value, result in zip(op.operands, op.results, strict=True):
+            if value in caches:
+                result.replace_all_uses_with(value)
+        split_barrier(op, [rest])
+
+
+def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None:
+    """Let the loop carry the rows of the last slice where it carries its array: it hands on what the others do."""
+    end, initial = terminator(loop.body), list(loop.op.operands)
+    for position, value in enumerate(end.operands):
+        cache = caches.get(value)
+        arguments = [region.blocks[0].arguments[position] for region in loop.op.regions]
+        if cache is None or not cache.writes or any(map(is_used, [*arguments, loop.op.results[position]])):
+            continue
+        start, write = max(cache.writes.items(), key=lambda item: item[1].number)
+        end.operands[position] = write.rows
+        initial[position] = cache.family.zeros[start]
+        for argument in arguments:
+            argument.set_type(write.rows.type)
+    if initial != list(loop.op.operands):
+        made = remake(loop.op, initial, [value.type for value in initial])
+        if at.SHARDING in made.attributes:  # of the old results
+            del made.attributes[at.SHARDING]
+        replace(loop.op, made.results)
+
+
+class _Reading:
+    """Lets each task put together what it reads of other tasks' arrays."""
+
+    def __init__(self, loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None:
+        self._loop, self._caches = loop, caches
+        self._order = {op: number for number, op in enumerate(operations(loop.body)[:-1])}
+        before = (at.integer(op, at.APART) for op in operations(loop.op.block))
+        self._apart = 1 + max((number for number in before if number is not None), default=-1)
+        for value, cache in caches.items():
+            self._make_zeros(value, cache)
+
+    def _make_zeros(self, value: ir.Value, cache: _Cache) -> None:
+        """Make the rows that are not written yet, in front of the loop: each an operand of its own, as of slices."""
+        zeros = cache.family.zeros
+        for start, write in cache.writes.items():
+            if start not in zeros:
+                zeros[start] = constant(write.rows.type, 0, ip=ir.InsertionPoint(self._loop.op), loc=value.location)
+                ir.OpResult(zeros[start]).owner.attributes[at.APART] = at.i64(self._apart)
+                self._apart += 1
+
+    def replace(self, value: ir.Value) -> None:
+        """Let no other task use `value` than the one that makes it."""
+        maker = task_of_value(value)
+        uses = [(self._user(use.owner.operation), use.owner.operation, use.operand_number) for use in value.uses]
+        known: dict[StageTask, ir.Value] = {}
+        inside = ((user, op, number) for user, op, number in uses if user is not None)
+        for user, op, number in sorted(inside, key=lambda use: self._order[use[0]]):
+            task = task_of(user)
+            if task is None or task == maker:
+                continue
+            if op == user and (part := self._part(value, user, task)) is not None:
+                op.results[0].replace_all_uses_with(part)
+                continue
+            if task not in known:
+                known[task] = self._whole(value, user, task)
+            op.operands[number] = known[task]
+
+    def _user(self, op: ir.Operation) -> ir.Operation | None:
+        """The operation of the loop's body that is `op` or has it inside; None for its end, and outside of it."""
+        while op not in self._order and op.parent is not None:
+            op = op.parent.operation
+        return op if op in self._order else None
+
+    def _whole(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value:
+        """The array, in front of `user`: what other slices wrote, and on it what its own slice wrote."""
+        family, writes = self._caches[value].family, self._caches[value].writes
+        own = {
+            start: write
+            for start, write in writes.items()
+            if write.number == task.stage // self._loop.stages_per_slice and task_of_value(write.index) is None
+        }
+        others = {start: write for start, write in writes.items() if start not in own}
+        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, shape_of(value), family)
+        whole = made.concatenation([made.rows(start, others) for start in sorted(family.sizes)])
+        for start, write in own.items():
+            whole = made.update(whole, made.rows(start, own), write.index)
+        return whole
+
+    def _part(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value | None:
+        """What `user` makes, if it takes a part of the array along the sequence, of the rows in this part."""
+        family, writes, shape = self._caches[value].family, self._caches[value].writes, shape_of(value)
+        axis = family.axis(shape)
+        if user.name != "stablehlo.slice" or axis is None:
+            return None
+        bounds = [at.numbers(user.attributes[f"{name}"]) for name in ("start_indices", "limit_indices", "strides")]
+        first, last = bounds[0][axis], bounds[1][axis]
+        whole = [[0] * len(shape), list(shape), [1] * len(shape)]
+        whole[0][axis], whole[1][axis] = first, last
+        if bounds != whole:
+            return None
+        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, shape, family)
+        parts: list[ir.Value] = []
+        for start, size in sorted(family.sizes.items()):
+            low, high = max(first - start, 0), min(last - start, size)
+            if low < high:
+                parts.append(made.slice(made.rows(start, writes), low, high))
+        return made.concatenation(parts)
+
+
+@dataclass(frozen=True)
+class _Making:
+    """Makes operations of a task.
+
+    Attributes:
+        ip: where.
+        task: theirs.
+        stages: those of a slice.
+        shape: of the array that is put together.
+        family: that of the array.
+    """
+
+    ip: ir.InsertionPoint
+    task: StageTask
+    stages: int
+    shape: Sequence[int]
+    family: _Family
+
+    @property
+    def _axis(self) -> int:
+        axis = self.family.axis(self.shape)
+        assert axis is not None, "each view of the array has the sequence"
+        return axis
+
+    def _own(self, value: ir.Value) -> ir.Value:
+        op = ir.OpResult(value).owner.operation
+        set_task(op, self.task)
+        op.attributes[at.SLICE] = at.i64(self.task.stage // self.stages)
+        return value
+
+    def _type(self, value: ir.Value, size: int) -> ir.RankedTensorType:
+        shape = [*self.shape[: self._axis], size, *self.shape[self._axis + 1 :]]
+        return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+
+    def rows(self, start: int, writes: Mapping[int, _Write]) -> ir.Value:
+        """Those at `start`, in the form of the array: zeros where none of `writes` is."""
+        value = writes[start].rows if start in writes else self.family.zeros[start]
+        type_ = self._type(value, self.family.sizes[start])
+        return value if value.type == type_ else self._own(stablehlo.reshape(type_, value, ip=self.ip))
+
+    def slice(self, rows: ir.Value, low: int, high: int) -> ir.Value:
+        """A part of some rows."""
+        shape = shape_of(rows)
+        if high - low == shape[self._axis]:
+            return rows
+        starts, limits = [0] * len(shape), list(shape)
+        starts[self._axis], limits[self._axis] = low, high
+        return self._own(stablehlo.slice(rows, starts, limits, [1] * len(shape), ip=self.ip))
+
+    def concatenation(self, parts: Sequence[ir.Value]) -> ir.Value:
+        """These rows, one after the other."""
+        return parts[0] if len(parts) == 1 else self._own(stablehlo.concatenate(parts, self._axis, ip=self.ip))
+
+    def update(self, whole: ir.Value, rows: ir.Value, index: ir.Value) -> ir.Value:
+        """The array with other rows at `index`."""
+        zero = constant(index.type, 0, ip=self.ip)
+        indices = [index if k == self._axis else zero for k in range(len(self.shape))]
+        return self._own(stablehlo.dynamic_update_slice(whole, rows, indices, ip=self.ip))

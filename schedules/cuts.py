@@ -1,0 +1,53 @@
+"""Where to cut a sequence, so that all slices take equally long."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from jaxpp.schedules.cost_values import shares as checked
+from jaxpp.schedules.errors import ScheduleError
+
+
+def equal_cuts(
+    shares: Sequence[float] | Sequence[Sequence[float]], length: int, slices: int | None = None, multiple: int = 1
+) -> list[int]:
+    """The lengths of slices of a sequence that take equal times (Seq1F1B, arXiv 2406.03488, section 3.2).
+
+    Each position costs the same, and besides in proportion to the positions before it, which it attends to: the two
+    are fitted to the measured shares by least squares.
+
+    Args:
+        shares: of each of several slices of equal lengths in the time of a microbatch, as `Costs.slices` has them and
+            `jaxpp.runtime.slice_shares` measures them; or a list for each stage, of which the mean is taken.
+        length: the positions of the sequence.
+        slices: how many; as many as there are shares if not given.
+        multiple: of which each length is one, such as the 128 of a TPU's tile.
+
+    Returns:
+        The lengths, for the `cuts` of `jaxpp.scan_slices`; they make `length` together.
+
+    Raises:
+        ScheduleError: the shares do not make 1 together, or the sequence has too few multiples for the slices.
+    """
+    from scipy.optimize import nnls  # takes as long to import as all schedules
+
+    rows = np.atleast_2d(np.array(checked(shares), float))
+    given = cast("Sequence[float]", rows.mean(axis=0))
+    count = len(given) if slices is None else slices
+    if not len(given) or count < 1 or multiple < 1 or length % multiple or length // multiple < count:
+        raise ScheduleError(
+            f"equal_cuts: expected shares of slices, and a length of at least {count} times {multiple}, a multiple of "
+            f"it; found {len(given)} shares, length {length}"
+        )
+    number = np.arange(len(given))
+    each, before = 1 / len(given), (2 * number + 1) / len(given) ** 2
+    (flat, slope), _ = nnls(np.stack([np.full(len(given), each), before], axis=1), np.array(given))
+    # The time up to x, a part of the sequence, is flat * x + slope * x**2.
+    times = np.arange(1, count) / count * (flat + slope)
+    ends = 2 * times / (flat + np.sqrt(flat**2 + 4 * slope * times))
+    units = length // multiple
+    bounds = [0]
+    for position, end in enumerate(ends, 1):
+        bounds.append(int(np.clip(round(end * units), bounds[-1] + 1, units - (count - position))))
+    return [multiple * (last - first) for first, last in zip(bounds, [*bounds[1:], units], strict=True)]

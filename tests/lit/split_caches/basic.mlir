@@ -1,0 +1,53 @@
+// RUN: jaxpp-opt %s -p unroll-slices,find-microbatch-loop,assign-stages,split-caches | filecheck %s
+
+// Each slice writes its row over the rows of the slices before it and zeros, which it puts together; so the second slice
+// takes the first one's row, not the array that it made. The loop carries the last row.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         %[[Z0:.*]] = stablehlo.constant {jaxpp.apart = {{.*}}} dense<0.000000e+00> : tensor<1xf32>
+// CHECK:         %[[Z1:.*]] = stablehlo.constant {jaxpp.apart = {{.*}}} dense<0.000000e+00> : tensor<1xf32>
+// CHECK:         stablehlo.while({{.*}} = %[[Z1]]) : {{.*}}, tensor<1xf32>
+// CHECK:           %[[R0:.*]] = stablehlo.reshape %{{.*}} {jaxpp.slice = 0
+// CHECK:           %[[OLD0:.*]] = stablehlo.concatenate %[[Z0]], %[[Z1]], dim = 0 {jaxpp.slice = 0 : i64, jaxpp.task = "forward_0"}
+// CHECK-NEXT:      stablehlo.dynamic_update_slice %[[OLD0]], %[[R0]],
+// CHECK:           %[[R1:.*]] = stablehlo.reshape %{{.*}} {jaxpp.slice = 1
+// CHECK:           %[[OLD1:.*]] = stablehlo.concatenate %[[R0]], %[[Z1]], dim = 0 {jaxpp.slice = 1 : i64, jaxpp.task = "forward_1"}
+// CHECK-NEXT:      stablehlo.dynamic_update_slice %[[OLD1]], %[[R1]],
+// CHECK:           stablehlo.return %{{.*}}, %[[R1]] :
+func.func public @main(%xs: tensor<2x4xf32>) -> tensor<f32> {
+  %c0 = stablehlo.constant dense<0> : tensor<i32>
+  %none = stablehlo.constant dense<0.0> : tensor<f32>
+  %0:2 = stablehlo.while(%i = %c0, %sum = %none) : tensor<i32>, tensor<f32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "schedule: two slices\0Aplacement: 0\0Amesh 0: 0F0 0F0.1 0F1 0F1.1"}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %zero = stablehlo.constant dense<0> : tensor<i32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %zeros = stablehlo.constant dense<0.0> : tensor<2xf32>
+    %nothing = stablehlo.constant dense<0.0> : tensor<f32>
+    %1:3 = stablehlo.while(%k = %zero, %kv = %zeros, %total = %nothing) : tensor<i32>, tensor<2xf32>, tensor<f32>
+    cond {
+      %limit = stablehlo.constant dense<2> : tensor<i32>
+      %2 = stablehlo.compare LT, %k, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.return %2 : tensor<i1>
+    } do {
+      %2 = stablehlo.dynamic_slice %xs, %i, %k, sizes = [1, 1] : (tensor<2x4xf32>, tensor<i32>, tensor<i32>) -> tensor<1x1xf32>
+      %x = stablehlo.reshape %2 : (tensor<1x1xf32>) -> tensor<1xf32>
+      %3 = stablehlo.dynamic_update_slice %kv, %x, %k : (tensor<2xf32>, tensor<1xf32>, tensor<i32>) -> tensor<2xf32>
+      %square = stablehlo.multiply %3, %3 : tensor<2xf32>
+      %y = stablehlo.reduce(%square init: %none) applies stablehlo.add across dimensions = [0] : (tensor<2xf32>, tensor<f32>) -> tensor<f32>
+      %4 = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %y : tensor<f32>
+      %5 = stablehlo.add %total, %4 : tensor<f32>
+      %k1 = stablehlo.add %k, %one : tensor<i32>
+      stablehlo.return %k1, %3, %5 : tensor<i32>, tensor<2xf32>, tensor<f32>
+    }
+    %6 = stablehlo.add %1#2, %none : tensor<f32>
+    %7 = stablehlo.add %i, %one : tensor<i32>
+    %8 = stablehlo.add %sum, %6 : tensor<f32>
+    stablehlo.return %7, %8 : tensor<i32>, tensor<f32>
+  }
+  return %0#1 : tensor<f32>
+}
