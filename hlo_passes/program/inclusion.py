@@ -137,9 +137,9 @@ class _Matching:
             for each, candidates in ((each, self._candidates(each, others[each.kind])) for each in waiting):
                 if each in self.found:
                     continue
-                if not candidates:
+                if not candidates or (len(candidates) == 1 and not self._match(each, candidates[0])):
                     return False
-                if len(candidates) == 1 and self._match(each, candidates[0]):
+                if each in self.found:
                     break
             else:
                 return False

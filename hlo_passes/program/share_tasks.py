@@ -31,7 +31,8 @@ class ShareTasks(Pass):
 
     A task is divided where at least half of its operations are those of the other task, and where the rest comes
     before or behind them as a whole. Which of its operations these are is found from the kinds of operations that are
-    as frequent in both, and from what they use. Tasks that are one call with others stay whole.
+    as frequent in both, and from what they use. Tasks that are one call with others stay whole, as do those
+    that gather weights.
 
     Options:
         when: `never`, or `always` where it can be done.
@@ -152,7 +153,8 @@ def _divisions(steps: Iterable[Step[ir.Value]]) -> dict[str, _Division]:
     by_kind: defaultdict[str, list[Body]] = defaultdict(list)
     for function in functions.values():
         kind, _ = kind_and_stage(function)
-        if kind in _KINDS and at.SUMS not in function.attributes and not has_side_effect(function):
+        gathers = any(at.GATHER in entry for entry in at.result_attributes(function))
+        if kind in _KINDS and at.SUMS not in function.attributes and not gathers and not has_side_effect(function):
             by_kind[kind].append(Body(function))
     found: dict[str, _Division] = {}
     for bodies in by_kind.values():

@@ -57,6 +57,30 @@ def test_halves_of_backwards_are_shared_too() -> None:
     )
 
 
+def test_operations_that_only_look_alike_are_not_shared() -> None:
+    """What one match after the other has led to contradicts the last one: the first stage adds an exponential."""
+
+    def end(x: jax.Array) -> jax.Array:
+        return jnp.cos(jnp.expm1(jnp.cbrt(-x)))
+
+    def value(x: jax.Array) -> jax.Array:
+        z = x * 1.5
+        u, p, d = jnp.sin(x), jnp.exp(x), jnp.tanh(z)
+        found = u + p, u * z, end(jnp.arctan2(u, jnp.maximum(x, z))), d, p + jnp.tanh(p)
+        a, b, c, d, rest = jaxpp.mark_stage_end(found)
+        for _ in range(2):
+            u, t = jnp.sin(c), jnp.tanh(b)
+            a, b, c, d = jaxpp.mark_stage_end((u + t, u * b, end(jnp.arctan2(u, jnp.maximum(a, d))), t))
+        return jaxpp.mark_stage_end(jnp.mean(a + b + c + d + rest))
+
+    def step(batch: jax.Array) -> Any:
+        return jaxpp.treduce(value, batch, schedule="gpipe", operation=jaxpp.Concat())
+
+    given = (jax.random.normal(jax.random.key(9), (4, 4, 8)),)
+    shared = lowered(step, given, make_mesh(4), share_tasks="always")
+    assert_same(shared.compile()(*given), plain_of(step)(*given))
+
+
 def test_there_are_two_choices() -> None:
     with pytest.raises(ValueError, match=r"^share_tasks is 'auto', expected one of never, always$"):
         jaxpp.mpmd_jit_with_loop(sgd_step, make_mesh(STAGES), share_tasks="auto")
