@@ -27,7 +27,7 @@ from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -182,7 +182,7 @@ def rewritten(
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
-    loop = TrainLoop.of(module)
+    loop = TrainLoopAttr.of(module)
     is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
     if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
@@ -240,7 +240,7 @@ class TasksSeen:
     def before(self, step: Pass, module: ir.Module) -> None:
         """Read the schedule before the pass that unrolls the loop."""
         if isinstance(step, UnrollMicrobatches):
-            loop = TrainLoop.of(module)
+            loop = TrainLoopAttr.of(module)
             self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
     def after(self, step: Pass, module: ir.Module) -> None:

@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions, nested
 from jaxpp.ir.mesh_functions import mesh_functions
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
     Numbers,
@@ -188,7 +188,7 @@ def _signature(module: ir.Module) -> _Signature:
         infos = [entry.get("jax.result_info") for entry in at.result_attributes(main)]
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
         state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
-        loop = TrainLoop.of(module)
+        loop = TrainLoopAttr.of(module)
         arguments, results = (of_all(loop, types) for types in (type_.inputs, type_.results))
         return _Signature(arguments, results, names, state)
     if not any(at.MESH in function.attributes for function in functions(module).values()):
@@ -264,4 +264,4 @@ def _compile(module: ir.Module, runner: Runner) -> Step:
     def one(arguments: Mapping[int, Array]) -> Results:
         return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
 
-    return run_all(TrainLoop.of(module), one, runner)
+    return run_all(TrainLoopAttr.of(module), one, runner)

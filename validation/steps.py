@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.cpu import Array, Runner
 
 Results = dict[int, list[tuple[str, Array]]]
@@ -14,12 +14,12 @@ Step = Callable[[Mapping[int, Array]], Results]
 """A function from a step's arguments by number to its results."""
 
 
-def of_all(loop: TrainLoop | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
+def of_all(loop: TrainLoopAttr | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
     """The types of the arguments, or results, of all steps, from those of one."""
     return {number: loop.of_all(number, type_) if loop else type_ for number, type_ in enumerate(types)}
 
 
-def run_all(loop: TrainLoop | None, one: Step, runner: Runner) -> Step:
+def run_all(loop: TrainLoopAttr | None, one: Step, runner: Runner) -> Step:
     """The function that runs a step as often as the loop says: the state goes on, all else is sliced and stacked."""
     if loop is None:
         return one

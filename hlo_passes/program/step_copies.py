@@ -18,7 +18,7 @@ from jaxpp.ir.phases import main_line
 from jaxpp.ir.rows import concatenation, stack_type
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import MainLine, Step
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
 
 Call: TypeAlias = tuple[int, ir.Operation]
@@ -33,7 +33,7 @@ class StepCopies:
         microbatches: how many a step has.
     """
 
-    def __init__(self, module: ir.Module, loop: TrainLoop, steps: Sequence[Step[ir.Value]]) -> None:
+    def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
         self._module, self._loop = module, loop
         self.calls = [step.op for step in steps if step.name == "func.call"]
         self.functions = {step.op: step.function for step in steps if step.function is not None}

@@ -18,7 +18,7 @@ from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.loop import parsed
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.steps import MainLine, handed, leave
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class UnrollSteps(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Repeat the step. Raises PassError where a task of the schedule stands before an update that it needs."""
-        loop = TrainLoop.of(module)
+        loop = TrainLoopAttr.of(module)
         if loop is None:
             line = handed(module, MainLine)
             if line is not None:
