@@ -21,7 +21,7 @@ DOUBT = 2.0
 ATTEMPTS = 3
 """How often a step may end a generation before it is taken for its own fault."""
 
-Send = Callable[..., None]
+SendMessage = Callable[..., None]
 """Sends a message to a process; one that is gone is no error."""
 
 
@@ -42,7 +42,7 @@ class Worker:
 
     slot: int
     stores: list[str]
-    send: Send
+    send: SendMessage
     kill: Callable[[], None]
     number: int | None = None
     took_part: bool = False

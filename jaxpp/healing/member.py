@@ -12,7 +12,7 @@ from typing import Any
 from jaxpp import _jobs
 from jaxpp._system import tell
 from jaxpp.healing.messages import MessageConnection, dial
-from jaxpp.healing.state import Held
+from jaxpp.healing.state import HeldShard
 from jaxpp.healing.store import Part, Shard, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
 
@@ -125,12 +125,12 @@ class Membership:
                 raise EndError(self._end)
             raise BrokenError(self._stop)
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldShard]:
         """The shards of the state to go on from."""
         own = self.generation
         assert own is not None  # it has joined
         assert own.resume is not None  # there is one
-        found: list[Held] = []
+        found: list[HeldShard] = []
         for owner, holders in enumerate(own.resume["holders"]):
             part = Part(own.resume["generation"], own.resume["step"], owner)
             ask = partial(self._ask, holders[0])

@@ -14,7 +14,7 @@ from jaxpp.healing.store import Shard
 from jaxpp.lowering import MpmdSharding
 from jaxpp.runtime.processes.arrays import Bounds, bounds_of, overlap
 
-Held = tuple[Shard, Callable[[], Any]]
+HeldShard = tuple[Shard, Callable[[], Any]]
 """A shard, and what returns its bytes."""
 
 
@@ -60,7 +60,7 @@ def _shard(leaf: int, start: Sequence[int], array: np.ndarray[Any, Any]) -> tupl
     return shard, memoryview(copied.reshape(-1).view(np.uint8))
 
 
-def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
+def placed(like: Any, places: Any, held: Sequence[HeldShard]) -> Any:
     """A state made of shards.
 
     like: as `described` returns it; places: the sharding of each leaf, as `in_shardings` of a compiled step has them.
@@ -68,7 +68,7 @@ def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
     """
     leaves, structure = jax.tree.flatten(like)
     wanted = structure.flatten_up_to(places)
-    by_leaf: dict[int, list[Held]] = {}
+    by_leaf: dict[int, list[HeldShard]] = {}
     for each in held:
         by_leaf.setdefault(each[0].leaf, []).append(each)
     return jax.tree.unflatten(
@@ -77,7 +77,7 @@ def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
     )
 
 
-def _leaf(leaf: Any, place: Any, held: Sequence[Held]) -> Any:
+def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
     bits = _bits(leaf)
     shape, dtype = np.shape(bits), jnp.dtype(bits.dtype) if hasattr(bits, "dtype") else None
 

@@ -20,7 +20,7 @@ from jaxpp.runtime.processes.transfer import Peers, key
 from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting, in_a_line
 
-Run = Callable[[Sequence[Any]], list[Any]]
+ArrayFunction = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
 
 
@@ -138,7 +138,7 @@ class Links:
         found = with_receives_at_sends(order, set(crossing))
         return [each for each in found if self.positions(each[0])]
 
-    def offer(self, mesh: int, send: Send) -> Run:
+    def offer(self, mesh: int, send: Send) -> ArrayFunction:
         """Offer the pieces that this process makes of an array to the processes that receive them."""
         spec = self.program.registers[mesh][send.operand]
         pieces: list[tuple[ProcessTransfer, list[int]]] = []
@@ -161,7 +161,7 @@ class Links:
 
         return run
 
-    def pull(self, receive: Receive) -> tuple[Run, list[int]]:
+    def pull(self, receive: Receive) -> tuple[ArrayFunction, list[int]]:
         """Ask the other processes for their pieces of a value for a mesh; also returns which pieces these are."""
         pieces = [each for each in self._transfers(receive.channel) if each[0].receiver == self.me]
         transfers, transport = [transfer for transfer, _ in pieces], self.transport
@@ -171,7 +171,7 @@ class Links:
 
         return run, [number for _, numbers in pieces for number in numbers]
 
-    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
+    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> ArrayFunction:
         """Wait for pulled pieces, and join them with those that were copied here, in the order of `order`."""
         spec = self.program.registers[mesh][receive.result]
         placed = self.shardings.place(spec, (mesh,))
@@ -204,7 +204,7 @@ class Links:
             found += [each for each in made if each[2] in returned][-1:]
         return found
 
-    def settle(self, mesh: int, call: Call) -> Run | None:
+    def settle(self, mesh: int, call: Call) -> ArrayFunction | None:
         """Wait until the transfers before a call are under way; None where they need no order with collectives.
 
         A mesh of several processes: all of them have to begin its collectives and the transfers in one order.
@@ -221,7 +221,7 @@ class Links:
 
         return run
 
-    def finish(self, mesh: int, call: Call) -> Run:
+    def finish(self, mesh: int, call: Call) -> ArrayFunction:
         """Wait for the results of a shared mesh: the collectives in its programs need all its processes."""
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpp import _compat
 from jaxpp.runtime.processes.ordered import OrderedTransport, zeros
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import ProcessTransfer
+from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 
 
 class DevicePutTransport(OrderedTransport):
@@ -54,14 +54,10 @@ class PairTransport(OrderedTransport):
         given = arrays if is_sender else [_kept(each.shape, each.dtype, each.sharding) for each in targets]
         made: list[Any] = []
         for array, source, target in zip(given, sources, targets, strict=True):
-            permute, sharding = _permute(_device(source), _device(target))
+            permute, sharding = _permute(device_of(source), device_of(target))
             aval = _compat.abstract_value(source.shape, source.dtype, sharding)
             made.append(_compat.shards(permute(_compat.result_handler(aval, sharding)(_compat.shards(array))))[0])
         return made
-
-
-def _device(type_: Any) -> Any:
-    return next(iter(type_.sharding.device_set))
 
 
 @cache

@@ -16,7 +16,7 @@ from jaxpp.runtime.processes.membership import forgotten, publish, published
 from jaxpp.runtime.processes.nccl_library import Communicator, Library, Mark, NcclError
 from jaxpp.runtime.processes.ordered import OrderedTransport
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import ProcessTransfer
+from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 
 _CARRIERS = {**dict.fromkeys(("int2", "uint2", "int4", "uint4"), "int8"), "float4_e2m1fn": "float16"}
@@ -110,7 +110,7 @@ class NcclTransport(OrderedTransport):
 
     def _communicator(self, transfer: ProcessTransfer, source: Any, target: Any) -> Communicator:
         """That of this direction, which both ends make when they first move something there."""
-        ends = _device(source), _device(target)
+        ends = device_of(source), device_of(target)
         if ends not in self._communicators:
             key = f"{self._place}/{ends[0].id}-{ends[1].id}"
             is_sender = transfer.sender == self.me
@@ -183,10 +183,6 @@ def _forget() -> None:
 
 
 forgotten(_forget)
-
-
-def _device(type_: Any) -> Any:
-    return next(iter(type_.sharding.device_set))
 
 
 @cache

@@ -65,7 +65,7 @@ class SideTransport(Protocol):
         ...
 
 
-Watch = Callable[[Waiting, float], None]
+WatchCallback = Callable[[Waiting, float], None]
 """Called as (what is waited for, for how many seconds) every tenth of a second of a wait; raises to end it."""
 
 
@@ -97,7 +97,7 @@ class PullTransport:
 
     def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
         self.me, self.device, self.host, self._find = me, device, host, find
-        self.watch: Watch = lambda waiting, seconds: None
+        self.watch: WatchCallback = lambda waiting, seconds: None
         self.failed: Callable[[Waiting], None] = lambda waiting: None
         self.running: set[object] = set()
         self.others: list[SideTransport] = []

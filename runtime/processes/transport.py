@@ -44,6 +44,11 @@ class ProcessTransfer:
         return Payload(self.targets)
 
 
+def device_of(type_: Any) -> Any:
+    """The device of a `jax.ShapeDtypeStruct` on one device."""
+    return next(iter(type_.sharding.device_set))
+
+
 class Transport(Protocol):
     """Carries the arrays of transfers. None of the calls but `wait` and `settle` waits for another process.
 
