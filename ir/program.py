@@ -11,6 +11,9 @@ import numpy as np
 from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.tensors import TensorSpec
 
+Place = tuple[int, int]
+"""(mesh, its register)."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Function:

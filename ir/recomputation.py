@@ -14,7 +14,7 @@ _MOST_BRANCHES = 2000
 
 
 @dataclass(frozen=True)
-class Value:
+class ValueNode:
     """A value that the later part may need.
 
     Attributes:
@@ -27,7 +27,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Step:
+class OpNode:
     """An operation.
 
     Attributes:
@@ -49,8 +49,8 @@ class Recomputation:
     there is little to search.
     """
 
-    values: Sequence[Value]
-    steps: Sequence[Step]
+    values: Sequence[ValueNode]
+    steps: Sequence[OpNode]
     wanted: Sequence[int]
 
     def fewest_bytes(self, flops: int | None = None) -> set[int]:

@@ -14,7 +14,7 @@ _Each = TypeVar("_Each")
 
 
 @dataclass(frozen=True)
-class TrainLoop:
+class TrainLoopAttr:
     """What `jaxpp.train_loop` of a module says.
 
     Attributes:
@@ -31,7 +31,7 @@ class TrainLoop:
     schedule: str = ""
 
     @staticmethod
-    def of(module: ir.Module) -> "TrainLoop | None":
+    def of(module: ir.Module) -> "TrainLoopAttr | None":
         """Read it; None for a module that is the whole step. Raises PassError where it has another form."""
         attribute = module.operation.attributes.get(at.TRAIN_LOOP)
         if attribute is None:
@@ -45,7 +45,7 @@ class TrainLoop:
                 f"unknown form of {at.TRAIN_LOOP}: {attribute}",
                 hint='it is a dictionary: {steps = 2 : i64, state = 4 : i64, delay = 0 : i64, schedule = ""}',
             )
-        return TrainLoop(counts[0], counts[1], counts[2], schedule.value)
+        return TrainLoopAttr(counts[0], counts[1], counts[2], schedule.value)
 
     def of_all(self, number: int, type_: ir.Type) -> ir.Type:
         """The type that an argument, or result, of one step has in the loop: all but the state are stacked."""
@@ -63,5 +63,5 @@ def stored(module: ir.Module, each: Sequence[_Each]) -> Sequence[_Each]:
 
     The others are entries of what all steps have together.
     """
-    loop = TrainLoop.of(module)
+    loop = TrainLoopAttr.of(module)
     return each if loop is None else each[: loop.state]

@@ -115,7 +115,7 @@ def transfer_order(
     name = f"by the transport '{transport}' " if isinstance(transport, str) and transport != "pull" else ""
     hint = f"run insert-transfers{{transport={transport}}}" if name else ""
     _check_ends(program, rules, name, hint)
-    graph = _Graph(program, rules)
+    graph = _WaitForGraph(program, rules)
     order = graph.run(costs, hop)
     if order is None:
         waits = graph.waits()
@@ -161,7 +161,7 @@ class _Wait(NamedTuple):
         return f"mesh {self.mesh}: {_words(program, self.later)} comes after {_words(program, self.earlier)}"
 
 
-class _Graph:
+class _WaitForGraph:
     """What waits for what. A node is an instruction, or a send and its receive, where they run together.
 
     places: of each node the (mesh, position) of its instructions.

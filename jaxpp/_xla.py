@@ -39,7 +39,7 @@ def _constrain(value: ir.Value, sharding: ir.Attribute, op: ir.Operation) -> Non
 
 
 @dataclass(frozen=True)
-class Option:
+class XlaOption:
     """An option of XLA.
 
     Attributes:
@@ -58,14 +58,14 @@ class Option:
 
 
 GPU: Final = (
-    Option(
+    XlaOption(
         "xla_gpu_enable_latency_hiding_scheduler",
         True,
         "devices",
         "collectives of a stage run beside its products: each is synchronous otherwise; XLA's own default, of late",
         "https://docs.nvidia.com/jax-toolbox/environment-variables",
     ),
-    Option(
+    XlaOption(
         "xla_gpu_shard_autotuning",
         False,
         "processes",

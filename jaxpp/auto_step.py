@@ -34,7 +34,7 @@ GAIN = 0.01
 PATIENCE = 12
 """After so many steps of others the step that is tuned is taken to be gone."""
 
-Running = Callable[[Sequence[Any]], Sequence[Any]]
+RunStep = Callable[[Sequence[Any]], Sequence[Any]]
 """Runs a step: from the leaves of the arguments to those of the results."""
 
 
@@ -91,7 +91,7 @@ class AutoStep(CompiledStep):
         self.ways, self._auto, self._may_lead = ways, auto, may_lead
         self._made: dict[Any, tuple[CompiledProgram, ProgramModule]] = {}
         self._moves = Moves(ways.lowered)
-        self._course: Generator[Running] | None = None
+        self._course: Generator[RunStep] | None = None
         self._trial: Choice | None = None
         self._failed: dict[Any, str] = {}
         with auto.lock:
@@ -156,7 +156,7 @@ class AutoStep(CompiledStep):
     def _tree(self, results: Sequence[Any]) -> Any:
         return jax.tree.unflatten(self._lowered.out_tree, results)
 
-    def _next(self) -> Running | None:
+    def _next(self) -> RunStep | None:
         """How the next step is run, where it is run in a way of its own."""
         if self.tuned is not None or not self._may_lead or not self._auto.is_led_by(self):
             self.__dict__.pop("_layered", None)
@@ -203,7 +203,7 @@ class AutoStep(CompiledStep):
         super().__init__(self.ways.lowered, executable, program)
         self._moves.go_to(self.places())
 
-    def _tune(self) -> Generator[Running]:
+    def _tune(self) -> Generator[RunStep]:
         """How each step of the tuning is run; what happens between two of them."""
         self._lead(self.ways.first)
         yield self.executable
@@ -290,7 +290,7 @@ class AutoStep(CompiledStep):
         """The first error of all processes."""
         return next(filter(None, self._gathered(error)), "")
 
-    def _timed(self) -> Generator[Running, None, float]:
+    def _timed(self) -> Generator[RunStep, None, float]:
         """The median time of some steps, in milliseconds: of each step, that of the slowest process."""
         times: list[float] = []
 
@@ -312,7 +312,7 @@ class AutoStep(CompiledStep):
         """The step in which each layer is a stage, until it was measured."""
         return self.ways.layered()
 
-    def _traced_layers(self) -> Generator[Running, None, Layers]:
+    def _traced_layers(self) -> Generator[RunStep, None, Layers]:
         """What the layers cost, by one step that is traced."""
         events: list[Event] = []
 

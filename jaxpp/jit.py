@@ -25,7 +25,7 @@ from jaxpp.memory_limit import limit_text
 from jaxpp.partitioning import LayeredStep, Layers, array_of, cuts_options
 from jaxpp.planning.backend import cannot_run
 from jaxpp.planning.target import target_of
-from jaxpp.program import Schedule
+from jaxpp.program import ScheduleLike
 from jaxpp.runtime.execution.options import Options, check_options
 from jaxpp.runtime.processes.fetch import Handle
 from jaxpp.schedules import Costs, Partition
@@ -39,7 +39,7 @@ def mpmd_jit_with_loop(
     fun: Callable[..., Any],
     mpmd_mesh: MpmdMesh,
     *,
-    schedule: "Schedule | MpmdFunction | None" = None,
+    schedule: "ScheduleLike | MpmdFunction | None" = None,
     operations: Mapping[str, Callable[..., Any]] | None = None,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -215,7 +215,7 @@ class MpmdFunction:
         self,
         fun: Callable[..., Any],
         mpmd_mesh: MpmdMesh,
-        schedule: "Schedule | MpmdFunction | None",
+        schedule: "ScheduleLike | MpmdFunction | None",
         options: Mapping[str, Any],
         compiler_options: Options | None,
         passes: Mapping[str, str],

@@ -23,7 +23,7 @@ from jaxpp.ir.mesh_functions import mesh_functions
 from jaxpp.ir.values import byte_size
 from jaxpp.other_orders import other_orders
 from jaxpp.schedules import Schedule, ScheduleError
-from jaxpp.schedules.search.stagewise import Choice, Search, Way
+from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 from jaxpp.task_times import Rates, TaskTimes
 
 LEVELS = 16
@@ -146,7 +146,9 @@ class _Found(NamedTuple):
         return self.excess == (0, 0)
 
 
-def _found(fitting: "_Fitting", choice: Choice, plan: Schedule, schedule: str, options: Mapping[str, str]) -> _Found:
+def _found(
+    fitting: "_Fitting", choice: StageChoices, plan: Schedule, schedule: str, options: Mapping[str, str]
+) -> _Found:
     """What comes of a choice for the schedule of `fitting`, in place of `plan`, whose text is `schedule`."""
     chosen, peaks, count = fitting.options_of(choice), fitting.peaks(choice), len(fitting.limits) // 2
     text = schedule if fitting.plan is plan else str(fitting.plan)
@@ -192,10 +194,10 @@ class _Fitting:
     limits: Sequence[float]
     levels: Mapping[int, Sequence[tuple[int, int]]]
     times: TaskTimes
-    _tried: dict[str, tuple[Choice, list[int]]] = field(default_factory=dict[str, tuple[Choice, list[int]]])
+    _tried: dict[str, tuple[StageChoices, list[int]]] = field(default_factory=dict[str, tuple[StageChoices, list[int]]])
     _plans: dict[tuple[str, str], Schedule] = field(default_factory=dict[tuple[str, str], Schedule])
 
-    def search(self) -> Choice | None:
+    def search(self) -> StageChoices | None:
         """The fastest choice that fits, or None."""
         again, moved = self._stages("recompute"), self._stages("offload")
         if not self.times.rates.has_host:
@@ -203,7 +205,7 @@ class _Fitting:
         groups = self._groups()
         return Search(groups, self.levels, again, moved, self.limits, self.peaks, self.time).run()
 
-    def nearest(self) -> Choice:
+    def nearest(self) -> StageChoices:
         """Of all that was tried the choice that comes nearest to the limits of devices within those of the hosts."""
         best: dict[int, Way] = {}
         for meshes, stages in self._groups():
@@ -223,7 +225,7 @@ class _Fitting:
         return [([*meshes, *(count + mesh for mesh in meshes)], stages) for meshes, stages in _groups(self.plan)]
 
     @property
-    def nothing(self) -> Choice:
+    def nothing(self) -> StageChoices:
         """The choice of no stage."""
         return {stage: Way() for stage in self.levels}
 
@@ -231,7 +233,7 @@ class _Fitting:
         """The stages of which the schedule has such tasks."""
         return {task.stage for task in self.plan if task.kind == kind}
 
-    def peaks(self, choice: Choice) -> list[int]:
+    def peaks(self, choice: StageChoices) -> list[int]:
         """The bytes that the devices of each mesh need, and the hosts: by the program itself."""
         chosen = self.options_of(choice)
         key = str(chosen)
@@ -240,13 +242,13 @@ class _Fitting:
             self._tried[key] = choice, _peaks(self.base, passes)
         return self._tried[key][1]
 
-    def options_of(self, choice: Choice) -> dict[str, str]:
+    def options_of(self, choice: StageChoices) -> dict[str, str]:
         """The options of `mpmd` that say it."""
         keeps = [f"{stage}:{self.levels[stage][way.level][0]}B" for stage, way in choice.items() if way.level]
         stages = [str(stage) for stage, way in choice.items() if way.offload]
         return {"recompute": " ".join(keeps), "offload": " ".join(stages)}
 
-    def time(self, choice: Choice) -> tuple[float, float]:
+    def time(self, choice: StageChoices) -> tuple[float, float]:
         """The time of the step, and the sum of what its meshes compute and copy."""
         again = [stage for stage, way in choice.items() if way.level]
         moved = [stage for stage, way in choice.items() if way.offload]

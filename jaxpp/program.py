@@ -27,7 +27,7 @@ from jaxpp.hlo_passes.stages.move_residuals import HOST
 from jaxpp.ir import attributes as at
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.mesh_functions import mesh_functions, stacked_arguments
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh
 from jaxpp.memory_limit import NOTHING, fit
@@ -37,7 +37,7 @@ from jaxpp.runtime.processes.choice import transport_between
 from jaxpp.schedules.given import as_text
 from jaxpp.task_times import Rates
 
-Schedule = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
+ScheduleLike = schedules.BaseSchedule | schedules.Schedule | os.PathLike[str] | str
 """What `jaxpp.schedules.resolve` takes."""
 
 
@@ -111,7 +111,7 @@ class ProgramModule:
 
 
 def rewrite(
-    lowered: Lowered, schedule: Schedule | None, options: Mapping[str, str], costs: schedules.Costs | None = None
+    lowered: Lowered, schedule: ScheduleLike | None, options: Mapping[str, str], costs: schedules.Costs | None = None
 ) -> ProgramModule:
     """The program of a lowered step.
 
@@ -182,7 +182,7 @@ def rewritten(
         PassError: the marks, the loop or the schedule don't fit together.
     """
     kept_less = {**NOTHING, "recompute": options.get("recompute", "")}
-    loop = TrainLoop.of(module)
+    loop = TrainLoopAttr.of(module)
     is_delayed = loop is not None and loop.delay > 0  # its schedule is of all steps: there is no other choice
     if options.get("memory_limit") and not options.get("recompute") and not is_delayed:
         fitted = fit(module, schedule, meshes, options, rates)
@@ -203,7 +203,7 @@ def _warn_of_idle(meshes: int, mesh: MpmdMesh) -> None:
         )
 
 
-def text_of(schedule: Schedule, lowered: Lowered) -> str:
+def text_of(schedule: ScheduleLike, lowered: Lowered) -> str:
     """The text of a schedule for the loop of a lowered step, whatever schedule the loop itself names.
 
     A name of the library stays a name, which the passes resolve.
@@ -216,7 +216,7 @@ def text_of(schedule: Schedule, lowered: Lowered) -> str:
     return _text_for(module, schedule, None, number_of_microbatches(module))
 
 
-def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) -> str:
+def _schedule_text(module: ir.Module, schedule: ScheduleLike | None, meshes: int) -> str:
     """The text of `schedule` for a loop that names none, which is known when all calls are inlined; else nothing."""
     if schedule is None:
         return ""
@@ -225,7 +225,7 @@ def _schedule_text(module: ir.Module, schedule: Schedule | None, meshes: int) ->
     return "" if length is None else _text_for(module, schedule, meshes, length)
 
 
-def _text_for(module: ir.Module, schedule: Schedule, meshes: int | None, length: int) -> str:
+def _text_for(module: ir.Module, schedule: ScheduleLike, meshes: int | None, length: int) -> str:
     try:
         return as_text(schedule, meshes=meshes, microbatches=length)
     except schedules.ScheduleError as error:
@@ -240,7 +240,7 @@ class TasksSeen:
     def before(self, step: Pass, module: ir.Module) -> None:
         """Read the schedule before the pass that unrolls the loop."""
         if isinstance(step, UnrollMicrobatches):
-            loop = TrainLoop.of(module)
+            loop = TrainLoopAttr.of(module)
             self.schedule = (loop and loop.schedule) or MicrobatchLoop.of(module).schedule
 
     def after(self, step: Pass, module: ir.Module) -> None:

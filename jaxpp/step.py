@@ -19,7 +19,7 @@ from jaxpp.lowering.mesh import MpmdSharding
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
-from jaxpp.program import ProgramModule, Schedule, rewrite, text_of
+from jaxpp.program import ProgramModule, ScheduleLike, rewrite, text_of
 from jaxpp.runtime import Event, measured_costs, mesh_speeds
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.shardings import SubmeshShardings
@@ -36,7 +36,7 @@ class LoweredStep:
     def __init__(
         self,
         lowered: Lowered,
-        schedule: Schedule | None,
+        schedule: ScheduleLike | None,
         compiler_options: Options | None,
         passes: Mapping[str, str],
         costs: schedules.Costs | None = None,
@@ -64,7 +64,7 @@ class LoweredStep:
             self._program = rewrite(self._lowered, self._schedule, self._passes, self._costs)
         return self._program
 
-    def with_schedule(self, schedule: Schedule) -> "LoweredStep":
+    def with_schedule(self, schedule: ScheduleLike) -> "LoweredStep":
         """The same step in another order, without tracing it again.
 
         `as_text()` stays the module as it was lowered; `jaxpp-opt` takes the other order by `--schedule`.

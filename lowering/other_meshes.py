@@ -23,11 +23,11 @@ class AxisPart(NamedTuple):
     size: int
 
 
-Sizes = Sequence[tuple[str, int]]
+AxisSizes = Sequence[tuple[str, int]]
 """The axes of a mesh with their sizes, outermost first."""
 
 
-def onto(operations: Sequence[ir.Operation], axes: Sizes) -> None:
+def onto(operations: Sequence[ir.Operation], axes: AxisSizes) -> None:
     """Rewrite, in place, every sharding over a mesh with other axes to one over the mesh with `axes`.
 
     Both have the same devices in the same order: an axis of the one is an axis of the other, several, or a part of one.
@@ -45,7 +45,7 @@ def onto(operations: Sequence[ir.Operation], axes: Sizes) -> None:
                 op.attributes[name] = _translated(op.attributes[name], op, others, axes)
 
 
-def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
+def parts_of(axis: str, sizes: AxisSizes, ours: AxisSizes) -> list[AxisPart] | None:
     """The parts of the axes of a mesh with `ours` that an axis of a mesh with `sizes` is; None if it is none."""
     if math.prod(size for _, size in sizes) != math.prod(size for _, size in ours):
         return None
@@ -63,7 +63,7 @@ def parts_of(axis: str, sizes: Sizes, ours: Sizes) -> list[AxisPart] | None:
     return parts if reached == low else None
 
 
-def _span(axis: str, sizes: Sizes) -> tuple[int, int]:
+def _span(axis: str, sizes: AxisSizes) -> tuple[int, int]:
     """Return the distance of two neighbours along the axis, in devices, and this times the axis's size."""
     position = next(k for k, (name, _) in enumerate(sizes) if name == axis)
     inner = math.prod(size for _, size in sizes[position + 1 :])
@@ -87,7 +87,7 @@ def _sizes(mesh: Any) -> list[tuple[str, int]]:
     return [(axis.name, axis.size) for axis in axes]
 
 
-def _translated(attribute: Any, op: ir.Operation, others: Mapping[str, Any], ours: Sizes) -> ir.Attribute:
+def _translated(attribute: Any, op: ir.Operation, others: Mapping[str, Any], ours: AxisSizes) -> ir.Attribute:
     """A sharding, several, or the attributes of a signature, over our mesh."""
     if isinstance(attribute, ir.ArrayAttr):
         return ir.ArrayAttr.get([_translated(each, op, others, ours) for each in attribute])
@@ -108,7 +108,7 @@ def _translated(attribute: Any, op: ir.Operation, others: Mapping[str, Any], our
 class _Translation:
     """Translates the axes of another mesh to ours, in a sharding of `op`."""
 
-    def __init__(self, op: ir.Operation, mesh: Any, ours: Sizes) -> None:
+    def __init__(self, op: ir.Operation, mesh: Any, ours: AxisSizes) -> None:
         self._sizes, self._ours = _sizes(mesh), ours
         self._what = f"{source_line(op.location)}: a sharding names another mesh, {_words(self._sizes)}"
         self._hint = f"give it the axes of the mpmd mesh, {_words(ours)}"
@@ -149,5 +149,5 @@ class _Translation:
         return sdy.AxisRefAttr.get(part.axis, sdy.SubAxisInfoAttr.get(part.before, part.size))
 
 
-def _words(sizes: Sizes) -> str:
+def _words(sizes: AxisSizes) -> str:
     return ", ".join(f"{name!r} ({size})" for name, size in sizes)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxpp.ir.train_loop import TrainLoop as LoopForm
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.lowering.arguments import check_leaves, is_sharding, leaf_names, per_leaf
 from jaxpp.lowering.expectation import assumptions
 from jaxpp.lowering.locations import here
@@ -241,7 +241,7 @@ def lower_step(fun: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
     one.__name__ = fun.__name__
     lowered = lower(one, (state, jax.tree.map(_entry, batches)), {}, state=count, **options)
     with lowered.module.context:
-        LoopForm(fun.steps, count, fun.delay).write(lowered.module)
+        TrainLoopAttr(fun.steps, count, fun.delay).write(lowered.module)
 
     def stacked(avals: Sequence[Any]) -> tuple[Any, ...]:
         return (*avals[:count], *(_stacked(aval, fun.steps) for aval in avals[count:]))

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from jaxpp.schedules.kinds import ALL, COMPUTE, Kind
 from jaxpp.schedules.task import Cell, Placement, Task
 
-Cells: TypeAlias = tuple[tuple[Cell, ...], ...]
+CellRows: TypeAlias = tuple[tuple[Cell, ...], ...]
 """For each mesh its cells in order."""
 
 Numbers: TypeAlias = Sequence[int]
@@ -49,7 +49,7 @@ class Graph:
 
     placement: Placement
     rules: Mapping[str, Kind]
-    cells: Cells
+    cells: CellRows
     slices: int
     tasks: list[Task]
     rows: list[range]
@@ -82,7 +82,7 @@ class Graph:
         return mesh, sum(self.spans[other] > 0 for other in range(row.start, number + 1)) - 1
 
 
-def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: Cells, skipped: Set[Task]) -> Graph:
+def build_graph(placement: Placement, rules: Mapping[str, Kind], cells: CellRows, skipped: Set[Task]) -> Graph:
     """Number the tasks and look up their needs; a kind without a rule needs nothing, nor does anyone need `skipped`."""
     slices = 1 + max((task.slice for row in cells for cell in row for task in cell), default=0)
     graph = Graph(placement, rules, cells, slices, [], [], [], {})

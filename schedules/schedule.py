@@ -12,7 +12,7 @@ from jaxpp._system import collector_paused
 from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError, instance_of
 from jaxpp.schedules.formats.csv import check_copies, parse_csv, placement_of, print_csv
-from jaxpp.schedules.graph import Cells, Graph, build_graph
+from jaxpp.schedules.graph import CellRows, Graph, build_graph
 from jaxpp.schedules.grid import parse_grid, print_grid
 from jaxpp.schedules.kinds import Kind, rules_of
 from jaxpp.schedules.task import Placement, Task
@@ -174,7 +174,7 @@ class Schedule:
         return 1 + max((task.slice for task in self), default=0)
 
     @cached_property
-    def cells(self) -> Cells:
+    def cells(self) -> CellRows:
         """For each mesh its cells in order: tuples of the tasks that run as one, mostly of one task."""
         heads = {group[0]: group for group in self.fused if len(group) > 1}
         if not heads:

@@ -16,7 +16,7 @@ from jaxpp.schedules.report import Report
 from jaxpp.schedules.schedule import Schedule, check_type
 from jaxpp.schedules.sweep import NEVER, sweep
 
-Moves: TypeAlias = dict[int, tuple[float, float]]
+MoveTimes: TypeAlias = dict[int, tuple[float, float]]
 """For each task that takes memory from a peer its latency, and how long it keeps the link, if nothing else says."""
 
 
@@ -49,7 +49,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     return Report(schedule, costs, run)
 
 
-def task_times(schedule: Schedule, costs: Costs, moves: Moves | None = None) -> list[float]:
+def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None) -> list[float]:
     """How long each task of `schedule.graph` takes; those of a fused cell take its time together.
 
     Args:
@@ -116,7 +116,7 @@ def _copied(schedule: Schedule, costs: Costs) -> Iterator[tuple[int, float]]:
                 yield number, copied(task) / whole(task)
 
 
-def _moves(schedule: Schedule, costs: Costs) -> Moves:
+def _moves(schedule: Schedule, costs: Costs) -> MoveTimes:
     graph = schedule.graph
     rules = [graph.rules[kind] for kind in graph.numbers if kind in graph.rules and graph.rules[kind].moves]
     amounts = {rule.name: abs(rule.amount("peer")) for rule in rules if not costs.is_told(rule.name, schedule)}
@@ -124,7 +124,7 @@ def _moves(schedule: Schedule, costs: Costs) -> Moves:
         return {}
     latency, bandwidth = costs.pair("hop", schedule), costs.pair("bandwidth", schedule)
     size = moved(graph, byte_sizes(schedule, costs))
-    found: Moves = {}
+    found: MoveTimes = {}
     for number, source in graph.sources.items():
         task, start, end = graph.tasks[number], graph.homes[source], graph.homes[number]
         if task.kind in amounts:
@@ -134,7 +134,7 @@ def _moves(schedule: Schedule, costs: Costs) -> Moves:
 
 
 def transfer_times(
-    schedule: Schedule, costs: Costs, moves: Moves | None = None
+    schedule: Schedule, costs: Costs, moves: MoveTimes | None = None
 ) -> tuple[list[float], list[float], dict[int, float]]:
     """For each transfer how long it takes, and for how long it, and each move, occupies its link (empty: no limit)."""
     graph = schedule.graph

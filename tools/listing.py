@@ -3,13 +3,10 @@
 import argparse
 import inspect
 import re
-from collections.abc import Callable, Mapping
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.tools.arguments import Passes, Pipelines
 from jaxpp.tools.pipeline_text import Option, options_of, quote
-
-Passes = Mapping[str, type[Pass]]
-Pipelines = Mapping[str, Callable[..., tuple[Pass, ...]]]
 
 
 def answer(options: argparse.Namespace, passes: Passes, pipelines: Pipelines) -> str | None:

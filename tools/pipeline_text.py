@@ -15,7 +15,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _TYPE_NAMES: dict[object, str] = {int: "an integer", bool: "true or false", str: "a string"}
 
-Value = int | str | bool
+OptionValue = int | str | bool
 
 
 class PipelineTextError(ValueError):
@@ -28,8 +28,8 @@ class Option:
 
     name: str
     field: str
-    type: type[Value]
-    default: Value | None
+    type: type[OptionValue]
+    default: OptionValue | None
 
     def __str__(self) -> str:
         return f"{self.name}=<{self.type.__name__}>"
@@ -41,11 +41,11 @@ def options_of(step: type[Pass]) -> tuple[Option, ...]:
     return tuple(_option(step, field, hints[field.name]) for field in dataclasses.fields(step) if field.init)
 
 
-def _option(step: type[Pass], field: "dataclasses.Field[Value]", hint: object) -> Option:
+def _option(step: type[Pass], field: "dataclasses.Field[OptionValue]", hint: object) -> Option:
     if hint not in _TYPE_NAMES:
         raise TypeError(f"pass '{step.name}': option '{field.name}' is of type {hint}, not int, str or bool")
     default = None if field.default is dataclasses.MISSING else field.default
-    return Option(field.name.replace("_", "-"), field.name, typing.cast("type[Value]", hint), default)
+    return Option(field.name.replace("_", "-"), field.name, typing.cast("type[OptionValue]", hint), default)
 
 
 def parse_pipeline(text: str, passes: Mapping[str, type[Pass]]) -> tuple[Pass, ...]:
@@ -99,7 +99,7 @@ def _unquote(value: str) -> str:
     return re.sub(r"\\(.)", r"\1", value[1:-1], flags=re.DOTALL) if value.startswith('"') else value
 
 
-def quote(value: Value) -> str:
+def quote(value: OptionValue) -> str:
     """Return the text that parses back to `value`."""
     if not isinstance(value, str):
         return str(value).lower()
@@ -115,7 +115,7 @@ def _make(name: str, given: list[tuple[str, str | None]], passes: Mapping[str, t
     if name not in passes:
         raise PipelineTextError(unknown("pass", name, passes))
     options = {option.name: option for option in options_of(passes[name])}
-    values: dict[str, Value] = {}
+    values: dict[str, OptionValue] = {}
     for key, text in given:
         option = options.get(key.replace("_", "-"))
         if option is None:
@@ -133,7 +133,7 @@ def _make(name: str, given: list[tuple[str, str | None]], passes: Mapping[str, t
         raise PipelineTextError(f"pass '{name}': {error}") from None
 
 
-def _convert(name: str, option: Option, text: str | None) -> Value:
+def _convert(name: str, option: Option, text: str | None) -> OptionValue:
     if option.type is bool and (text is None or text.lower() in _BOOLEANS):
         return text is None or _BOOLEANS[text.lower()]
     if option.type is str and text is not None:

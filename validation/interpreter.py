@@ -18,7 +18,7 @@ from jaxpp.ir.program import Call, Constant, Instruction, Send
 from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Array, RunError, Runner
 
-Task = Callable[[Sequence[Array]], list[Array]]
+TaskFunction = Callable[[Sequence[Array]], list[Array]]
 
 
 @dataclass
@@ -109,7 +109,7 @@ def _names_memory(function: ir.Operation) -> bool:
     return any(at.MEMORY in entry for entry in (*at.argument_attributes(function), *at.result_attributes(function)))
 
 
-def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> Task:
+def _compile(module: ir.Module, op: ir.Operation | None, runner: Runner) -> TaskFunction:
     """Compile a function of the program.
 
     One that reshards, or copies to another memory, returns its arguments. One that stands for a function of the user's

@@ -12,7 +12,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import functions, nested
 from jaxpp.ir.mesh_functions import mesh_functions
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.bound import MOST_TRIPS
 from jaxpp.validation.compare import (
     Numbers,
@@ -27,7 +27,7 @@ from jaxpp.validation.compare import (
 from jaxpp.validation.cpu import Array, RunError, Runner, partitions_of, shape_and_dtype
 from jaxpp.validation.interpreter import Interpreter
 from jaxpp.validation.reach import seen_by_stages
-from jaxpp.validation.steps import Results, Step, of_all, run_all
+from jaxpp.validation.steps import NamedResults, StepFunction, of_all, run_all
 
 
 class ValidationError(PassError):
@@ -140,13 +140,13 @@ class Validate:
             if inputs is normal and not all(somewhere_finite(v, everywhere=True) for v in trial.expected.values()):
                 trials.append(random_inputs(shapes, self._seed, positive=True))
 
-    def _trial(self, inputs: dict[int, Numbers], runner: Runner, run: Step) -> _Trial:
+    def _trial(self, inputs: dict[int, Numbers], runner: Runner, run: StepFunction) -> _Trial:
         arrays = {number: runner.put(value) for number, value in inputs.items()}
         nudged = {number: runner.put(value) for number, value in perturbed(inputs, self._seed).items()}
         expected, moved = _numbers(run(arrays)), _numbers(run(nudged))
         return _Trial(arrays, expected, {number: noise_of(expected[number], moved[number]) for number in expected})
 
-    def _compare(self, step: Pass, reference: _Signature, trial: _Trial, results: Results) -> None:
+    def _compare(self, step: Pass, reference: _Signature, trial: _Trial, results: NamedResults) -> None:
         for number, expected in trial.expected.items():
             for where, value in results[number]:
                 distance, problem = compare(expected, np.asarray(value), self._relative, trial.noise[number])
@@ -170,7 +170,7 @@ def _fingerprint(module: ir.Module) -> bytes:
     return buffer.getvalue()
 
 
-def _numbers(results: Results) -> dict[int, Numbers]:
+def _numbers(results: NamedResults) -> dict[int, Numbers]:
     return {number: np.asarray(places[0][1]) for number, places in results.items()}
 
 
@@ -188,7 +188,7 @@ def _signature(module: ir.Module) -> _Signature:
         infos = [entry.get("jax.result_info") for entry in at.result_attributes(main)]
         names = {n: info.value for n, info in enumerate(infos) if isinstance(info, ir.StringAttr)}
         state = _state(dict(enumerate(type_.inputs)), seen_by_stages(module, main))
-        loop = TrainLoop.of(module)
+        loop = TrainLoopAttr.of(module)
         arguments, results = (of_all(loop, types) for types in (type_.inputs, type_.results))
         return _Signature(arguments, results, names, state)
     if not any(at.MESH in function.attributes for function in functions(module).values()):
@@ -250,7 +250,7 @@ def _check_signature(step: Pass, reference: _Signature, now: _Signature) -> None
             raise ValidationError(f"pass '{step.name}' lost {reference.title(number)}")
 
 
-def _compile(module: ir.Module, runner: Runner) -> Step:
+def _compile(module: ir.Module, runner: Runner) -> StepFunction:
     main = _main(module)
     if main is None:
         program = Interpreter(module, runner)
@@ -261,7 +261,7 @@ def _compile(module: ir.Module, runner: Runner) -> Step:
     count = len(ir.FunctionType(ir.TypeAttr(main.attributes["function_type"]).value).inputs)
     run = runner.compile(module, "main")
 
-    def one(arguments: Mapping[int, Array]) -> Results:
+    def one(arguments: Mapping[int, Array]) -> NamedResults:
         return {number: [("", value)] for number, value in enumerate(run([arguments[n] for n in range(count)]))}
 
-    return run_all(TrainLoop.of(module), one, runner)
+    return run_all(TrainLoopAttr.of(module), one, runner)

@@ -5,28 +5,28 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from jaxlib.mlir import ir
 
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.validation.cpu import Array, Runner
 
-Results = dict[int, list[tuple[str, Array]]]
+NamedResults = dict[int, list[tuple[str, Array]]]
 """The results of a step by number, as (mesh, value) on each mesh that has one."""
-Step = Callable[[Mapping[int, Array]], Results]
+StepFunction = Callable[[Mapping[int, Array]], NamedResults]
 """A function from a step's arguments by number to its results."""
 
 
-def of_all(loop: TrainLoop | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
+def of_all(loop: TrainLoopAttr | None, types: Sequence[ir.Type]) -> dict[int, ir.Type]:
     """The types of the arguments, or results, of all steps, from those of one."""
     return {number: loop.of_all(number, type_) if loop else type_ for number, type_ in enumerate(types)}
 
 
-def run_all(loop: TrainLoop | None, one: Step, runner: Runner) -> Step:
+def run_all(loop: TrainLoopAttr | None, one: StepFunction, runner: Runner) -> StepFunction:
     """The function that runs a step as often as the loop says: the state goes on, all else is sliced and stacked."""
     if loop is None:
         return one
 
-    def run(arguments: Mapping[int, Array]) -> Results:
+    def run(arguments: Mapping[int, Array]) -> NamedResults:
         state = {number: value for number, value in arguments.items() if number < loop.state}
-        every: list[Results] = []
+        every: list[NamedResults] = []
         for step in range(loop.steps):
             batch = {n: runner.put(np.asarray(value)[step]) for n, value in arguments.items() if n >= loop.state}
             every.append(one(state | batch))

@@ -28,7 +28,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, nested_by_name, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
 from jaxpp.ir.loop import MicrobatchLoop, entries, parsed
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import library_name
 
 _LARGE = 1 << 20
@@ -118,7 +118,7 @@ class FindMicrobatchLoop(Pass):
         """The text of the schedule that `run` takes, for observers: `run` may refuse the marks. Raises as it does."""
         loop = _named_loop(main_of(module)) or find_loop(main_of(module))
         _, text = self._schedule(module, loop, _microbatches(loop), self._operations(module))
-        steps = TrainLoop.of(module)
+        steps = TrainLoopAttr.of(module)
         return (steps and steps.schedule) or text
 
     def known_schedule(self, module: ir.Module) -> schedules.Schedule | None:

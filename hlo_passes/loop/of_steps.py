@@ -6,14 +6,14 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.ir.errors import PassError
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.schedules.given import library_name
 from jaxpp.schedules.library import options_of
 
 
 def options_of_steps(module: ir.Module, given: str) -> dict[str, int]:
     """What a schedule by name is to be told of the loop over steps: how many there are, and their delay."""
-    loop, name = TrainLoop.of(module), library_name(given)
+    loop, name = TrainLoopAttr.of(module), library_name(given)
     if loop is None or loop.steps == 1 or name is None or "steps" not in options_of(name):
         return {}
     if not loop.delay:
@@ -29,7 +29,7 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
 
     Raises PassError where they are others than those of the module.
     """
-    found, steps = TrainLoop.of(module), schedules.steps_of(schedule)
+    found, steps = TrainLoopAttr.of(module), schedules.steps_of(schedule)
     if steps != 1 and (found is None or found.steps != steps):
         expected = "one training step" if found is None else f"a train_loop of {found.steps} steps"
         hint = f"give it to mpmd_jit_with_loop(train_loop(step, {steps}, delay), ...)" if found is None else ""

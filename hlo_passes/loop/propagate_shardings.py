@@ -14,7 +14,7 @@ from jaxpp.ir.functions import body_of, functions, main_of, nested, terminator
 from jaxpp.ir.loop import entries
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tasks import latest_task, set_task
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
 
 _RULE = "sdy.sharding_rule"
@@ -117,7 +117,7 @@ def _group_state(module: ir.Module) -> None:
 
     Where one was asked for behind the step (`out_shardings`), the argument has it too.
     """
-    loop, main = TrainLoop.of(module), main_of(module)
+    loop, main = TrainLoopAttr.of(module), main_of(module)
     if loop is None:
         return
     body = body_of(main)

@@ -73,13 +73,13 @@ class SplitStacks(Pass):
             if sent:
                 module.operation.attributes[at.ROWS_SENT] = at.i64(sent)
             if reads.stacks:
-                split = _Split(module, loop, reads)
-                split.run()
-                if padded := split.padded_bytes:
+                splitter = _StackSplitter(module, loop, reads)
+                splitter.run()
+                if padded := splitter.padded_bytes:
                     module.operation.attributes[at.ROWS_PADDED] = at.i64(padded)
 
 
-class _Split:
+class _StackSplitter:
     """The stacks of one module, and what becomes of them.
 
     `homes` has the values that are known in equal blocks along their first dimension, and the mesh of each block;

@@ -8,8 +8,8 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.meetings import Meetings, Transfer, with_early_receives
 from jaxpp.hlo_passes.program.stacks import Stacks
+from jaxpp.hlo_passes.program.transfer_order import MeshTransfer, TransferScheduler, with_early_receives
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
@@ -220,11 +220,11 @@ class _TransferPlan:
         for step in steps:
             if step.function is None:
                 self._add_other(step)
-        channels: dict[Transfer, Channel] = {}
-        events = Meetings(steps, homes, results, beside).run()
-        for mesh, what in with_early_receives(events, beside) if early else events:
+        channels: dict[MeshTransfer, Channel] = {}
+        actions = TransferScheduler(steps, homes, results, beside).run()
+        for mesh, what in with_early_receives(actions, beside) if early else actions:
             line = self.lines[mesh]
-            if not isinstance(what, Transfer):
+            if not isinstance(what, MeshTransfer):
                 self._add(what, line, late=False)
                 continue
             if what not in channels:

@@ -85,7 +85,7 @@ _Label = tuple[Hashable, int]
 
 
 @dataclass
-class _Part:
+class _FunctionPart:
     """Holds results of a function, by number, and the number of operations that only they need (at least one each)."""
 
     results: list[int]
@@ -102,7 +102,7 @@ class _Function:
     call: Step
     body: "_Body"
     calls: list[ir.Operation] = field(default_factory=list[ir.Operation])
-    parts: dict[_Label, _Part] = field(init=False)
+    parts: dict[_Label, _FunctionPart] = field(init=False)
     work: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -276,7 +276,7 @@ class _Body:
         return list(found)
 
 
-def _parts(body: _Body) -> Iterable[_Part]:
+def _parts(body: _Body) -> Iterable[_FunctionPart]:
     """The parts of a function, in the order of their first results."""
     free = _free(body)
     parent = list(range(len(free)))
@@ -293,10 +293,10 @@ def _parts(body: _Body) -> Iterable[_Part]:
             if not free[value]:
                 parent[root(value)] = first
     work = Counter(root(body.results[op][0]) for op in kept)
-    parts: dict[tuple[bool, int], _Part] = {}
+    parts: dict[tuple[bool, int], _FunctionPart] = {}
     for number, value in enumerate(body.returned):
         key = (True, number) if free[value] else (False, root(value))
-        part = parts.setdefault(key, _Part([], 0 if free[value] else work[root(value)]))
+        part = parts.setdefault(key, _FunctionPart([], 0 if free[value] else work[root(value)]))
         part.results.append(number)
         part.work = max(part.work, len(part.results))
     return parts.values()

@@ -18,10 +18,10 @@ from jaxpp.ir.phases import main_line
 from jaxpp.ir.rows import concatenation, stack_type
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import MainLine, Step
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
 
-Call: TypeAlias = tuple[int, ir.Operation]
+CallOfStep: TypeAlias = tuple[int, ir.Operation]
 """A step, and a call of `@main`, which is that of one step."""
 
 
@@ -33,7 +33,7 @@ class StepCopies:
         microbatches: how many a step has.
     """
 
-    def __init__(self, module: ir.Module, loop: TrainLoop, steps: Sequence[Step[ir.Value]]) -> None:
+    def __init__(self, module: ir.Module, loop: TrainLoopAttr, steps: Sequence[Step[ir.Value]]) -> None:
         self._module, self._loop = module, loop
         self.calls = [step.op for step in steps if step.name == "func.call"]
         self.functions = {step.op: step.function for step in steps if step.function is not None}
@@ -49,8 +49,8 @@ class StepCopies:
         results = [loop.of_all(n, value.type) for n, value in enumerate(self._returned)]
         self._made = create(module, "main_of_all_steps", types, results, {}, visibility="public", before=self._main)
         self._ip = ir.InsertionPoint(body_of(self._made))
-        self._copies: dict[Call, ir.Operation] = {}
-        self._asked: list[Call] = []  # each by the one before it
+        self._copies: dict[CallOfStep, ir.Operation] = {}
+        self._asked: list[CallOfStep] = []  # each by the one before it
         self._constants: dict[ir.Attribute, ir.Value] = {}
         self._batches: dict[tuple[int, int], ir.Value] = {}
         self._slicers = self._slicing_functions()
@@ -76,9 +76,9 @@ class StepCopies:
         mesh = at.integer(op, at.MESH)
         return set(at.integers(op, at.MESHES)) if mesh is None else {mesh}
 
-    def needs(self, one: Call) -> set[Call]:
+    def needs(self, one: CallOfStep) -> set[CallOfStep]:
         """The calls whose results a call reads, itself or through functions before the tasks."""
-        found = set[Call]()
+        found = set[CallOfStep]()
         work = [(one[0], value) for value in one[1].operands]
         while work:
             made = self._maker(*work.pop())
@@ -90,7 +90,7 @@ class StepCopies:
                 found.add(made)
         return found
 
-    def _maker(self, step: int, value: ir.Value) -> Call | None:
+    def _maker(self, step: int, value: ir.Value) -> CallOfStep | None:
         """The call that makes `value` of a step: an argument is what the step before returned."""
         step, value = self._source(step, value)
         op = defining_op(value)
@@ -110,7 +110,7 @@ class StepCopies:
             if block is not None:
                 value = self._stacks.results[number].op.operands[block]
 
-    def emit(self, one: Call) -> ir.Operation:
+    def emit(self, one: CallOfStep) -> ir.Operation:
         """Copy a call, behind what it reads. Raises PassError where that is a task that stands behind it."""
         if one in self._copies:
             return self._copies[one]
@@ -128,7 +128,7 @@ class StepCopies:
         self._copies[one] = copy
         return copy
 
-    def _value(self, user: Call | None, value: ir.Value, step: int | None = None) -> ir.Value:
+    def _value(self, user: CallOfStep | None, value: ir.Value, step: int | None = None) -> ir.Value:
         """What `value` of a step is in the function of all steps."""
         step, value = self._source(user[0] if user else step or 0, value)
         op = defining_op(value)
@@ -153,7 +153,7 @@ class StepCopies:
             raise self._too_late(made)
         return self.emit(made).results[ir.OpResult(value).result_number]
 
-    def _too_late(self, missing: Call) -> PassError:
+    def _too_late(self, missing: CallOfStep) -> PassError:
         """That a task which the schedule begins now needs, through the updates between them, one that stands later."""
         task, *between = self._asked
         message = f"{self.named(task)} needs a value of {self.named(missing)}, which the schedule runs later"
@@ -166,7 +166,7 @@ class StepCopies:
                 hint = "with a delay take gradients of the older weights, the step's third argument"
         return PassError(message, location=task[1].location, hint=hint)
 
-    def named(self, one: Call) -> str:
+    def named(self, one: CallOfStep) -> str:
         """For messages: `the forward of stage 0 for microbatch 3 of step 1`."""
         step, op = one
         kind, stage = kind_and_stage(self.functions[op])

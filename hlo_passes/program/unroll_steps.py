@@ -11,14 +11,14 @@ from jaxlib.mlir import ir
 
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.step_copies import Call, StepCopies
+from jaxpp.hlo_passes.program.step_copies import CallOfStep, StepCopies
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.loop import parsed
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.steps import MainLine, handed, leave
-from jaxpp.ir.train_loop import TrainLoop
+from jaxpp.ir.train_loop import TrainLoopAttr
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class UnrollSteps(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Repeat the step. Raises PassError where a task of the schedule stands before an update that it needs."""
-        loop = TrainLoop.of(module)
+        loop = TrainLoopAttr.of(module)
         if loop is None:
             line = handed(module, MainLine)
             if line is not None:
@@ -72,7 +72,7 @@ def _one_after_the_other(copies: StepCopies, steps: int) -> None:
     So does the norm of all gradients where it is a metric alone; an update that needs it stands before the first task
     that needs the update.
     """
-    waiting: list[Call] = []
+    waiting: list[CallOfStep] = []
     for step in range(steps):
         behind, waiting = waiting, []
         for op in copies.calls:
@@ -103,10 +103,10 @@ class _Order:
             elif kind not in AROUND:
                 for task in _tasks_of(op, kind, stage):
                     self._tasks[task] = op
-        self._waiting: dict[Call, int] = {}
-        self._users = defaultdict[Call, list[Call]](list)
+        self._waiting: dict[CallOfStep, int] = {}
+        self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
         self._ready: list[tuple[float, int, int]] = []
-        self._ends: dict[Call, float] = {}
+        self._ends: dict[CallOfStep, float] = {}
         for step in range(schedules.steps_of(schedule)):
             for number, op in enumerate(self._updates):
                 needs = copies.needs((step, op))
@@ -116,7 +116,7 @@ class _Order:
                 if not needs:
                     heapq.heappush(self._ready, (0.0, step, number))
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self) -> Iterator[CallOfStep]:
         """All calls but those that tasks ask for themselves."""
         times = schedules.start_times(self._schedule, _cost)
         rows = zip(times, self._schedule.orders, strict=True)
@@ -132,7 +132,7 @@ class _Order:
                 self._note((step, op), start + sum(_cost(schedules.Task(*part)) for part in cell))
         yield from self._updates_until(math.inf)
 
-    def _updates_until(self, time: float) -> Iterator[Call]:
+    def _updates_until(self, time: float) -> Iterator[CallOfStep]:
         """The calls behind the tasks whose operands are there."""
         while self._ready and self._ready[0][0] <= time:
             end, step, number = heapq.heappop(self._ready)
@@ -140,7 +140,7 @@ class _Order:
             yield made
             self._note(made, end)
 
-    def _note(self, made: Call, end: float) -> None:
+    def _note(self, made: CallOfStep, end: float) -> None:
         self._ends[made] = end
         for user in self._users[made]:
             self._waiting[user] -= 1

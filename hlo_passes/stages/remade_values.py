@@ -16,7 +16,7 @@ from jaxpp.ir.errors import PassError
 from jaxpp.ir.flops import FlopCounter
 from jaxpp.ir.functions import has_side_effect, nested, operands_with_captures, operations
 from jaxpp.ir.ops import shape_of, traits
-from jaxpp.ir.recomputation import Recomputation, Step, Value
+from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import byte_size, defining_op
 
@@ -76,7 +76,7 @@ class Forward:
         """
         if keep.inputs:
             return Remaking(self._ops)
-        choice, graph = self._graph(keep)
+        choice, builder = self._choice(keep)
         again = choice.fewest_bytes(self.budget(keep)) if keep.size is None else _fewest_flops(choice, keep.size)
         if again is None:
             least = choice.kept_bytes(choice.fewest_bytes())
@@ -85,8 +85,8 @@ class Forward:
                 location=self._all_ops[0].location,
                 hint="keep more, or offload what is kept",
             )
-        done = {graph.ops[number] for number in again}.intersection(self._ops).difference(self._loops)
-        kept = dict.fromkeys(graph.values[number] for number in choice.kept(again))
+        done = {builder.ops[number] for number in again}.intersection(self._ops).difference(self._loops)
+        kept = dict.fromkeys(builder.values[number] for number in choice.kept(again))
         return self._divided(done, kept, handed_on)
 
     def choices(self, count: int) -> list[tuple[int, int]]:
@@ -94,14 +94,14 @@ class Forward:
 
         Each has the fewest FLOPs for its bytes; the bytes of all devices of the mesh together, of one microbatch.
         """
-        graph, _ = self._graph(Keep(budget=1))
-        most, least = graph.kept_bytes(set()), graph.kept_bytes(graph.fewest_bytes())
+        choice, _ = self._choice(Keep(budget=1))
+        most, least = choice.kept_bytes(set()), choice.kept_bytes(choice.fewest_bytes())
         found: list[Set[int]] = [set()]
         for number in range(1, count + 1):
-            again = _fewest_flops(graph, most - number * (most - least) // count)
-            if again is not None and graph.kept_bytes(again) < graph.kept_bytes(found[-1]):
+            again = _fewest_flops(choice, most - number * (most - least) // count)
+            if again is not None and choice.kept_bytes(again) < choice.kept_bytes(found[-1]):
                 found.append(again)
-        return [(graph.kept_bytes(again), graph.flops(again)) for again in found]
+        return [(choice.kept_bytes(again), choice.flops(again)) for again in found]
 
     def budget(self, keep: Keep) -> int | None:
         """The FLOPs that a recompute may take; None for any number."""
@@ -124,25 +124,27 @@ class Forward:
                 self._find_free(loop.ops)
                 self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
 
-    def _graph(self, keep: Keep) -> tuple[Recomputation, "_Graph"]:
+    def _choice(self, keep: Keep) -> tuple[Recomputation, "_RecomputationBuilder"]:
         """The choice that there is, and what its numbers stand for."""
-        graph = _Graph(self._free)
-        self._add_all(graph, self._ops, keep)
-        return graph.choice(self._residuals), graph
+        builder = _RecomputationBuilder(self._free)
+        self._add_all(builder, self._ops, keep)
+        return builder.choice(self._residuals), builder
 
-    def _add_all(self, graph: "_Graph", ops: Iterable[ir.Operation], keep: Keep, trips: int = 1) -> None:
+    def _add_all(
+        self, builder: "_RecomputationBuilder", ops: Iterable[ir.Operation], keep: Keep, trips: int = 1
+    ) -> None:
         """Add operations that are done so often, those inside of loops one by one."""
         for op in ops:
             loop = self._loops.get(op)
             if loop is None:
                 flops = self._counter.of(op) if self._may_repeat(op, keep) else None
-                graph.add(op, self._operands[op], flops, trips)
+                builder.add(op, self._operands[op], flops, trips)
                 continue
-            graph.add_loop(loop, trips)
+            builder.add_loop(loop, trips)
             writes = {loop.following[position] for position in loop.stacks}
             inside = (each for each in loop.ops if writes.isdisjoint(each.results))
-            self._add_all(graph, inside, keep, trips * loop.trips)
-            graph.add_stacks(loop)
+            self._add_all(builder, inside, keep, trips * loop.trips)
+            builder.add_stacks(loop)
 
     def _may_repeat(self, op: ir.Operation, keep: Keep) -> bool:
         if has_side_effect(op):
@@ -223,8 +225,8 @@ class Forward:
         return found
 
 
-class _Graph:
-    """The choice between keeping values and doing operations again, and what its numbers stand for.
+class _RecomputationBuilder:
+    """Builds the choice between keeping values and doing operations again; knows what its numbers stand for.
 
     Attributes:
         values: the value of each number; for a stack of what each trip of a loop makes, that value.
@@ -235,7 +237,7 @@ class _Graph:
         self.values: list[ir.Value] = []
         self.ops: list[ir.Operation] = []
         self._free = free
-        self._sizes: list[Value] = []
+        self._sizes: list[ValueNode] = []
         self._numbers: dict[ir.Value, int] = {}
         self._steps: list[tuple[Sequence[ir.Value], int | None]] = []
 
@@ -265,7 +267,7 @@ class _Graph:
 
     def choice(self, wanted: Sequence[ir.Value]) -> Recomputation:
         """The choice, where these values are wanted."""
-        steps = [Step(self._all(operands), flops) for operands, flops in self._steps]
+        steps = [OpNode(self._all(operands), flops) for operands, flops in self._steps]
         numbers = self._all(wanted)
         return Recomputation(tuple(self._sizes), tuple(steps), numbers)
 
@@ -278,7 +280,7 @@ class _Graph:
     def _add(self, value: ir.Value, trips: int = 1, step: int | None = None) -> int:
         self._numbers[value] = len(self.values)
         self.values.append(value)
-        self._sizes.append(Value(trips * byte_size(value.type), step))
+        self._sizes.append(ValueNode(trips * byte_size(value.type), step))
         return self._numbers[value]
 
     def _step(self, op: ir.Operation, operands: Sequence[ir.Value], flops: int | None) -> int:
@@ -288,8 +290,8 @@ class _Graph:
 
 
 @lru_cache(maxsize=64)  # stages are often alike, and a search asks again and again
-def _fewest_flops(graph: Recomputation, size: int) -> frozenset[int] | None:
-    again = graph.fewest_flops(size)
+def _fewest_flops(choice: Recomputation, size: int) -> frozenset[int] | None:
+    again = choice.fewest_flops(size)
     return None if again is None else frozenset(again)
 
 

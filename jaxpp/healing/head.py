@@ -21,7 +21,7 @@ DOUBT = 2.0
 ATTEMPTS = 3
 """How often a step may end a generation before it is taken for its own fault."""
 
-Send = Callable[..., None]
+SendMessage = Callable[..., None]
 """Sends a message to a process; one that is gone is no error."""
 
 
@@ -30,7 +30,7 @@ class LostError(Exception):
 
 
 @dataclasses.dataclass(eq=False)
-class Member:
+class Worker:
     """A process that takes part, or waits for that.
 
     slot: its place among the processes, which the one that replaces it takes over.
@@ -42,7 +42,7 @@ class Member:
 
     slot: int
     stores: list[str]
-    send: Send
+    send: SendMessage
     kill: Callable[[], None]
     number: int | None = None
     took_part: bool = False
@@ -89,73 +89,73 @@ class Head:
     ) -> None:
         self.processes, self.least, self.wait, self.patience = processes, least, wait, patience
         self._start_service, self._drop = start_service, drop
-        self.members: list[Member] = []
+        self.workers: list[Worker] = []
         self.generation: Generation | None = None
         self.former: list[Generation] = []
         self.stores: set[str] = set()
         self.end: str | None = None
         """Why the job has ended; empty when it is done."""
         self._waits_since: float | None = None
-        self._doubted: list[Member] = []
+        self._doubted: list[Worker] = []
         self._first_ready: float | None = None
         self._attempts: list[int] = []
         self._error = ""
         self._was_safe = self._waits_told = False
 
-    def joined(self, member: Member) -> None:
+    def joined(self, worker: Worker) -> None:
         """A process waits to take part."""
         if self.end is not None:
-            member.send(end=self.end)
+            worker.send(end=self.end)
             return
-        member.is_ready = True
-        self.members.append(member)
+        worker.is_ready = True
+        self.workers.append(worker)
         self._form()
 
-    def gone(self, member: Member, how: str = "died") -> None:
+    def gone(self, worker: Worker, how: str = "died") -> None:
         """A process is no longer there."""
-        if member not in self.members:
+        if worker not in self.workers:
             return
-        self.members.remove(member)
-        if member.number is not None and not member.is_done:
-            self._break(f"process {member.number} of {self.generation.count if self.generation else 0} {how}")
+        self.workers.remove(worker)
+        if worker.number is not None and not worker.is_done:
+            self._break(f"process {worker.number} of {self.generation.count if self.generation else 0} {how}")
         self._form()
 
-    def ready(self, member: Member, error: str, lost: list[int]) -> None:
+    def ready(self, worker: Worker, error: str, lost: list[int]) -> None:
         """A process has left the generation, after an error (empty: as it was asked to), to go on in the next."""
-        member.number, member.is_ready = None, True
+        worker.number, worker.is_ready = None, True
         if error:
             self._break(error)
-        self._doubted += [each for each in self.members if each.number in lost]
+        self._doubted += [each for each in self.workers if each.number in lost]
         self._form()
 
-    def leaves(self, member: Member, error: str) -> None:
+    def leaves(self, worker: Worker, error: str) -> None:
         """A process has left the generation, and will be started again."""
-        member.number = None
+        worker.number = None
         self._break(error)
 
-    def held(self, member: Member, generation: int, step: int, stores: list[str]) -> None:
-        """The member's part of the state after so many steps is in these Stores."""
+    def held(self, worker: Worker, generation: int, step: int, stores: list[str]) -> None:
+        """The worker's part of the state after so many steps is in these Stores."""
         own = self.generation
-        if own is None or own.number != generation or member.number is None:
+        if own is None or own.number != generation or worker.number is None:
             return
         parts = own.held.setdefault(step, {})
-        parts[member.number] = stores
+        parts[worker.number] = stores
         if len(parts) < own.count:
             return
         own.safe, own.held = step, {each: found for each, found in own.held.items() if each >= step}
-        waiting = [each for each in self.members if each.number is None]
+        waiting = [each for each in self.workers if each.number is None]
         own.regroups = own.regroups or bool(waiting and own.count < self.processes)
-        for each in self.members:
+        for each in self.workers:
             if each.number is not None:
                 each.send(safe=step, regroup=own.regroups)
         self.former, self._was_safe = [], True
         self._drop(generation, step)
 
-    def done(self, member: Member) -> None:
+    def done(self, worker: Worker) -> None:
         """A process has made all steps, and the state after the last one is safe."""
-        member.is_done = True
+        worker.is_done = True
         self.end = ""
-        for each in self.members:
+        for each in self.workers:
             if each.number is None:
                 each.send(end="")
 
@@ -167,7 +167,7 @@ class Head:
         """Called several times a second."""
         self._form()
         waits = time.monotonic() - self._waits_since if self._waits_since else 0.0
-        for each in [each for each in self.members if each.number is not None]:
+        for each in [each for each in self.workers if each.number is not None]:
             if waits > self.patience or (waits > DOUBT and each in self._doubted):
                 tell(f"process {each.number} did not come back after {self._error}; it is killed")
                 self._doubted = [other for other in self._doubted if other is not each]
@@ -177,7 +177,7 @@ class Head:
     def stop(self, reason: str) -> None:
         """End the job."""
         self.end = reason
-        for each in self.members:
+        for each in self.workers:
             each.send(end=reason)
 
     def _break(self, error: str) -> None:
@@ -186,14 +186,14 @@ class Head:
             return
         own.is_broken, self._error = True, error
         self._waits_since = time.monotonic()
-        for each in self.members:
+        for each in self.workers:
             if each.number is not None:
                 each.send(stop=error)
 
     def _form(self) -> None:
         """Begin the next generation, if all that take part in it are there."""
-        ready = [each for each in self.members if each.is_ready]
-        if self.end is not None or not ready or any(each.number is not None for each in self.members):
+        ready = [each for each in self.workers if each.is_ready]
+        if self.end is not None or not ready or any(each.number is not None for each in self.workers):
             return
         self._waits_since, self._doubted = None, []
         if len(ready) < self.processes and not self._may_begin(ready):
@@ -209,13 +209,13 @@ class Head:
             return
         self._begin(sorted(ready, key=lambda each: each.slot), resume)
 
-    def _may_begin(self, ready: list[Member]) -> bool:
+    def _may_begin(self, ready: list[Worker]) -> bool:
         """Whether to begin without the others. Those that took part before don't wait for those that start anew."""
         self._first_ready = self._first_ready or time.monotonic()
         patience = self.wait if any(each.took_part for each in ready) else SETTLE
         return len(ready) >= self.least and time.monotonic() - self._first_ready >= patience
 
-    def _say_who_is_missing(self, ready: list[Member]) -> None:
+    def _say_who_is_missing(self, ready: list[Worker]) -> None:
         """Say it once, when the others have waited for some time."""
         since = self._first_ready or time.monotonic()
         if self._waits_told or time.monotonic() - since < max(SETTLE, self.wait):
@@ -241,19 +241,19 @@ class Head:
         if self._attempts.count(step) >= ATTEMPTS:
             raise LostError(f"what follows step {step} failed {ATTEMPTS} times, at last: {self._error}")
 
-    def _begin(self, members: list[Member], resume: dict[str, Any] | None) -> None:
+    def _begin(self, workers: list[Worker], resume: dict[str, Any] | None) -> None:
         if self.generation is not None:
             self.generation.service.shutdown()
             self.former.append(self.generation)
         number = self.generation.number + 1 if self.generation else 1
-        service, coordinator = self._start_service(len(members))
-        self.generation = Generation(number, len(members), service)
+        service, coordinator = self._start_service(len(workers))
+        self.generation = Generation(number, len(workers), service)
         self._first_ready, self._waits_told = None, False
-        for place, each in enumerate(members):
+        for place, each in enumerate(workers):
             each.number, each.is_ready, each.took_part = place, False, True
             each.send(
-                go=number, number=place, count=len(members), coordinator=coordinator, stores=each.stores, resume=resume
+                go=number, number=place, count=len(workers), coordinator=coordinator, stores=each.stores, resume=resume
             )
         if number > 1:
             where = f"after step {resume['step']}" if resume else "from the beginning"
-            tell(f"{len(members)} of {self.processes} processes go on {where}")
+            tell(f"{len(workers)} of {self.processes} processes go on {where}")

@@ -13,9 +13,9 @@ from typing import Any
 
 from jaxpp import _jobs
 from jaxpp._system import tell
-from jaxpp.healing.head import Head, Member
+from jaxpp.healing.head import Head, Worker
 from jaxpp.healing.member import HEAD, SLOT
-from jaxpp.healing.messages import Channel, Listener, dial
+from jaxpp.healing.messages import Listener, MessageConnection, dial
 from jaxpp.healing.store import Store
 
 TICK = 0.05
@@ -38,9 +38,9 @@ class Agent:
     def __init__(self, head: str, secret: bytes, command: Sequence[str], count: int, host: str) -> None:
         self._command, self._head = command, head
         self._store = Store(host, secret)
-        self._channel = dial(head, secret)
-        self._channel.send(agent=self._store.address, count=count)
-        first = self._channel.receive()
+        self._connection = dial(head, secret)
+        self._connection.send(agent=self._store.address, count=count)
+        first = self._connection.receive()
         if "refused" in first:
             raise ConnectionError(first["refused"])
         self._environment = {**os.environ, HEAD: head, "JAXPP_JOB_SECRET": secret.decode()}
@@ -101,12 +101,12 @@ class Agent:
     def _finish(self, why: str) -> None:
         """End the job."""
         self._end = why
-        _send(self._channel, end=why)
+        _send(self._connection, end=why)
 
     def _listen(self) -> None:
         try:
             while True:
-                message = self._channel.receive()
+                message = self._connection.receive()
                 if "joined" in message:
                     self._starts[message["joined"]] = 0
                 elif "drop" in message:
@@ -131,7 +131,7 @@ class Office:
     def __init__(self, processes: int, least: int, wait: float, host: str, port: int, secret: bytes) -> None:
         self._host = host
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._agents: list[tuple[str, Channel, Sequence[int]]] = []
+        self._agents: list[tuple[str, MessageConnection, Sequence[int]]] = []
         self._head = Head(processes, least, wait, self._start_service, self._drop)
         self.address = Listener(host, secret, self._serve, port).address
         threading.Thread(target=self._run, name="jaxpp-office", daemon=True).start()
@@ -144,76 +144,78 @@ class Office:
             if self._head.end is not None:
                 self._tell_agents(end=self._head.end)
 
-    def _serve(self, channel: Channel) -> None:
-        first = channel.receive()
+    def _serve(self, connection: MessageConnection) -> None:
+        first = connection.receive()
         if "agent" in first:
-            self._serve_agent(channel, first)
+            self._serve_agent(connection, first)
         else:
-            self._serve_member(channel, first["member"], first["pid"])
+            self._serve_worker(connection, first["worker"], first["pid"])
 
-    def _serve_agent(self, channel: Channel, first: dict[str, Any]) -> None:
+    def _serve_agent(self, connection: MessageConnection, first: dict[str, Any]) -> None:
         address: str = first["agent"]
-        self._todo.put(lambda: self._add_agent(channel, address, first["count"]))
+        self._todo.put(lambda: self._add_agent(connection, address, first["count"]))
         try:
             while True:
-                message = channel.receive()
+                message = connection.receive()
                 self._todo.put(partial(self._head.stop, message["end"]))
         finally:
             self._todo.put(lambda: self._lose_agent(address))
 
-    def _add_agent(self, channel: Channel, address: str, count: int) -> None:
+    def _add_agent(self, connection: MessageConnection, address: str, count: int) -> None:
         taken = {slot for _, _, slots in self._agents for slot in slots}
         free = [slot for slot in range(self._head.processes) if slot not in taken]
         if count > len(free):
-            channel.send(refused=f"{count} processes more: {len(free)} of {self._head.processes} are not started yet")
+            connection.send(
+                refused=f"{count} processes more: {len(free)} of {self._head.processes} are not started yet"
+            )
             return
-        self._agents.append((address, channel, free[:count]))
+        self._agents.append((address, connection, free[:count]))
         self._head.stores.add(address)
-        channel.send(slots=free[:count])
+        connection.send(slots=free[:count])
 
     def _lose_agent(self, address: str) -> None:
         self._agents = [each for each in self._agents if each[0] != address]
-        for each in [each for each in self._head.members if each.stores[0] == address]:
+        for each in [each for each in self._head.workers if each.stores[0] == address]:
             each.kill()
         self._head.lost_store(address)
 
-    def _serve_member(self, channel: Channel, slot: int, pid: int) -> None:
-        member = Member(slot, [], partial(_send, channel), channel.close)
+    def _serve_worker(self, connection: MessageConnection, slot: int, pid: int) -> None:
+        worker = Worker(slot, [], partial(_send, connection), connection.close)
 
         def join() -> None:
             place = next((k for k, (_, _, slots) in enumerate(self._agents) if slot in slots), None)
             if place is None:  # its launcher is gone
-                channel.close()
+                connection.close()
                 return
             around = [*self._agents[place:], *self._agents[:place]]
-            member.stores = [address for address, _, _ in around[:2]]
+            worker.stores = [address for address, _, _ in around[:2]]
 
             def kill() -> None:
                 _send(around[0][1], kill=slot, pid=pid)
-                channel.close()
+                connection.close()
 
-            member.kill = kill
+            worker.kill = kill
             _send(around[0][1], joined=slot)
-            self._head.joined(member)
+            self._head.joined(worker)
 
         self._todo.put(join)
         try:
             while True:
-                message = channel.receive()
-                self._todo.put(partial(self._hear, member, message))
+                message = connection.receive()
+                self._todo.put(partial(self._hear, worker, message))
         finally:
-            self._todo.put(lambda: self._head.gone(member))
+            self._todo.put(lambda: self._head.gone(worker))
 
-    def _hear(self, member: Member, message: dict[str, Any]) -> None:
+    def _hear(self, worker: Worker, message: dict[str, Any]) -> None:
         if "held" in message:
             generation, step = message["held"]
-            self._head.held(member, generation, step, message["stores"])
+            self._head.held(worker, generation, step, message["stores"])
         elif "ready" in message:
-            self._head.ready(member, message["ready"], message["lost"])
+            self._head.ready(worker, message["ready"], message["lost"])
         elif "leaves" in message:
-            self._head.leaves(member, message["leaves"])
+            self._head.leaves(worker, message["leaves"])
         elif "done" in message:
-            self._head.done(member)
+            self._head.done(worker)
 
     def _start_service(self, count: int) -> tuple[Any, str]:
         with socket.create_server((self._host, 0)) as free:
@@ -224,11 +226,11 @@ class Office:
         self._tell_agents(drop=[generation, step])
 
     def _tell_agents(self, **message: Any) -> None:
-        for _, channel, _ in self._agents:
-            _send(channel, **message)
+        for _, connection, _ in self._agents:
+            _send(connection, **message)
 
 
-def _send(channel: Channel, **message: Any) -> None:
+def _send(connection: MessageConnection, **message: Any) -> None:
     """Send to somebody who may be gone: whoever receives from him finds out."""
     with contextlib.suppress(OSError):
-        channel.send(**message)
+        connection.send(**message)

@@ -11,9 +11,9 @@ from typing import Any
 
 from jaxpp import _jobs
 from jaxpp._system import tell
-from jaxpp.healing.messages import Channel, dial
-from jaxpp.healing.state import Held
-from jaxpp.healing.store import Part, Piece, get, pieces_of, put
+from jaxpp.healing.messages import MessageConnection, dial
+from jaxpp.healing.state import HeldShard
+from jaxpp.healing.store import Part, Shard, get, put, shards_of
 from jaxpp.runtime.processes import choice, membership
 
 HEAD, SLOT = "JAXPP_RUN_HEAD", "JAXPP_RUN_SLOT"
@@ -58,14 +58,14 @@ class Membership:
         self._stop: str | None = None
         self._end: str | None = None
         self._safe, self._regroups = -1, False
-        self._stores: dict[str, Channel] = {}  # of the thread that keeps
-        self._asked: dict[str, Channel] = {}
-        self._to_keep: queue.SimpleQueue[tuple[Part, Sequence[tuple[Piece, memoryview]], Sequence[str]]]
+        self._stores: dict[str, MessageConnection] = {}  # of the thread that keeps
+        self._asked: dict[str, MessageConnection] = {}
+        self._to_keep: queue.SimpleQueue[tuple[Part, Sequence[tuple[Shard, memoryview]], Sequence[str]]]
         self._to_keep = queue.SimpleQueue()
         self.generation: Go | None = None
         threading.Thread(target=self._listen, name="jaxpp-head", daemon=True).start()
         threading.Thread(target=self._keep, name="jaxpp-keep", daemon=True).start()
-        self._head.send(member=int(os.environ[SLOT]), pid=os.getpid())
+        self._head.send(worker=int(os.environ[SLOT]), pid=os.getpid())
 
     def join(self) -> Go:
         """Wait for the next generation, and become a process of its job of `jax.distributed`.
@@ -106,11 +106,11 @@ class Membership:
         with contextlib.suppress(OSError):
             self._head.send(leaves=error)
 
-    def keep(self, step: int, pieces: Sequence[tuple[Piece, memoryview]]) -> None:
+    def keep(self, step: int, shards: Sequence[tuple[Shard, memoryview]]) -> None:
         """Have this process's part of the state after so many steps copied to the Stores. Returns at once."""
         own = self.generation
         assert own is not None  # it has joined
-        self._to_keep.put((Part(own.go, step, own.number), pieces, own.stores))
+        self._to_keep.put((Part(own.go, step, own.number), shards, own.stores))
 
     def wait_until_safe(self, step: int) -> bool:
         """Wait until all parts of the state after so many steps are kept; whether to leave the generation then.
@@ -125,17 +125,17 @@ class Membership:
                 raise EndError(self._end)
             raise BrokenError(self._stop)
 
-    def held(self) -> list[Held]:
-        """The pieces of the state to go on from."""
+    def held(self) -> list[HeldShard]:
+        """The shards of the state to go on from."""
         own = self.generation
         assert own is not None  # it has joined
         assert own.resume is not None  # there is one
-        found: list[Held] = []
+        found: list[HeldShard] = []
         for owner, holders in enumerate(own.resume["holders"]):
             part = Part(own.resume["generation"], own.resume["step"], owner)
             ask = partial(self._ask, holders[0])
-            for number, piece in enumerate(ask(pieces_of, part)):
-                found.append((piece, partial(ask, get, part, number, piece)))
+            for number, shard in enumerate(ask(shards_of, part)):
+                found.append((shard, partial(ask, get, part, number, shard)))
         return found
 
     def done(self) -> None:
@@ -157,13 +157,13 @@ class Membership:
 
     def _keep(self) -> None:
         while True:
-            part, pieces, stores = self._to_keep.get()
+            part, shards, stores = self._to_keep.get()
             kept: list[str] = []
             for address in stores:
                 with contextlib.suppress(OSError, EOFError):
                     if address not in self._stores:
                         self._stores[address] = dial(address, self._secret)
-                    put(self._stores[address], part, pieces)
+                    put(self._stores[address], part, shards)
                     kept.append(address)
             if stores[0] not in kept:
                 tell(f"the launcher of this host, at {stores[0]}, is gone, and so this process ends")

@@ -16,7 +16,7 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """After so many seconds the system takes a silent host to be gone."""
 
 
-class Channel:
+class MessageConnection:
     """A connection that carries messages. One thread receives; several may send."""
 
     def __init__(self, connection: Any) -> None:
@@ -57,11 +57,11 @@ class Channel:
             same.shutdown(socket.SHUT_RDWR)
 
 
-def dial(address: str, secret: bytes) -> Channel:
+def dial(address: str, secret: bytes) -> MessageConnection:
     """Connect to a `Listener` at host:port. Raises ConnectionError when nobody is there, or has another secret."""
     host, _, port = address.rpartition(":")
     try:
-        return Channel(Client((host, int(port)), authkey=secret))
+        return MessageConnection(Client((host, int(port)), authkey=secret))
     except AuthenticationError:
         raise ConnectionError(f"{address} has another job secret (JAXPP_JOB_SECRET)") from None
     except (OSError, EOFError) as error:
@@ -72,10 +72,10 @@ class Listener:
     """Takes connections, each served by a thread of its own, so that a stranger holds up nobody.
 
     host: the address to listen at.
-    serve: called with the Channel of each connection whose other end knows the secret; its OSError and EOFError end it.
+    serve: called with each connection whose other end knows the secret; its OSError and EOFError end the connection.
     """
 
-    def __init__(self, host: str, secret: bytes, serve: Callable[[Channel], None], port: int = 0) -> None:
+    def __init__(self, host: str, secret: bytes, serve: Callable[[MessageConnection], None], port: int = 0) -> None:
         self._secret, self._serve = secret, serve
         self._socket = socket.create_server((host, port))
         self.address = f"{host}:{self._socket.getsockname()[1]}"
@@ -91,4 +91,4 @@ class Listener:
             with Connection(accepted.detach()) as connection:
                 deliver_challenge(connection, self._secret)
                 answer_challenge(connection, self._secret)
-                self._serve(Channel(connection))
+                self._serve(MessageConnection(connection))

@@ -10,12 +10,12 @@ import numpy as np
 from jax.sharding import Sharding
 
 from jaxpp._compat import is_key_type, key_implementation
-from jaxpp.healing.store import Piece
+from jaxpp.healing.store import Shard
 from jaxpp.lowering import MpmdSharding
 from jaxpp.runtime.processes.arrays import Bounds, bounds_of, overlap
 
-Held = tuple[Piece, Callable[[], Any]]
-"""A piece, and what returns its bytes."""
+HeldShard = tuple[Shard, Callable[[], Any]]
+"""A shard, and what returns its bytes."""
 
 
 def described(state: Any) -> Any:
@@ -29,7 +29,7 @@ def described(state: Any) -> Any:
     return jax.tree.map(describe, state)
 
 
-def taken(state: Any, is_first: bool) -> list[tuple[Piece, memoryview]]:
+def taken(state: Any, is_first: bool) -> list[tuple[Shard, memoryview]]:
     """Copies of the blocks that this process holds, of each block the first copy. Waits until they are computed.
 
     What is no `jax.Array` is the same in all processes; the first one has it.
@@ -44,31 +44,31 @@ def taken(state: Any, is_first: bool) -> list[tuple[Piece, memoryview]]:
     ]
     for _, _, data in shards:
         data.copy_to_host_async()
-    found = [_piece(number, [low for low, _ in bounds], np.asarray(data)) for number, bounds, data in shards]
+    found = [_shard(number, [low for low, _ in bounds], np.asarray(data)) for number, bounds, data in shards]
     if is_first:
         found += [
-            _piece(number, [0] * np.ndim(leaf), np.asarray(leaf))
+            _shard(number, [0] * np.ndim(leaf), np.asarray(leaf))
             for number, leaf in enumerate(leaves)
             if not isinstance(leaf, jax.Array)
         ]
     return found
 
 
-def _piece(leaf: int, start: Sequence[int], array: np.ndarray[Any, Any]) -> tuple[Piece, memoryview]:
+def _shard(leaf: int, start: Sequence[int], array: np.ndarray[Any, Any]) -> tuple[Shard, memoryview]:
     copied: Any = np.array(array, order="C")  # the array may be donated to the next step
-    piece = Piece(leaf, array.dtype.name, array.dtype.itemsize, start, array.shape)
-    return piece, memoryview(copied.reshape(-1).view(np.uint8))
+    shard = Shard(leaf, array.dtype.name, array.dtype.itemsize, start, array.shape)
+    return shard, memoryview(copied.reshape(-1).view(np.uint8))
 
 
-def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
-    """A state made of pieces.
+def placed(like: Any, places: Any, held: Sequence[HeldShard]) -> Any:
+    """A state made of shards.
 
     like: as `described` returns it; places: the sharding of each leaf, as `in_shardings` of a compiled step has them.
     Raises LookupError when a block is missing.
     """
     leaves, structure = jax.tree.flatten(like)
     wanted = structure.flatten_up_to(places)
-    by_leaf: dict[int, list[Held]] = {}
+    by_leaf: dict[int, list[HeldShard]] = {}
     for each in held:
         by_leaf.setdefault(each[0].leaf, []).append(each)
     return jax.tree.unflatten(
@@ -77,20 +77,20 @@ def placed(like: Any, places: Any, held: Sequence[Held]) -> Any:
     )
 
 
-def _leaf(leaf: Any, place: Any, held: Sequence[Held]) -> Any:
+def _leaf(leaf: Any, place: Any, held: Sequence[HeldShard]) -> Any:
     bits = _bits(leaf)
     shape, dtype = np.shape(bits), jnp.dtype(bits.dtype) if hasattr(bits, "dtype") else None
 
-    @lru_cache(maxsize=1)  # stacked layers that go to another mesh: neighbours come from the same piece
+    @lru_cache(maxsize=1)  # stacked layers that go to another mesh: neighbours come from the same shard
     def read(number: int) -> np.ndarray[Any, Any]:
-        piece, get = held[number]
-        return np.frombuffer(get(), np.uint8).view(jnp.dtype(piece.dtype)).reshape(piece.shape)
+        shard, get = held[number]
+        return np.frombuffer(get(), np.uint8).view(jnp.dtype(shard.dtype)).reshape(shard.shape)
 
     def block(bounds: Bounds) -> np.ndarray[Any, Any]:
         made = np.empty([high - low for low, high in bounds], dtype or jnp.dtype(held[0][0].dtype))
         count = 0
-        for number, (piece, _) in enumerate(held):
-            there = [(low, low + size) for low, size in zip(piece.start, piece.shape, strict=True)]
+        for number, (shard, _) in enumerate(held):
+            there = [(low, low + size) for low, size in zip(shard.start, shard.shape, strict=True)]
             common = overlap(bounds, tuple(there))
             if all(low < high for low, high in common):
                 source = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(common, there, strict=True))

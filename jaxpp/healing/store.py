@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from jaxpp.healing.messages import Channel, Listener
+from jaxpp.healing.messages import Listener, MessageConnection
 
 
 class Part(NamedTuple):
@@ -19,7 +19,7 @@ class Part(NamedTuple):
     owner: int
 
 
-class Piece(NamedTuple):
+class Shard(NamedTuple):
     """A block of one array of a state.
 
     leaf: the number of the array; dtype: its name; bytes: those of an element.
@@ -45,7 +45,7 @@ class Store:
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
-        self._parts: dict[Part, list[tuple[Piece, bytearray]]] = {}
+        self._parts: dict[Part, list[tuple[Shard, bytearray]]] = {}
         self._lock = threading.Lock()
         self.address = Listener(host, secret, self._serve).address
 
@@ -55,41 +55,41 @@ class Store:
             kept = {part: held for part, held in self._parts.items() if part[:2] >= (generation, step)}
             self._parts = kept
 
-    def _serve(self, channel: Channel) -> None:
+    def _serve(self, connection: MessageConnection) -> None:
         while True:
-            message = channel.receive()
+            message = connection.receive()
             part = Part(*message["part"])
             if "put" in message:
-                pieces = [Piece(*each) for each in message["put"]]
-                held = [(piece, channel.receive_array(piece.size)) for piece in pieces]
+                shards = [Shard(*each) for each in message["put"]]
+                held = [(shard, connection.receive_array(shard.size)) for shard in shards]
                 with self._lock:
                     self._parts[part] = held
-                channel.send(kept=True)
-            elif "piece" in message:
-                channel.send_array(memoryview(self._held(part)[message["piece"]][1]))
+                connection.send(kept=True)
+            elif "shard" in message:
+                connection.send_array(memoryview(self._held(part)[message["shard"]][1]))
             else:
-                channel.send(pieces=[piece for piece, _ in self._held(part)])
+                connection.send(shards=[shard for shard, _ in self._held(part)])
 
-    def _held(self, part: Part) -> list[tuple[Piece, bytearray]]:
+    def _held(self, part: Part) -> list[tuple[Shard, bytearray]]:
         with self._lock:
             return self._parts.get(part, [])
 
 
-def put(channel: Channel, part: Part, pieces: Sequence[tuple[Piece, memoryview]]) -> None:
+def put(connection: MessageConnection, part: Part, shards: Sequence[tuple[Shard, memoryview]]) -> None:
     """Give a part to the Store at the other end, and wait until it has it."""
-    channel.send(part=part, put=[piece for piece, _ in pieces])
-    for _, data in pieces:
-        channel.send_array(data)
-    channel.receive()
+    connection.send(part=part, put=[shard for shard, _ in shards])
+    for _, data in shards:
+        connection.send_array(data)
+    connection.receive()
 
 
-def pieces_of(channel: Channel, part: Part) -> list[Piece]:
+def shards_of(connection: MessageConnection, part: Part) -> list[Shard]:
     """What the Store at the other end has of a part."""
-    channel.send(part=part)
-    return [Piece(*each) for each in channel.receive()["pieces"]]
+    connection.send(part=part)
+    return [Shard(*each) for each in connection.receive()["shards"]]
 
 
-def get(channel: Channel, part: Part, number: int, piece: Piece) -> Any:
-    """The bytes of a piece, by its number in its part."""
-    channel.send(part=part, piece=number)
-    return channel.receive_array(piece.size)
+def get(connection: MessageConnection, part: Part, number: int, shard: Shard) -> Any:
+    """The bytes of a shard, by its number in its part."""
+    connection.send(part=part, shard=number)
+    return connection.receive_array(shard.size)

@@ -59,13 +59,13 @@ def train(
     for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    run = _Run(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None))
+    training = _Training(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None))
     while True:
-        if (last := run.generation()) is not None:
+        if (last := training.generation()) is not None:
             return last[0]
 
 
-class _Run:
+class _Training:
     """The steps of one process, generation by generation."""
 
     def __init__(

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from jaxpp.ir.program import Call, Program, Receive, Send
+from jaxpp.ir.program import Call, Place, Program, Receive, Send
 from jaxpp.planning.chips import Chip, Link
 from jaxpp.planning.compiling import Compiled
 from jaxpp.planning.sharing import Activity, times
@@ -13,9 +13,6 @@ from jaxpp.planning.target import Target
 from jaxpp.runtime import Event
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.route import route_of
-
-Place = tuple[int, int]
-"""(mesh, its register)."""
 
 
 def seconds_of(compiled: Compiled, chip: Chip, devices: int) -> float:

@@ -14,7 +14,7 @@ _MOST = 12
 """How many programs a table in plain text has."""
 
 
-class Part(NamedTuple):
+class PlanTable(NamedTuple):
     """A table of a plan, and what its columns mean."""
 
     title: str
@@ -26,9 +26,9 @@ class Part(NamedTuple):
 def as_text(plan: Numbers) -> str:
     """The tables in plain text; of many programs, those with the largest share of the step."""
     lines = [title(plan), *_step_lines(plan)]
-    for part in (_meshes(plan), _programs(plan, _MOST), _hops(plan)):
-        if part.rows:
-            lines += ["", f"{part.title}:", *table(part.columns, part.rows), part.note]
+    for each in (_meshes(plan), _programs(plan, _MOST), _hops(plan)):
+        if each.rows:
+            lines += ["", f"{each.title}:", *table(each.columns, each.rows), each.note]
     return "\n".join(lines)
 
 
@@ -37,9 +37,9 @@ def as_page(plan: Numbers) -> str:
     body = [f"<h1>{html.escape(title(plan))}</h1>"]
     body += [f"<p>{html.escape(line)}</p>" for line in _step_lines(plan)]
     body += _timeline(plan)
-    for part in (_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan)):
-        if part.rows:
-            body += [f"<h2>{html.escape(part.title)}</h2>", _html_table(part), f"<p>{html.escape(part.note)}</p>"]
+    for each in (_meshes(plan), _programs(plan, len(plan.programs)), _hops(plan)):
+        if each.rows:
+            body += [f"<h2>{html.escape(each.title)}</h2>", _html_table(each), f"<p>{html.escape(each.note)}</p>"]
     facts = "; ".join(plan.facts.sources)
     body += [f"<h2>Schedule</h2><pre>{html.escape(plan.schedule)}</pre>", f"<p>Facts: {html.escape(facts)}.</p>"]
     return (
@@ -83,7 +83,7 @@ def _step_lines(plan: Numbers) -> list[str]:
     ]
 
 
-def _meshes(plan: Numbers) -> Part:
+def _meshes(plan: Numbers) -> PlanTable:
     rows = [
         (
             str(number),
@@ -111,10 +111,12 @@ def _meshes(plan: Numbers) -> Part:
         "sends",
         "busy",
     )
-    return Part("meshes", columns, rows, "Bytes of each device, with what the compiler needs; what all of a mesh send.")
+    return PlanTable(
+        "meshes", columns, rows, "Bytes of each device, with what the compiler needs; what all of a mesh send."
+    )
 
 
-def _programs(plan: Numbers, most: int) -> Part:
+def _programs(plan: Numbers, most: int) -> PlanTable:
     rows = [
         (
             each.name,
@@ -133,15 +135,15 @@ def _programs(plan: Numbers, most: int) -> Part:
     columns = ("program", "stages", "calls", "time", "by", "FLOPs", "arguments", "results", "aliased", "temporaries")
     left = len(plan.programs) - len(rows)
     more = f" {left} more take the least of a step." if left else ""
-    return Part("programs", columns, rows, f"Bytes by the compiler, of each device; FLOPs of all devices.{more}")
+    return PlanTable("programs", columns, rows, f"Bytes by the compiler, of each device; FLOPs of all devices.{more}")
 
 
-def _hops(plan: Numbers) -> Part:
+def _hops(plan: Numbers) -> PlanTable:
     rows = [
         (f"{each.source} -> {each.target}", str(each.messages), bytes_text(each.bytes), time_text(each.seconds))
         for each in plan.hops
     ]
-    return Part(
+    return PlanTable(
         "messages", ("hop", "messages", "bytes", "longest"), rows, "Of one step; bytes of all devices together."
     )
 
@@ -156,8 +158,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{numbers[0]}, {numbers[1]}, ... ({len(numbers)})"
 
 
-def _html_table(part: Part) -> str:
+def _html_table(each: PlanTable) -> str:
     def row(cells: Sequence[str], tag: str) -> str:
         return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"
 
-    return "\n".join(["<table>", row(part.columns, "th"), *(row(cells, "td") for cells in part.rows), "</table>"])
+    return "\n".join(["<table>", row(each.columns, "th"), *(row(cells, "td") for cells in each.rows), "</table>"])

@@ -19,7 +19,7 @@ from ray.util import get_node_ip_address
 
 from jaxpp.runtime import Event, Executable, Program, trace_step
 from jaxpp.runtime.execution.compiling import Stats
-from jaxpp.runtime.execution.frozen import Stages, frozen
+from jaxpp.runtime.execution.frozen import FrozenStages, frozen
 from jaxpp.runtime.execution.operations import Operations
 from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.processes.transfer import Peers, PullTransport
@@ -87,7 +87,7 @@ class StepCall:
     results: int
     nans: bool
     infs: bool
-    frozen: Stages
+    frozen: FrozenStages
 
 
 class Actor:

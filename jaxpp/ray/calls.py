@@ -35,7 +35,7 @@ class ActorError(RuntimeError):
         self.actor = actor
 
 
-Call = tuple["Remote", Any]
+PendingCall = tuple["Remote", Any]
 """An actor, and what Ray will hand out as the result of one of its methods."""
 
 
@@ -54,7 +54,7 @@ class Remote:
     pinged: float = 0.0
     turn: int = 0
 
-    def call(self, method: str, *args: Any) -> Call:
+    def call(self, method: str, *args: Any) -> PendingCall:
         """Have the actor run a method, after all that it was called for before."""
         self.turn += 1
         return self, self.handle.call.remote(self.turn - 1, method, *args)
@@ -84,7 +84,9 @@ class Calls:
 
     patience: float
     failure: ActorError | None = None
-    steps: collections.deque[tuple[list[Call], str]] = field(default_factory=collections.deque[tuple[list[Call], str]])
+    steps: collections.deque[tuple[list[PendingCall], str]] = field(
+        default_factory=collections.deque[tuple[list[PendingCall], str]]
+    )
     """The steps that nobody waited for yet: what is called, and what it is."""
 
     def check(self) -> None:
@@ -92,13 +94,13 @@ class Calls:
         if self.failure is not None:
             raise ActorError(str(self.failure), self.failure.actor)
 
-    def ahead(self, calls: list[Call], what: str) -> None:
+    def ahead(self, calls: list[PendingCall], what: str) -> None:
         """Leave a step to itself, unless AHEAD others are under way: then wait for the first of them."""
         self.steps.append((calls, what))
         while len(self.steps) > AHEAD:
             self._wait(*self.steps.popleft())
 
-    def get(self, calls: Sequence[Call], what: str) -> list[Any]:
+    def get(self, calls: Sequence[PendingCall], what: str) -> list[Any]:
         """What the calls return. All steps before them are waited for too.
 
         Raises ActorError: `what`, the actor and its meshes, why, and what the others waited for at that time.
@@ -108,7 +110,7 @@ class Calls:
             self._wait(*self.steps.popleft())
         return self._wait(calls, what)
 
-    def _wait(self, calls: Sequence[Call], what: str) -> list[Any]:
+    def _wait(self, calls: Sequence[PendingCall], what: str) -> list[Any]:
         refs = [ref for _, ref in calls]
         if ray.wait(refs, num_returns=len(refs), timeout=TICK)[1]:
             self._watch(calls, what)
@@ -120,7 +122,7 @@ class Calls:
             raise self._failed(calls, what)
         return results
 
-    def _watch(self, calls: Sequence[Call], what: str) -> None:
+    def _watch(self, calls: Sequence[PendingCall], what: str) -> None:
         """Return when all calls have ended."""
         actors = {remote.number: remote for remote, _ in calls}.values()
         for remote in actors:
@@ -134,7 +136,7 @@ class Calls:
                 kill(frozen[0])
                 raise self._failed(calls, what, frozen[0])
 
-    def _failed(self, calls: Sequence[Call], what: str, frozen: Remote | None = None) -> ActorError:
+    def _failed(self, calls: Sequence[PendingCall], what: str, frozen: Remote | None = None) -> ActorError:
         """The error of the first to fail: of a frozen or dead actor, else of one that failed by itself."""
         refs = [ref for _, ref in calls]
         ray.wait(refs, num_returns=len(refs), timeout=GRACE)

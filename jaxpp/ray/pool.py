@@ -11,7 +11,7 @@ import ray
 from ray import cloudpickle
 
 from jaxpp.ray.actor import Actor, ProgramPart, versions
-from jaxpp.ray.calls import ActorError, Call, Calls, Remote, error_of, kill, kill_process
+from jaxpp.ray.calls import ActorError, Calls, PendingCall, Remote, error_of, kill, kill_process
 
 OLDEST = (2, 53)
 """The first version of Ray that will do; pyproject.toml has it too."""
@@ -105,7 +105,7 @@ class Pool:
         self._ship(len(self._programs) - 1)
         return len(self._programs) - 1
 
-    def call(self, actor: int, method: str, *args: Any) -> Call:
+    def call(self, actor: int, method: str, *args: Any) -> PendingCall:
         """Have an actor run a method, after all that it was called for before."""
         self.calls.check()
         return self._remotes[actor].call(method, *args)

@@ -22,11 +22,11 @@ from jaxpp.runtime.execution.options import Options
 from jaxpp.runtime.execution.order import merged_order
 from jaxpp.runtime.execution.results import Results
 from jaxpp.runtime.execution.shardings import SubmeshShardings
-from jaxpp.runtime.execution.steps import NOTHING, Flat, Label, Step, flatten
+from jaxpp.runtime.execution.steps import NOTHING, Flat, FlatStep, StepLabel, flatten
 from jaxpp.runtime.processes.arrays import put
 from jaxpp.runtime.processes.transfer import Peers
 
-Observe = Callable[[Label, Sequence[Any], Sequence[Any]], None]
+Observe = Callable[[StepLabel, Sequence[Any], Sequence[Any]], None]
 """Called as (label, made, registers) after a step: the arrays that it made, which may not be computed yet, and all
 registers. Operands that die with the step are still there, deleted if they were donated to it."""
 
@@ -66,7 +66,7 @@ class Executable:
         self._lock = threading.Lock()
         self._runner: int | None = None
         """The thread that runs a step at the moment."""
-        self._without: tuple[tuple[Tasks, bool], Sequence[Step]] | None = None
+        self._without: tuple[tuple[Tasks, bool], Sequence[FlatStep]] | None = None
         """What the last run left out, and the steps without it."""
         self._shardings = shardings = SubmeshShardings(program, submeshes, mpmd_axis)
         here = {mesh: each for mesh, each in enumerate(submeshes) if each is not None and shardings.is_here(mesh)}
@@ -168,7 +168,7 @@ class Executable:
                     invalid.check(results)
                 return results
 
-    def _steps(self, flat: Flat, left_out: Tasks) -> Sequence[Step]:
+    def _steps(self, flat: Flat, left_out: Tasks) -> Sequence[FlatStep]:
         """The steps of a program, less the weight gradients that this run leaves out."""
         if not left_out:
             return flat.steps
@@ -186,8 +186,8 @@ class Executable:
         finally:
             self._runner = None
 
-    def _dispatch(self, steps: Sequence[Step], registers: list[Any], observe: Observe | None) -> None:
-        label: Label = ()
+    def _dispatch(self, steps: Sequence[FlatStep], registers: list[Any], observe: Observe | None) -> None:
+        label: StepLabel = ()
         try:
             for function, operands, results, frees, handlers, label in steps:
                 if handlers is None:
@@ -204,7 +204,7 @@ class Executable:
         if self._links:
             self._links.end()
 
-    def _fail(self, error: BaseException, label: Label) -> None:
+    def _fail(self, error: BaseException, label: StepLabel) -> None:
         """Add to the error where it was raised, and tell the other processes."""
         if label:
             error.add_note(_where(label))
@@ -287,6 +287,6 @@ def _both(one: Observe, other: Observe) -> Observe:
     return observe
 
 
-def _where(label: Label) -> str:
+def _where(label: StepLabel) -> str:
     """The note on an exception: which task of which mesh."""
     return "jaxpp: in " + "; ".join(f"{instruction} on mesh {mesh}" for mesh, instruction in label)

@@ -10,17 +10,17 @@ from jaxpp.ir.program import Call, Program
 from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.arrays import batch_copy
 
-Stages = Mapping[int, float | Collection[int]]
+FrozenStages = Mapping[int, float | Collection[int]]
 """For each stage the share of its microbatches, or their numbers."""
 
 Tasks = frozenset[tuple[int, int]]
 """(stage, microbatch) of weight gradients."""
 
-_stages: ContextVar[Stages] = ContextVar("jaxpp_frozen", default={})  # noqa: B039  # nobody writes into it
+_stages: ContextVar[FrozenStages] = ContextVar("jaxpp_frozen", default={})  # noqa: B039  # nobody writes into it
 
 
 @contextmanager
-def frozen(stages: Stages) -> Generator[None]:
+def frozen(stages: FrozenStages) -> Generator[None]:
     """Leave out weight gradients of the steps that are run in a `with` block, without compiling anything anew.
 
         with jaxpp.frozen({0: 1.0, 1: 0.5}):
@@ -48,12 +48,12 @@ def frozen(stages: Stages) -> Generator[None]:
         _stages.reset(token)
 
 
-def current_frozen() -> Stages:
+def current_frozen() -> FrozenStages:
     """What the step that is run now leaves out."""
     return _stages.get()
 
 
-def _checked(stages: Any) -> Stages:
+def _checked(stages: Any) -> FrozenStages:
     expected = "expected for each stage a share from 0 to 1, or numbers of microbatches"
     if not isinstance(stages, Mapping):
         raise TypeError(f"frozen: {expected}, found {stages!r}")
@@ -74,7 +74,7 @@ def _is_number(value: object) -> bool:
     return not isinstance(value, bool) and isinstance(value, Integral)
 
 
-def frozen_tasks(program: Program, stages: Stages) -> Tasks:
+def frozen_tasks(program: Program, stages: FrozenStages) -> Tasks:
     """The tasks of a program that are left out.
 
     Raises:

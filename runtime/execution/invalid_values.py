@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.ir.program import Call, Instruction, Program, Receive
-from jaxpp.runtime.execution.steps import Label
+from jaxpp.runtime.execution.steps import StepLabel
 
 _FINDERS: Mapping[str, Callable[[Any], Any]] = {"nan": np.isnan, "inf": np.isinf}
 
@@ -32,7 +32,7 @@ class InvalidValues:
         nans, infs = jax.debug_nans.value, jax.debug_infs.value  # the configuration is read once a step
         return cls(program, ["nan"] * nans + ["inf"] * infs) if nans or infs else None
 
-    def look(self, label: Label, made: Iterable[Any], _: object = None) -> None:
+    def look(self, label: StepLabel, made: Iterable[Any], _: object = None) -> None:
         """Look at the arrays that an instruction made."""
         self._note(made, lambda: "; ".join(self._where(each, mesh) for mesh, each in label))
 

@@ -17,10 +17,10 @@ from jaxpp.runtime.execution.shardings import SubmeshShardings
 from jaxpp.runtime.processes.digests import digest, sampling
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind
 from jaxpp.runtime.processes.transfer import Peers, key
-from jaxpp.runtime.processes.transport import NUMBERS, Transfer
+from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting, in_a_line
 
-Run = Callable[[Sequence[Any]], list[Any]]
+ArrayFunction = Callable[[Sequence[Any]], list[Any]]
 """What a step of the flattened program does: arrays in, arrays out."""
 
 
@@ -53,13 +53,13 @@ class Links:
         """The processes that share a mesh with this one."""
         self.neighbours = self._find_neighbours()
         self._step = 0
-        self._offers: set[Transfer] = set()
+        self._offers: set[ProcessTransfer] = set()
         """All that a step offers."""
-        self._offered: set[Transfer] = set()
+        self._offered: set[ProcessTransfer] = set()
         """What this step has offered so far."""
-        self._order: list[Transfer] = []
+        self._order: list[ProcessTransfer] = []
         """The transfers of a step in the order that both ends keep, where the transport needs one."""
-        self._made: dict[tuple[int, int, int], Transfer] = {}
+        self._made: dict[tuple[int, int, int], ProcessTransfer] = {}
         """By channel, sender and receiver."""
         self._tasks = _tasks(program)
 
@@ -138,10 +138,10 @@ class Links:
         found = with_receives_at_sends(order, set(crossing))
         return [each for each in found if self.positions(each[0])]
 
-    def offer(self, mesh: int, send: Send) -> Run:
+    def offer(self, mesh: int, send: Send) -> ArrayFunction:
         """Offer the pieces that this process makes of an array to the processes that receive them."""
         spec = self.program.registers[mesh][send.operand]
-        pieces: list[tuple[Transfer, list[int]]] = []
+        pieces: list[tuple[ProcessTransfer, list[int]]] = []
         order: list[int] = []
         for transfer, numbers in self._transfers(send.channel):
             if transfer.sender == self.me:
@@ -161,7 +161,7 @@ class Links:
 
         return run
 
-    def pull(self, receive: Receive) -> tuple[Run, list[int]]:
+    def pull(self, receive: Receive) -> tuple[ArrayFunction, list[int]]:
         """Ask the other processes for their pieces of a value for a mesh; also returns which pieces these are."""
         pieces = [each for each in self._transfers(receive.channel) if each[0].receiver == self.me]
         transfers, transport = [transfer for transfer, _ in pieces], self.transport
@@ -171,7 +171,7 @@ class Links:
 
         return run, [number for _, numbers in pieces for number in numbers]
 
-    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> Run:
+    def arrive(self, mesh: int, receive: Receive, order: Sequence[int]) -> ArrayFunction:
         """Wait for pulled pieces, and join them with those that were copied here, in the order of `order`."""
         spec = self.program.registers[mesh][receive.result]
         placed = self.shardings.place(spec, (mesh,))
@@ -204,7 +204,7 @@ class Links:
             found += [each for each in made if each[2] in returned][-1:]
         return found
 
-    def settle(self, mesh: int, call: Call) -> Run | None:
+    def settle(self, mesh: int, call: Call) -> ArrayFunction | None:
         """Wait until the transfers before a call are under way; None where they need no order with collectives.
 
         A mesh of several processes: all of them have to begin its collectives and the transfers in one order.
@@ -221,7 +221,7 @@ class Links:
 
         return run
 
-    def finish(self, mesh: int, call: Call) -> Run:
+    def finish(self, mesh: int, call: Call) -> ArrayFunction:
         """Wait for the results of a shared mesh: the collectives in its programs need all its processes."""
         others = [owner for owner in self.owners[mesh] if owner != self.me]
 
@@ -281,7 +281,7 @@ class Links:
         hop = self.program.hops[channel]
         return hop.source, hop.target
 
-    def _transfers(self, channel: int) -> list[tuple[Transfer, list[int]]]:
+    def _transfers(self, channel: int) -> list[tuple[ProcessTransfer, list[int]]]:
         """Return what goes from one process to another on a channel, with the pieces that it consists of."""
         hop = self.program.hops[channel]
         route = route_of(self.program, channel, self.owners)
@@ -291,13 +291,13 @@ class Links:
             pair = self.owners[hop.source][piece.source], self.owners[hop.target][piece.target]
             if pair[0] != pair[1]:
                 groups.setdefault(pair, []).append(number)
-        found: list[tuple[Transfer, list[int]]] = []
+        found: list[tuple[ProcessTransfer, list[int]]] = []
         for (sender, receiver), numbers in sorted(groups.items()):
             if (channel, sender, receiver) not in self._made:
                 pieces = [route.pieces[each] for each in numbers]
                 sources = [(each.source, each.shape) for each in pieces]
                 targets = [(each.target, each.shape) for each in pieces]
-                self._made[channel, sender, receiver] = Transfer(
+                self._made[channel, sender, receiver] = ProcessTransfer(
                     key(self._digest.hex(), sender, receiver, channel, *specs, numbers),
                     sender,
                     receiver,

@@ -9,7 +9,7 @@ from typing import Any
 from jax.sharding import SingleDeviceSharding
 
 from jaxpp import _compat
-from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
+from jaxpp.ir.program import Call, Instruction, Place, Program, Receive, Send
 from jaxpp.runtime.execution.frozen import Tasks, passed_on
 from jaxpp.runtime.execution.links import Links
 from jaxpp.runtime.execution.operations import Operations, bound
@@ -22,18 +22,15 @@ Operands = Callable[[list[Any]], Sequence[Any]]
 Labelled = tuple[int, Instruction]
 """(mesh, instruction)"""
 
-Label = tuple[Labelled, ...]
+StepLabel = tuple[Labelled, ...]
 """What one step does: one call, or the sends of one batch. Empty for what only waits."""
 
-Step = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, Label]
+FlatStep = tuple[Callable[..., Any], Operands, slice, tuple[int, ...], Any, StepLabel]
 """(function, operands, result registers, registers to free, extra, label).
 
 A call: what `Runs` has for it, with the result handlers as `extra`. Otherwise `extra` is None, and `function` takes
 arrays and returns arrays: a batch of copies, or what `Links` does.
 """
-
-Place = tuple[int, int]
-"""(mesh, the mesh's register)"""
 
 Runs = Mapping[tuple[str, int], Callable[..., Any]]
 """How each (function, mesh) is run: as `execute_sharded` of its executable."""
@@ -62,7 +59,7 @@ class Flat:
     ) -> None:
         self.program, self.runs, self.shardings, self.links = program, runs, shardings, links
         self.operations = operations
-        self.steps: list[Step] = []
+        self.steps: list[FlatStep] = []
         self.numbers: dict[Place, int] = batched.numbers if batched else {}
         self.count = batched.count if batched else 0
         self.is_batched = batched is None
@@ -140,11 +137,11 @@ class Flat:
         else:
             self.steps.append((self.runs[key], operands, results, frees, self.handlers[key], ((mesh, call),)))
 
-    def without(self, left_out: Tasks) -> list[Step]:
+    def without(self, left_out: Tasks) -> list[FlatStep]:
         """The steps. Weight gradients that are left out hand on their sums, and are none of the tasks of a trace."""
         return [self._left_out(step) if _is_of(step[-1], left_out) else step for step in self.steps]
 
-    def _left_out(self, step: Step) -> Step:
+    def _left_out(self, step: FlatStep) -> FlatStep:
         _, _, results, frees, _, ((mesh, call),) = step
         assert isinstance(call, Call)
         registers, run = passed_on(self.program, self.shardings, mesh, call)
@@ -287,7 +284,7 @@ def flatten(
     return flat
 
 
-def _is_of(label: Label, tasks: Tasks) -> bool:
+def _is_of(label: StepLabel, tasks: Tasks) -> bool:
     """Whether a step is the weight gradient of one of these stages and microbatches."""
     if len(label) != 1 or not isinstance(label[0][1], Call):
         return False

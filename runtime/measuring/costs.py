@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jaxpp.ir.kinds import FORMS, form_of
-from jaxpp.ir.program import Call, Program, Receive, Send, TaskName
+from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
@@ -20,9 +20,6 @@ _BACKWARD = ("backward", "input_grad", "weight_grad")
 
 _MAKERS = ("forward", "recompute", *filter(None, (form.back for form in FORMS.values())))
 """The kinds of tasks that make what a backward reads of its stage, or bring it back."""
-
-Place = tuple[int, int]
-"""(mesh, its register)."""
 
 
 def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") -> Costs:

@@ -13,7 +13,7 @@ import jax
 from jaxpp._system import write_file
 from jaxpp.ir.program import Call, Receive, Send, TaskName
 from jaxpp.runtime.execution.execute import Executable
-from jaxpp.runtime.execution.steps import Label as StepLabel
+from jaxpp.runtime.execution.steps import StepLabel
 from jaxpp.schedules.formats.chrome_trace import COMPUTE, Arrow, Bar, Label, Memory, curve, in_order, print_chrome_trace
 
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxpp import _compat
 from jaxpp.runtime.processes.ordered import OrderedTransport, zeros
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 
 
 class DevicePutTransport(OrderedTransport):
@@ -28,7 +28,9 @@ class DevicePutTransport(OrderedTransport):
         super().__init__(messages)
         self.counts_all = counts_all
 
-    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+    def move(
+        self, transfer: ProcessTransfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Any:
         if transfer.sender != self.me:
             arrays = [_elsewhere(each.shape, each.dtype, each.sharding) for each in sources]
         # One call each: the order of several in one call is JAX's, and may differ between processes.
@@ -45,19 +47,17 @@ class PairTransport(OrderedTransport):
     name = "pair"
     waits_in_xla = True
 
-    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+    def move(
+        self, transfer: ProcessTransfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Any:
         is_sender = transfer.sender == self.me
         given = arrays if is_sender else [_kept(each.shape, each.dtype, each.sharding) for each in targets]
         made: list[Any] = []
         for array, source, target in zip(given, sources, targets, strict=True):
-            permute, sharding = _permute(_device(source), _device(target))
+            permute, sharding = _permute(device_of(source), device_of(target))
             aval = _compat.abstract_value(source.shape, source.dtype, sharding)
             made.append(_compat.shards(permute(_compat.result_handler(aval, sharding)(_compat.shards(array))))[0])
         return made
-
-
-def _device(type_: Any) -> Any:
-    return next(iter(type_.sharding.device_set))
 
 
 @cache

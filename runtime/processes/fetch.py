@@ -17,7 +17,7 @@ from jaxpp.runtime.processes.arrays import are_parts_here, batch_copy, put
 from jaxpp.runtime.processes.meetings import Meeting, MeetingKind, identity_of
 from jaxpp.runtime.processes.membership import endpoint, forgotten
 from jaxpp.runtime.processes.transfer import key
-from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
 
 _calls = itertools.count()
@@ -149,11 +149,11 @@ class _Fetched:
                 copied = batch_copy([SingleDeviceSharding(device)], always=True)([self.here[device]])
                 for peer in set(range(jax.process_count())) - holders:
                     self.transport.offer(
-                        Transfer(key("fetch", self.name, number, peer), me, peer, types, ()), 0, copied
+                        ProcessTransfer(key("fetch", self.name, number, peer), me, peer, types, ()), 0, copied
                     )
             elif me not in holders:
                 sender = device.process_index
-                asked = Transfer(key("fetch", self.name, number, me), sender, me, (), types)
+                asked = ProcessTransfer(key("fetch", self.name, number, me), sender, me, (), types)
                 self.coming.append((index, sender, self.transport.pull(asked, 0)[0]))
 
     def read(self) -> np.ndarray[Any, Any]:

@@ -13,10 +13,10 @@ from jax import lax
 
 from jaxpp.runtime.processes.faults import PeerError
 from jaxpp.runtime.processes.membership import forgotten, publish, published
-from jaxpp.runtime.processes.nccl_library import Channel, Library, Mark, NcclError
+from jaxpp.runtime.processes.nccl_library import Communicator, Library, Mark, NcclError
 from jaxpp.runtime.processes.ordered import OrderedTransport
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.transport import ProcessTransfer, device_of
 from jaxpp.runtime.processes.waiting import TransferError, Waiting
 
 _CARRIERS = {**dict.fromkeys(("int2", "uint2", "int4", "uint4"), "int8"), "float4_e2m1fn": "float16"}
@@ -33,7 +33,7 @@ class _Arriving:
     array: Any
     dtype: Any
     memory: Any
-    channel: Channel
+    communicator: Communicator
     mark: Mark
     has_arrived: bool = False
     error: NcclError | None = None
@@ -42,7 +42,7 @@ class _Arriving:
         """Whether it has arrived, or never will: `block_until_ready` tells which."""
         if not self.has_arrived and self.error is None:
             try:
-                self.has_arrived = self.channel.has_passed(self.mark)
+                self.has_arrived = self.communicator.has_passed(self.mark)
             except NcclError as error:
                 self.error = error
         return self.has_arrived or self.error is not None
@@ -69,7 +69,7 @@ class NcclTransport(OrderedTransport):
     def __init__(self, messages: PullTransport, library: Library) -> None:
         super().__init__(messages)
         self._library = library
-        self._channels: dict[tuple[int, int], Channel] = {}
+        self._communicators: dict[tuple[int, int], Communicator] = {}
         """By the ids of the device that sends and of the one that receives."""
         self._spare: dict[Any, Any] = {}
         """By direction and type the array for the next receive."""
@@ -78,7 +78,9 @@ class NcclTransport(OrderedTransport):
         self._place = f"jaxpp/nccl/{len(_transports)}"
         _transports.append(self)
 
-    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+    def move(
+        self, transfer: ProcessTransfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Any:
         self._sent = [each for each in self._sent if not each[0].is_passed()]
         if transfer.sender == self.me:
             for array, target in zip(arrays, targets, strict=True):
@@ -86,44 +88,46 @@ class NcclTransport(OrderedTransport):
             return []
         return [self._receive(transfer, *ends) for ends in zip(sources, targets, strict=True)]
 
-    def _send(self, transfer: Transfer, array: Any, target: Any) -> None:
-        channel = self._channel(transfer, array, target)
+    def _send(self, transfer: ProcessTransfer, array: Any, target: Any) -> None:
+        communicator = self._communicator(transfer, array, target)
         carrier = _cast(array, _CARRIERS.get(array.dtype.name, array.dtype))
-        memory = self._library.export(carrier, channel.stream)
-        channel.send(carrier.unsafe_buffer_pointer(), carrier.nbytes)
-        self._finish(channel)
-        self._sent.append((channel.mark(), memory))
+        memory = self._library.export(carrier, communicator.stream)
+        communicator.send(carrier.unsafe_buffer_pointer(), carrier.nbytes)
+        self._finish(communicator)
+        self._sent.append((communicator.mark(), memory))
 
-    def _receive(self, transfer: Transfer, source: Any, target: Any) -> _Arriving:
-        channel = self._channel(transfer, source, target)
+    def _receive(self, transfer: ProcessTransfer, source: Any, target: Any) -> _Arriving:
+        communicator = self._communicator(transfer, source, target)
         make = _maker(target.shape, _CARRIERS.get(target.dtype.name, target.dtype), target.sharding)
-        array = self._spare.pop((channel, make), None)
+        array = self._spare.pop((communicator, make), None)
         if array is None:
             array = make()
-        self._spare[channel, make] = make()
-        memory = self._library.export(array, channel.stream)
-        channel.receive(array.unsafe_buffer_pointer(), array.nbytes)
-        self._finish(channel)
-        return _Arriving(array, target.dtype, memory, channel, channel.mark())
+        self._spare[communicator, make] = make()
+        memory = self._library.export(array, communicator.stream)
+        communicator.receive(array.unsafe_buffer_pointer(), array.nbytes)
+        self._finish(communicator)
+        return _Arriving(array, target.dtype, memory, communicator, communicator.mark())
 
-    def _channel(self, transfer: Transfer, source: Any, target: Any) -> Channel:
+    def _communicator(self, transfer: ProcessTransfer, source: Any, target: Any) -> Communicator:
         """That of this direction, which both ends make when they first move something there."""
-        ends = _device(source), _device(target)
-        if ends not in self._channels:
+        ends = device_of(source), device_of(target)
+        if ends not in self._communicators:
             key = f"{self._place}/{ends[0].id}-{ends[1].id}"
             is_sender = transfer.sender == self.me
             if is_sender:
                 publish(key, identity := self._library.unique_id())
             else:
                 identity = published(key, transfer.sender, look=self._look)
-            channel = Channel(self._library, ends[not is_sender].local_hardware_id, identity, int(not is_sender))
-            self._channels[ends] = channel
-            self._finish(channel)
-        return self._channels[ends]
+            communicator = Communicator(
+                self._library, ends[not is_sender].local_hardware_id, identity, int(not is_sender)
+            )
+            self._communicators[ends] = communicator
+            self._finish(communicator)
+        return self._communicators[ends]
 
-    def _finish(self, channel: Channel) -> None:
+    def _finish(self, communicator: Communicator) -> None:
         """Wait until the last call has done its part: for the other end at the first transfer, then for nobody."""
-        while not channel.is_idle():
+        while not communicator.is_idle():
             self._look()
             time.sleep(1e-4)
 
@@ -157,8 +161,8 @@ class NcclTransport(OrderedTransport):
     def abort(self, reason: str) -> None:
         """Make no more transfers, and end those that wait for their other end."""
         self._break(reason)
-        for channel in list(self._channels.values()):
-            channel.abort()
+        for communicator in list(self._communicators.values()):
+            communicator.abort()
 
     def finish(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -179,10 +183,6 @@ def _forget() -> None:
 
 
 forgotten(_forget)
-
-
-def _device(type_: Any) -> Any:
-    return next(iter(type_.sharding.device_set))
 
 
 @cache

@@ -60,7 +60,7 @@ class NcclError(RuntimeError):
     """A call of one of the two libraries failed, or one of them is not there."""
 
 
-class Channel:
+class Communicator:
     """One direction between two devices: a communicator of theirs, and a stream at this end for it alone.
 
     rank: 0 at the end that sends. Its calls raise NcclError; `abort` may come from any thread.

@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxpp import _compat
 from jaxpp.runtime.processes.transfer import PullTransport
-from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, failure, in_a_line
 from jaxpp.runtime.processes.wire import TICK
 
@@ -34,7 +34,7 @@ class _Entry:
     made: what it received; error: why it did not.
     """
 
-    transfer: Transfer
+    transfer: ProcessTransfer
     number: int
     is_given: bool
     arrays: list[Any] = dataclasses.field(default_factory=list[Any])
@@ -79,7 +79,9 @@ class OrderedTransport:
         self._thread = threading.Thread(target=self._serve, name="jaxpp-transfers", daemon=True)
         messages.others.append(self)
 
-    def move(self, transfer: Transfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]) -> Any:
+    def move(
+        self, transfer: ProcessTransfer, arrays: Sequence[Any], sources: Sequence[Any], targets: Sequence[Any]
+    ) -> Any:
         """Begin a transfer, whose turn it is: with `arrays` at the sender, with none elsewhere.
 
         sources, targets: the types of the arrays at both ends.
@@ -97,7 +99,7 @@ class OrderedTransport:
             self.messages.post_error(peers, f"process {self.me} failed: {found}")
             raise TransferError(f"{found}: start the job again from a checkpoint")
 
-    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+    def begin(self, transfers: Sequence[ProcessTransfer], step: int) -> None:
         with self._changed:
             for transfer in transfers:
                 is_mine = self.me in (transfer.sender, transfer.receiver)
@@ -109,10 +111,10 @@ class OrderedTransport:
         if not self._thread.is_alive():
             self._thread.start()
 
-    def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:
+    def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
         self._give(transfer.number_at(step), arrays)
 
-    def pull(self, transfer: Transfer, step: int) -> list[Any]:
+    def pull(self, transfer: ProcessTransfer, step: int) -> list[Any]:
         entry = self._give(transfer.number_at(step), [])
         return [_OrderedArray(entry, index) for index in range(len(transfer.targets))]
 
@@ -165,7 +167,7 @@ class OrderedTransport:
         if not is_whole:
             self._break(reason)
 
-    def fail(self, transfer: Transfer, step: int, reason: str) -> None:
+    def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
         number = transfer.number_at(step)
         self.messages.refuse(transfer.receiver, number, reason)
         if number in self._entries:

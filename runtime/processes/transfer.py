@@ -25,7 +25,7 @@ from jax.sharding import SingleDeviceSharding
 from jaxpp import _compat
 from jaxpp.runtime.processes.meetings import MESSAGE, Meetings
 from jaxpp.runtime.processes.payload import Payload
-from jaxpp.runtime.processes.transport import NUMBERS, Transfer, Transport
+from jaxpp.runtime.processes.transport import NUMBERS, ProcessTransfer, Transport
 from jaxpp.runtime.processes.waiting import TransferError, Waiting, WaitingThread, failure
 from jaxpp.runtime.processes.wire import SMALL, TICK, Wire, WireError
 
@@ -65,7 +65,7 @@ class SideTransport(Protocol):
         ...
 
 
-Watch = Callable[[Waiting, float], None]
+WatchCallback = Callable[[Waiting, float], None]
 """Called as (what is waited for, for how many seconds) every tenth of a second of a wait; raises to end it."""
 
 
@@ -97,7 +97,7 @@ class PullTransport:
 
     def __init__(self, me: int, device: Any, find: Callable[[int], str], host: str = "127.0.0.1") -> None:
         self.me, self.device, self.host, self._find = me, device, host, find
-        self.watch: Watch = lambda waiting, seconds: None
+        self.watch: WatchCallback = lambda waiting, seconds: None
         self.failed: Callable[[Waiting], None] = lambda waiting: None
         self.running: set[object] = set()
         self.others: list[SideTransport] = []
@@ -134,13 +134,13 @@ class PullTransport:
     def check(self, peers: Sequence[int]) -> None:
         pass
 
-    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+    def begin(self, transfers: Sequence[ProcessTransfer], step: int) -> None:
         pass
 
     def settle(self, waiting: Waiting) -> None:
         pass
 
-    def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:
+    def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
         """Hold the arrays of a transfer until the receiver pulls them."""
         peer, number = transfer.receiver, transfer.number_at(step)
         if transfer.offered.is_small and peer in self._wires:
@@ -148,7 +148,7 @@ class PullTransport:
         else:
             _compat.offer(self._server, number, arrays)
 
-    def pull(self, transfer: Transfer, step: int) -> list[Any]:
+    def pull(self, transfer: ProcessTransfer, step: int) -> list[Any]:
         """Ask for the arrays that the sender offers; returns for each one something that `wait` takes.
 
         Bytes travel, not types: numbers must be such that nothing of another type is offered under them.
@@ -162,7 +162,7 @@ class PullTransport:
     def abandon(self, reason: str) -> None:
         """Do nothing: each step has numbers of its own."""
 
-    def fail(self, transfer: Transfer, step: int, reason: str) -> None:
+    def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
         """Offer an error in place of the arrays of a transfer."""
         self.offer(transfer, step, [_compat.error_array(each, reason) for each in transfer.sources])
 

@@ -13,7 +13,7 @@ NUMBERS = 1 << 24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Transfer:
+class ProcessTransfer:
     """Arrays that one process sends to another in every step of a program.
 
     number: the first of NUMBERS that belong to it; each step takes another one.
@@ -44,6 +44,11 @@ class Transfer:
         return Payload(self.targets)
 
 
+def device_of(type_: Any) -> Any:
+    """The device of a `jax.ShapeDtypeStruct` on one device."""
+    return next(iter(type_.sharding.device_set))
+
+
 class Transport(Protocol):
     """Carries the arrays of transfers. None of the calls but `wait` and `settle` waits for another process.
 
@@ -61,15 +66,15 @@ class Transport(Protocol):
         """Raise TransferError, and tell these processes, where no transfer can be made any more."""
         ...
 
-    def begin(self, transfers: Sequence[Transfer], step: int) -> None:
+    def begin(self, transfers: Sequence[ProcessTransfer], step: int) -> None:
         """Begin a step of these transfers, in this order."""
         ...
 
-    def offer(self, transfer: Transfer, step: int, arrays: list[Any]) -> None:
+    def offer(self, transfer: ProcessTransfer, step: int, arrays: list[Any]) -> None:
         """Send arrays, which may not be computed yet, to the receiver."""
         ...
 
-    def pull(self, transfer: Transfer, step: int) -> list[Any]:
+    def pull(self, transfer: ProcessTransfer, step: int) -> list[Any]:
         """Ask for the arrays of a transfer; returns for each one something that `wait` takes."""
         ...
 
@@ -88,6 +93,6 @@ class Transport(Protocol):
         """End a step that failed: what it has not offered or asked for until now it never will."""
         ...
 
-    def fail(self, transfer: Transfer, step: int, reason: str) -> None:
+    def fail(self, transfer: ProcessTransfer, step: int, reason: str) -> None:
         """Tell the receiver that this step won't offer the arrays of a transfer, and why."""
         ...

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Event: TypeAlias = dict[str, object]
+JsonEvent: TypeAlias = dict[str, object]
 Numbers: TypeAlias = NDArray[np.float64]
 
 COMPUTE: Final = "compute"
@@ -107,7 +107,7 @@ class _Tracks:
 
     def __init__(self, scale: float, meshes: int) -> None:
         self.scale = scale
-        self.events: list[Event] = []
+        self.events: list[JsonEvent] = []
         self._tids: list[dict[str, int]] = [{COMPUTE: 0} for _ in range(meshes)]
         self._ends: dict[tuple[int, str], list[float]] = {}
 
@@ -118,13 +118,13 @@ class _Tracks:
         ends[free:] = [end, *ends[free + 1 :]]
         return f"{track} {free + 1}" if free else track
 
-    def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> Event:
+    def add(self, mesh: int, track: str, labels: Sequence[Label], start: float, end: float) -> JsonEvent:
         """Add a bar to a track, for one task or several that are fused."""
-        args: Event = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
+        args: JsonEvent = {name: _one([getattr(label, name) for label in labels]) for name in ("stage", "microbatch")}
         if any(label.slice for label in labels):
             args["slice"] = _one([label.slice for label in labels])
         tids = self._tids[mesh]
-        event: Event = {
+        event: JsonEvent = {
             "name": " + ".join(map(str, labels)),
             "cat": "+".join(label.kind for label in labels),
             "ph": "X",
@@ -137,7 +137,7 @@ class _Tracks:
         self.events.append(event)
         return event
 
-    def names(self) -> Iterable[Event]:
+    def names(self) -> Iterable[JsonEvent]:
         for mesh, tids in enumerate(self._tids):
             yield {"name": "process_name", "ph": "M", "pid": mesh, "tid": 0, "args": {"name": f"mesh {mesh}"}}
             yield {"name": "process_sort_index", "ph": "M", "pid": mesh, "tid": 0, "args": {"sort_index": mesh}}

@@ -40,9 +40,9 @@ def slimpipe(meshes: int, microbatches: int, slices: int = 2, layers: int = 1) -
         ScheduleError: a count is below 1.
     """
     order = seq1f1b(meshes, microbatches, slices)
-    run = _Run(order, exchange_stages(meshes, layers), layers)
-    run.run()
-    return Schedule.of("slimpipe", run.placement, run.orders)
+    simulation = _Simulation(order, exchange_stages(meshes, layers), layers)
+    simulation.run()
+    return Schedule.of("slimpipe", simulation.placement, simulation.orders)
 
 
 def exchange_stages(meshes: int, layers: int) -> Placement:
@@ -90,8 +90,8 @@ def exchange_costs(meshes: int, slices: int, layers: int = 1, attention: float =
     return Costs(times, times, times, slices=tuple(map(tuple, rows)))
 
 
-class _Run:
-    """A run of the slices in a given order, in which meshes that wait are lent to.
+class _Simulation:
+    """A simulated run of the slices in a given order, in which meshes that wait are lent to.
 
     Attributes:
         orders: for each mesh the tasks so far.

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.search.effort import Effort
 
-Progress: TypeAlias = Callable[[float, float, float], None]
+ProgressCallback: TypeAlias = Callable[[float, float, float], None]
 """Called now and then with the share of the time that is spent, the best value and the lower bound."""
 
 
@@ -40,7 +40,9 @@ class History:
         ScheduleError: `progress` can't be called.
     """
 
-    def __init__(self, effort: Effort, now: Callable[[], tuple[float, float]], progress: Progress | None) -> None:
+    def __init__(
+        self, effort: Effort, now: Callable[[], tuple[float, float]], progress: ProgressCallback | None
+    ) -> None:
         if progress is not None and not callable(progress):
             found = f"found {progress!r}"
             raise ScheduleError(f"progress must be a function of the share spent, the value and the bound, {found}")

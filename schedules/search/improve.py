@@ -24,7 +24,7 @@ from jaxpp.schedules.search.cells import Cells, Rows, cells_of
 from jaxpp.schedules.search.changes import Kept, check_changes, least_factor, stripped, with_other_tasks
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import Found, memory_limits
-from jaxpp.schedules.search.history import History, Progress
+from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.simulate import simulate
 
 _CHANGING: Final = 0.1
@@ -43,7 +43,7 @@ def improve(
     objective: Objective = "makespan",
     seconds: float = 10.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Found:
     """Look for a better order of the tasks of a schedule, by moves along its critical path (`search.anneal`).
 

@@ -14,7 +14,7 @@ from jaxpp.schedules.pools import byte_sizes
 from jaxpp.schedules.rewrites import recompute
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.effort import Effort
-from jaxpp.schedules.search.stagewise import Choice, Search
+from jaxpp.schedules.search.stagewise import Search, StageChoices
 from jaxpp.schedules.simulate import simulate
 
 _WHOLE: Final = 1 << 30
@@ -57,15 +57,15 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort:
     can_move = costs.copy_bandwidth != math.inf or {"offload", "reload"} <= costs.kinds.keys()
     known: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[list[int], tuple[float, float]]] = {}
 
-    def key_of(choice: Choice) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def key_of(choice: StageChoices) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return tuple(s for s in stages if choice[s].level), tuple(s for s in stages if choice[s].offload)
 
-    def changed(choice: Choice) -> Schedule:
+    def changed(choice: StageChoices) -> Schedule:
         again, moved = key_of(choice)
         plan = recompute(schedule, *again) if again else schedule
         return offload(plan, *moved) if moved else plan
 
-    def numbers(choice: Choice) -> tuple[list[int], tuple[float, float]]:
+    def numbers(choice: StageChoices) -> tuple[list[int], tuple[float, float]]:
         key = key_of(choice)
         if key not in known:
             effort.spend(sum(map(len, schedule.orders)) * _UNITS)
@@ -73,10 +73,10 @@ def keep_less(schedule: Schedule, costs: Costs, limits: Sequence[float], effort:
             known[key] = [int(peak * bytes_) for peak in report.peak_bytes()], (report.makespan, report.busy)
         return known[key]
 
-    def peaks(choice: Choice) -> list[int]:
+    def peaks(choice: StageChoices) -> list[int]:
         return numbers(choice)[0]
 
-    def time(choice: Choice) -> tuple[float, float]:
+    def time(choice: StageChoices) -> tuple[float, float]:
         return numbers(choice)[1]
 
     whole = [int(limit * bytes_) if limit < math.inf else 1 << 62 for limit in limits]

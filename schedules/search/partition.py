@@ -18,7 +18,7 @@ from jaxpp.schedules.search.cuts import Cuts
 from jaxpp.schedules.search.cutting import SHARES, Cutting, LayerRow
 from jaxpp.schedules.search.effort import Effort
 from jaxpp.schedules.search.found import memory_limits
-from jaxpp.schedules.search.history import History, Progress
+from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.task import Placement
 
 
@@ -64,7 +64,7 @@ def partition(
     split_backward: bool = True,
     seconds: float = 10.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Partition:
     """Cut a row of layers into stages, and find the schedule for these, so that a step takes the least time.
 

@@ -37,7 +37,7 @@ from jaxpp.schedules.search.candidates import placements, published
 from jaxpp.schedules.search.climb import Climb
 from jaxpp.schedules.search.effort import Effort, seconds_of
 from jaxpp.schedules.search.found import Found, memory_limits
-from jaxpp.schedules.search.history import History, Progress
+from jaxpp.schedules.search.history import History, ProgressCallback
 from jaxpp.schedules.search.repeat import repeat
 from jaxpp.schedules.search.waves import waves
 from jaxpp.schedules.task import Placement
@@ -113,7 +113,7 @@ def search(
     split_backward: bool = True,
     seconds: float = 10.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Found:
     """Look for the best schedule within a memory limit.
 
@@ -237,7 +237,9 @@ class Try:
 class Running:
     """One search: what is tried, and what may still be spent on it."""
 
-    def __init__(self, tries: list[Try], effort: Effort, rng: np.random.Generator, progress: Progress | None) -> None:
+    def __init__(
+        self, tries: list[Try], effort: Effort, rng: np.random.Generator, progress: ProgressCallback | None
+    ) -> None:
         self.tries, self.effort, self.rng = tries, effort, rng
         self.history = History(effort, lambda: (self.best.value, self.bound), progress)
 

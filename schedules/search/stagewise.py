@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-Choice = Mapping[int, "Way"]
+StageChoices = Mapping[int, "Way"]
 """The way of each stage."""
 
 _MOST_PRODUCTS = 300
@@ -55,14 +55,14 @@ class Search:
     recomputed: Collection[int]
     moved: Collection[int]
     limits: Sequence[float]
-    peaks: Callable[[Choice], Sequence[int]]
-    time: Callable[[Choice], tuple[float, float]]
+    peaks: Callable[[StageChoices], Sequence[int]]
+    time: Callable[[StageChoices], tuple[float, float]]
 
-    def run(self) -> Choice | None:
+    def run(self) -> StageChoices | None:
         """The choice that takes the least time; None if some mesh is above its limit whatever is chosen."""
         again, moved = ([self._ladder(stages, offload) for _, stages in self.groups] for offload in (False, True))
         least, least_moved = self._least(again), None
-        options: list[list[Choice]] = []
+        options: list[list[StageChoices]] = []
         for number, ladder in enumerate(again):
             found = [] if (at := least[number]) is None else [ladder[at]]
             if at != 0:
@@ -74,7 +74,7 @@ class Search:
             return None
         return self._best(options, [number for number, at in enumerate(least) if at != 0])
 
-    def _best(self, proven: Sequence[Sequence[Choice]], tight: Collection[int]) -> Choice:
+    def _best(self, proven: Sequence[Sequence[StageChoices]], tight: Collection[int]) -> StageChoices:
         """The fastest combination of what is proven to fit, and of what is reckoned to, if it does."""
         options = [list(each) for each in proven]
         several = [number for number in tight if len(self.groups[number][1]) > 1]
@@ -93,10 +93,10 @@ class Search:
             ]
         return self._joined([each[0] for each in proven])
 
-    def _ladder(self, stages: Sequence[int], offload: bool) -> list[Choice]:
+    def _ladder(self, stages: Sequence[int], offload: bool) -> list[StageChoices]:
         """The choices of a group, from nothing done again to all of it."""
         at = dict.fromkeys(stages, 0)
-        found: list[Choice] = []
+        found: list[StageChoices] = []
         while True:
             found.append({stage: Way(level, offload and stage not in self.moved) for stage, level in at.items()})
             ahead = [stage for stage in stages if at[stage] < self.last(stage)]
@@ -113,7 +113,7 @@ class Search:
         (size, flops), (less, more) = self.levels[stage][level : level + 2]
         return (more - flops) / max(size - less, 1)
 
-    def _least(self, ladders: Sequence[Sequence[Choice]]) -> list[int | None]:
+    def _least(self, ladders: Sequence[Sequence[StageChoices]]) -> list[int | None]:
         """For each group the first choice of its ladder that fits; None if not even the last one does."""
         low, high = [-1] * len(ladders), [len(ladder) - 1 for ladder in ladders]
         last = self._fit([ladder[-1] for ladder in ladders])
@@ -125,11 +125,11 @@ class Search:
             middle = [max(0, (one + other) // 2) for one, other in zip(low, high, strict=True)]
         return [at if fits else None for at, fits in zip(high, last, strict=True)]
 
-    def _fit(self, choices: Sequence[Choice]) -> list[bool]:
+    def _fit(self, choices: Sequence[StageChoices]) -> list[bool]:
         peaks = self.peaks(self._joined(choices))
         return [all(peaks[mesh] <= self.limits[mesh] for mesh in meshes) for meshes, _ in self.groups]
 
-    def _fastest(self, options: Sequence[Sequence[Choice]]) -> Choice:
+    def _fastest(self, options: Sequence[Sequence[StageChoices]]) -> StageChoices:
         """The combination of one option of each group that takes the least time."""
         if math.prod(map(len, options)) <= _MOST_PRODUCTS:
             return min(map(self._joined, product(*options)), key=self.time)
@@ -146,7 +146,7 @@ class Search:
                         best, least, changed = tried, took, True
         return self._joined([options[n][number] for n, number in enumerate(best)])
 
-    def _joined(self, choices: Sequence[Choice]) -> Choice:
+    def _joined(self, choices: Sequence[StageChoices]) -> StageChoices:
         return {stage: way for choice in choices for stage, way in choice.items()}
 
 
@@ -163,7 +163,7 @@ class _Reckoning:
     """Of each (stage, offloaded) the bytes of each mesh for a byte that the stage keeps."""
     moved: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     """Of each stage what the meshes need less if it is offloaded."""
-    wrong: list[Choice] = field(default_factory=list[Choice])
+    wrong: list[StageChoices] = field(default_factory=list[StageChoices])
     """What turned out not to fit; nor does what does less again."""
 
     @classmethod
@@ -186,11 +186,11 @@ class _Reckoning:
                 made.moved[stage] = [a - b for a, b in zip(made.nothing, kept, strict=True)]
         return made
 
-    def mixed(self, number: int) -> list[Choice]:
+    def mixed(self, number: int) -> list[StageChoices]:
         """The combinations of ways that fit into the meshes of a group, and none of which another one is better."""
         meshes, stages = self.search.groups[number]
         most = max(2, int(_MOST_MIXED ** (1 / len(stages))) // 2)
-        found: dict[tuple[bool, ...], list[tuple[float, float, Choice]]] = {}
+        found: dict[tuple[bool, ...], list[tuple[float, float, StageChoices]]] = {}
         for ways in product(*(self._ways(stage, most) for stage in stages)):
             choice = dict(zip(stages, ways, strict=True))
             fits = all(self._peak(mesh, choice) <= self.search.limits[mesh] for mesh in meshes)
@@ -209,7 +209,7 @@ class _Reckoning:
             if stage not in self.search.moved:
                 yield Way(level, True)
 
-    def _peak(self, mesh: int, choice: Choice) -> float:
+    def _peak(self, mesh: int, choice: StageChoices) -> float:
         peak = float(self.nothing[mesh])
         for stage, way in choice.items():
             if stage in self.moved:
@@ -218,13 +218,13 @@ class _Reckoning:
         return peak
 
 
-def _does_less(one: Choice, other: Choice) -> bool:
+def _does_less(one: StageChoices, other: StageChoices) -> bool:
     """Whether each stage does no more to keep less."""
     pairs = [(way, other[stage]) for stage, way in one.items() if stage in other]
     return bool(pairs) and all(a.level <= b.level and a.offload <= b.offload for a, b in pairs)
 
 
-def _undominated(found: list[tuple[float, float, Choice]]) -> Iterator[Choice]:
+def _undominated(found: list[tuple[float, float, StageChoices]]) -> Iterator[StageChoices]:
     """Those of which none has both fewer FLOPs and fewer bytes to copy."""
     fewest = float("inf")
     for _, copied, choice in sorted(found, key=lambda each: each[:2]):

@@ -14,7 +14,7 @@ from jaxpp.schedules.report import Release, Report
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search.changes import Kept
 from jaxpp.schedules.search.found import memory_limits
-from jaxpp.schedules.search.history import Progress
+from jaxpp.schedules.search.history import ProgressCallback
 from jaxpp.schedules.search.search import search
 from jaxpp.schedules.simulate import simulate
 from jaxpp.schedules.task import Placement
@@ -86,7 +86,7 @@ def tune(
     objective: Objective = "makespan",
     seconds: float = 5.0,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
 ) -> Tuned:
     """Compare every schedule of the library, and the best one that a search finds on any placement.
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jaxpp.healing import head
-from jaxpp.healing.head import Head, Member
+from jaxpp.healing.head import Head, Worker
 
 
 class Service:
@@ -28,15 +28,15 @@ class Job:
         self.head = Head(processes, least, wait, self._start, self._drop, patience=1e9)
         self.head.stores = {f"store {k}" for k in range(stores)}
         self.told: dict[int, list[dict[str, Any]]] = {slot: [] for slot in range(processes)}
-        self.members = [self.member(slot, f"store {slot % stores}") for slot in range(processes)]
-        for each in self.members:
+        self.workers = [self.worker(slot, f"store {slot % stores}") for slot in range(processes)]
+        for each in self.workers:
             self.head.joined(each)
 
-    def member(self, slot: int, store: str = "store 0") -> Member:
+    def worker(self, slot: int, store: str = "store 0") -> Worker:
         def send(**message: Any) -> None:
             self.told[slot].append(message)
 
-        return Member(slot, [store], send, lambda: self.killed.append(slot))
+        return Worker(slot, [store], send, lambda: self.killed.append(slot))
 
     def _start(self, count: int) -> tuple[Service, str]:
         self.services.append(Service())
@@ -49,11 +49,11 @@ class Job:
         own = self.head.generation
         assert own is not None
         for slot in slots:
-            self.head.held(self.members[slot], own.number, step, self.members[slot].stores)
+            self.head.held(self.workers[slot], own.number, step, self.workers[slot].stores)
 
     def ready(self, *slots: int, lost: list[int] | None = None) -> None:
         for slot in slots:
-            self.head.ready(self.members[slot], "PeerError: one died", lost or [])
+            self.head.ready(self.workers[slot], "PeerError: one died", lost or [])
 
 
 def test_a_state_is_safe_when_all_parts_are_held() -> None:
@@ -69,7 +69,7 @@ def test_the_others_go_on_from_what_is_safe_and_take_in_who_comes_back() -> None
     job = Job()
     job.held(1, 0, 1, 2)
     job.held(2, 0, 1)
-    job.head.gone(job.members[0])
+    job.head.gone(job.workers[0])
     assert job.told[1][-1] == {"stop": "process 0 of 3 died"}
     job.ready(1)
     assert job.services[0].is_up
@@ -79,13 +79,13 @@ def test_the_others_go_on_from_what_is_safe_and_take_in_who_comes_back() -> None
     go = {"go": 2, "count": 2, "coordinator": "service 2 of 2", "stores": ["store 0"], "resume": resume}
     assert [job.told[slot][-1] for slot in (1, 2)] == [{**go, "number": 0}, {**go, "number": 1}]
 
-    job.members[0] = job.member(0)
-    job.head.joined(job.members[0])
+    job.workers[0] = job.worker(0)
+    job.head.joined(job.workers[0])
     job.held(1, 1, 2)
     assert job.told[1][-1] == {"safe": 1, "regroup": True}
     job.held(2, 1, 2)
     for slot in (1, 2):
-        job.head.ready(job.members[slot], "", [])
+        job.head.ready(job.workers[slot], "", [])
     assert [job.told[slot][-1]["number"] for slot in range(3)] == [0, 1, 2]
     assert job.told[0][-1]["resume"] == {"generation": 2, "step": 2, "holders": [["store 0"]] * 2}
 
@@ -93,21 +93,21 @@ def test_the_others_go_on_from_what_is_safe_and_take_in_who_comes_back() -> None
 def test_fewer_than_the_least_wait() -> None:
     job = Job(least=3)
     job.held(1, 0, 1, 2)
-    job.head.gone(job.members[2])
+    job.head.gone(job.workers[2])
     job.ready(0, 1)
     assert "go" not in job.told[0][-1]
-    job.members[2] = job.member(2)
-    job.head.joined(job.members[2])
+    job.workers[2] = job.worker(2)
+    job.head.joined(job.workers[2])
     assert [job.told[slot][-1]["go"] for slot in range(3)] == [2, 2, 2]
 
 
 def test_survivors_wait_for_who_is_started_anew_when_they_are_told_to() -> None:
     job = Job(wait=1e9)
-    job.head.gone(job.members[2])
+    job.head.gone(job.workers[2])
     job.ready(0, 1)
     job.head.tick()
     assert "go" not in job.told[0][-1]
-    job.head.joined(job.member(2))
+    job.head.joined(job.worker(2))
     assert job.told[0][-1]["go"] == 2
 
 
@@ -136,7 +136,7 @@ def test_a_host_that_is_lost_with_the_only_copy() -> None:
     job = Job(stores=2)
     job.held(1, 0, 1, 2)
     job.head.lost_store("store 1")
-    job.head.gone(job.members[1])
+    job.head.gone(job.workers[1])
     job.ready(0, 2)
     assert job.head.end == "the state is lost with the hosts that held it; start the job again from a checkpoint"
 
@@ -144,18 +144,18 @@ def test_a_host_that_is_lost_with_the_only_copy() -> None:
 def test_before_anything_is_safe_it_begins_again() -> None:
     job = Job()
     job.held(1, 0, 1)
-    job.head.gone(job.members[2])
+    job.head.gone(job.workers[2])
     job.ready(0, 1)
     assert job.told[0][-1]["resume"] is None
 
 
 def test_a_new_process_is_not_needed_when_all_is_done() -> None:
     job = Job()
-    job.head.gone(job.members[2])
+    job.head.gone(job.workers[2])
     job.ready(0, 1)
-    job.head.joined(job.member(2))
-    job.head.done(job.members[0])
-    job.head.gone(job.members[0])
+    job.head.joined(job.worker(2))
+    job.head.done(job.workers[0])
+    job.head.gone(job.workers[0])
     assert job.told[2][-1] == {"end": ""}
     assert "stop" not in job.told[1][-1]
 
@@ -164,18 +164,18 @@ def test_the_first_error_is_told_and_not_what_follows_from_it() -> None:
     job = Job(least=3)
     job.held(7, 0, 1, 2)
     for _ in range(3):
-        job.head.leaves(job.members[0], "ValueError: bad batch")
+        job.head.leaves(job.workers[0], "ValueError: bad batch")
         job.ready(1, 2)
-        job.head.gone(job.members[0])
-        job.members[0] = job.member(0)
-        job.head.joined(job.members[0])
+        job.head.gone(job.workers[0])
+        job.workers[0] = job.worker(0)
+        job.head.joined(job.workers[0])
         job.held(7, 0, 1, 2)
     assert job.head.end == "what follows step 7 failed 3 times, at last: ValueError: bad batch"
 
 
 def test_who_is_missing_is_said_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     job = Job(least=3)
-    job.head.gone(job.members[2])
+    job.head.gone(job.workers[2])
     job.ready(0, 1)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(head, "SETTLE", -1.0)

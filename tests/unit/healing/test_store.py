@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxpp.healing.messages import dial
 from jaxpp.healing.state import described, placed, taken
-from jaxpp.healing.store import Part, Store, get, pieces_of, put
+from jaxpp.healing.store import Part, Store, get, put, shards_of
 
 
 def sharded(shards: int, *axes: str | None) -> NamedSharding:
@@ -31,12 +31,12 @@ def test_a_state_on_other_devices() -> None:
         "number": 3,
     }
     store = Store("127.0.0.1", b"secret")
-    channel = dial(store.address, b"secret")
+    connection = dial(store.address, b"secret")
     part = Part(1, 7, 0)
-    put(channel, part, taken(state, True))
-    pieces = pieces_of(channel, part)
-    assert sum(piece.leaf == 2 for piece in pieces) == 1  # dictionaries are sorted: `everywhere`, held once
-    held = [(piece, lambda k=k, piece=piece: get(channel, part, k, piece)) for k, piece in enumerate(pieces)]
+    put(connection, part, taken(state, True))
+    kept = shards_of(connection, part)
+    assert sum(shard.leaf == 2 for shard in kept) == 1  # dictionaries are sorted: `everywhere`, held once
+    held = [(shard, lambda k=k, shard=shard: get(connection, part, k, shard)) for k, shard in enumerate(kept)]
     places = {name: sharded(3) for name in state} | {"rows": sharded(3, "x"), "columns": sharded(2, None, "x")}
     found = placed(described(state), places, held)
     for name in ("rows", "columns", "everywhere", "empty"):
@@ -47,12 +47,12 @@ def test_a_state_on_other_devices() -> None:
     assert (found["scalar"], found["scalar"].dtype, found["number"]) == (2.5, np.float32, 3)
     assert found["numpy"].sharding == found["scalar"].sharding == sharded(3)
 
-    half = [(piece, get) for piece, get in held if piece.leaf != 6 or piece.start == [0, 0]]
+    half = [(shard, get) for shard, get in held if shard.leaf != 6 or shard.start == [0, 0]]
     with pytest.raises(LookupError, match=r"^24 of 32 elements of a block of float32\[12, 8\] are held$"):
         placed(described(state), places, half)
 
     store.drop_before(1, 8)
-    assert pieces_of(channel, part) == []
+    assert shards_of(connection, part) == []
 
 
 def test_a_stranger_is_refused() -> None:
@@ -61,5 +61,5 @@ def test_a_stranger_is_refused() -> None:
         dial(store.address, b"another")
     host, port = store.address.split(":")
     with socket.create_connection((host, int(port))) as silent:  # holds up nobody
-        assert pieces_of(dial(store.address, b"secret"), Part(1, 1, 0)) == []
+        assert shards_of(dial(store.address, b"secret"), Part(1, 1, 0)) == []
         assert silent.recv(4)

@@ -7,18 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxpp.ir.recomputation import Recomputation, Step, Value
+from jaxpp.ir.recomputation import OpNode, Recomputation, ValueNode
 
 
 @st.composite
 def computations(draw: st.DrawFn) -> Recomputation:
     """Two values from outside and up to six steps, some with two results, some that must not be done again."""
-    values = [Value(draw(st.integers(0, 40))) for _ in range(2)]
-    steps: list[Step] = []
+    values = [ValueNode(draw(st.integers(0, 40))) for _ in range(2)]
+    steps: list[OpNode] = []
     for number in range(draw(st.integers(1, 6))):
         operands = draw(st.lists(st.integers(0, len(values) - 1), max_size=3, unique=True))
-        steps.append(Step(operands, draw(st.one_of(st.none(), st.integers(0, 30)))))
-        values += [Value(draw(st.integers(0, 40)), number) for _ in range(draw(st.integers(1, 2)))]
+        steps.append(OpNode(operands, draw(st.one_of(st.none(), st.integers(0, 30)))))
+        values += [ValueNode(draw(st.integers(0, 40)), number) for _ in range(draw(st.integers(1, 2)))]
     wanted = draw(st.lists(st.integers(0, len(values) - 1), min_size=1, max_size=4, unique=True))
     return Recomputation(values, steps, wanted)
 
@@ -51,28 +51,30 @@ def test_fewest_flops(problem: Recomputation, size: int) -> None:
 
 def test_of_two_equal_choices_the_one_with_less_to_do() -> None:
     """The result of a step is as large as its operand."""
-    problem = Recomputation([Value(8), Value(8, 0)], [Step([0], 5)], [1])
+    problem = Recomputation([ValueNode(8), ValueNode(8, 0)], [OpNode([0], 5)], [1])
     assert problem.fewest_bytes() == set()
     assert problem.kept(set()) == [1]
 
 
 def test_nothing_is_wanted() -> None:
-    assert Recomputation([Value(8), Value(8, 0)], [Step([0], 5)], []).fewest_bytes() == set()
+    assert Recomputation([ValueNode(8), ValueNode(8, 0)], [OpNode([0], 5)], []).fewest_bytes() == set()
     assert Recomputation([], [], []).fewest_flops(0) == set()
 
 
 @pytest.mark.parametrize(("size", "expected"), [(30, set[int]()), (20, {1}), (10, {0, 1}), (9, None)])
 def test_layers_under_a_limit(size: int, expected: set[int] | None) -> None:
     """AdaPipe's question: which of two layers of one input are done again, so that the rest fits."""
-    problem = Recomputation([Value(10), Value(10, 0), Value(20, 1)], [Step([0], 3), Step([0], 9)], [1, 2])
+    problem = Recomputation(
+        [ValueNode(10), ValueNode(10, 0), ValueNode(20, 1)], [OpNode([0], 3), OpNode([0], 9)], [1, 2]
+    )
     assert problem.fewest_flops(size) == expected
 
 
 def test_what_the_solver_takes_for_nothing_is_above_the_limit() -> None:
     """It keeps to limits within a millionth of the sum of all; we keep to them, even if then nothing is found."""
     large, less = 10**12, 10**12 - 10**6
-    problem = Recomputation([Value(less), Value(large, 0), Value(large)], [Step([0], large)], [1, 2])
+    problem = Recomputation([ValueNode(less), ValueNode(large, 0), ValueNode(large)], [OpNode([0], large)], [1, 2])
     assert problem.fewest_flops(2 * large - 1) == {0}
     assert problem.fewest_bytes(large - 1) == set()
-    close = Recomputation([Value(large - 1), Value(large, 0), Value(large)], [Step([0], large)], [1, 2])
+    close = Recomputation([ValueNode(large - 1), ValueNode(large, 0), ValueNode(large)], [OpNode([0], large)], [1, 2])
     assert close.fewest_flops(2 * large - 1) in ({0}, None)

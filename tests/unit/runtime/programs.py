@@ -15,7 +15,7 @@ from jaxlib.mlir import ir
 
 from jaxpp import _compat, runtime
 from jaxpp.runtime.execution.execute import Observe
-from jaxpp.runtime.execution.steps import Label
+from jaxpp.runtime.execution.steps import StepLabel
 
 
 def parse(text: str) -> runtime.Program:
@@ -36,7 +36,7 @@ Live = Mapping[int, Mapping[int, jax.Array]]
 def watched(executable: runtime.Executable, look: Callable[[int, Any, Live], None]) -> Observe:
     """For `Executable.run`: calls `look` after each instruction with its mesh, itself, and the arrays that live."""
 
-    def observe(label: Label, _: Sequence[Any], registers: Sequence[Any]) -> None:
+    def observe(label: StepLabel, _: Sequence[Any], registers: Sequence[Any]) -> None:
         live: dict[int, dict[int, jax.Array]] = collections.defaultdict(dict)
         for (mesh, register), number in executable._flat.numbers.items():
             if registers[number] is not None:

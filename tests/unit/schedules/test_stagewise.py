@@ -9,7 +9,7 @@ import pytest
 
 from jaxpp import schedules
 from jaxpp.schedules.search import stagewise
-from jaxpp.schedules.search.stagewise import Choice, Search, Way
+from jaxpp.schedules.search.stagewise import Search, StageChoices, Way
 
 
 def problem(seed: int, schedule: str, meshes: int, levels: int) -> Search:
@@ -22,11 +22,11 @@ def problem(seed: int, schedule: str, meshes: int, levels: int) -> Search:
     waiting = {stage: random.randint(2, 4) for stage in stages}
     per_byte = random.choice([0.2, 1.0, 3.0])
 
-    def peaks(choice: Choice) -> list[int]:
+    def peaks(choice: StageChoices) -> list[int]:
         each = {s: table[s][way.level][0] * (1 if way.offload else waiting[s]) for s, way in choice.items()}
         return [sum(each[stage] for stage in home) for home in homes]
 
-    def time(choice: Choice) -> tuple[float, float]:
+    def time(choice: StageChoices) -> tuple[float, float]:
         again = tuple(stage for stage in stages if choice[stage].level)
         moved = tuple(stage for stage in stages if choice[stage].offload)
         changed = _changed(plan, again, moved)
@@ -123,11 +123,11 @@ def test_a_sum_that_is_reckoned_wrong_is_not_taken() -> None:
     """Two stages of a mesh that need more together than each alone: only what is proven to fit is chosen."""
     levels = {stage: [(100, 0), (50, 10), (20, 30)] for stage in range(2)}
 
-    def peaks(choice: Choice) -> list[int]:
+    def peaks(choice: StageChoices) -> list[int]:
         sizes = [levels[stage][choice[stage].level][0] for stage in range(2)]
         return [sum(sizes) + (60 if min(sizes) == 50 else 0)]
 
-    def flops(choice: Choice) -> float:
+    def flops(choice: StageChoices) -> float:
         return float(sum(levels[stage][way.level][1] + 1000 * way.offload for stage, way in choice.items()))
 
     search = Search([([0], [0, 1])], levels, (), (), [130], peaks, lambda choice: (flops(choice), 0.0))

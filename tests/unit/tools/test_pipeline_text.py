@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes import PASSES
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.tools.pipeline_text import PipelineTextError, Value, options_of, parse_pipeline, quote
+from jaxpp.tools.pipeline_text import OptionValue, PipelineTextError, options_of, parse_pipeline, quote
 
 
 class Silent(Pass):
@@ -133,6 +133,6 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
 @settings(deadline=None)
 @given(st.integers(-(10**17), 10**17), st.text(), st.booleans())
 def test_what_is_quoted_parses_back(count: int, long_name: str, flag: bool) -> None:
-    values: dict[str, Value] = {"count": count, "long-name": long_name, "flag": flag}
+    values: dict[str, OptionValue] = {"count": count, "long-name": long_name, "flag": flag}
     text = " ".join(f"{name}={quote(value)}" for name, value in values.items())
     assert parse_pipeline(f"a-pass{{{text}}}", KNOWN) == (A(count, long_name, flag),)

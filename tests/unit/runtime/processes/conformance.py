@@ -20,7 +20,7 @@ from unit.runtime.programs import parse
 from jaxpp import _compat, distributed, runtime
 from jaxpp.runtime.processes import choice, job, membership, nccl_library
 from jaxpp.runtime.processes.transfer import key
-from jaxpp.runtime.processes.transport import Transfer, Transport
+from jaxpp.runtime.processes.transport import ProcessTransfer, Transport
 from jaxpp.runtime.processes.waiting import Waiting
 
 DTYPES = (
@@ -34,15 +34,15 @@ Sent = tuple[int, list[np.ndarray[Any, Any]]]
 """(sender, arrays)"""
 
 
-def transfers(sent: Sequence[Sent], name: str) -> list[Transfer]:
+def transfers(sent: Sequence[Sent], name: str) -> list[ProcessTransfer]:
     """The transfers of these arrays between the two processes."""
-    found: list[Transfer] = []
+    found: list[ProcessTransfer] = []
     for number, (sender, arrays) in enumerate(sent):
         ends = [
             [jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=SingleDeviceSharding(device)) for array in arrays]
             for device in (jax.local_devices(process_index=process)[0] for process in (sender, 1 - sender))
         ]
-        found.append(Transfer(key(name, number), sender, 1 - sender, *ends))
+        found.append(ProcessTransfer(key(name, number), sender, 1 - sender, *ends))
     return found
 
 

@@ -27,7 +27,7 @@ from jaxpp import _jobs, load, partition, schedules
 from jaxpp.ir.program import Receive
 from jaxpp.runtime.processes import job, membership, payload
 from jaxpp.runtime.processes.transfer import PullTransport, key
-from jaxpp.runtime.processes.transport import Transfer
+from jaxpp.runtime.processes.transport import ProcessTransfer
 from jaxpp.runtime.processes.waiting import Waiting
 
 WIDTH = 32
@@ -644,11 +644,11 @@ def patience(waiting: Waiting, seconds: float) -> None:
         raise TimeoutError(f"{waiting}: nothing came for half a second")
 
 
-def transfer_of(number: int, dtype: Any, size: int, is_sent: bool = False) -> Transfer:
+def transfer_of(number: int, dtype: Any, size: int, is_sent: bool = False) -> ProcessTransfer:
     """One array from the other process to this one's first device, or back."""
     sharding = SingleDeviceSharding(jax.local_devices()[0])
     types, me = [jax.ShapeDtypeStruct((size,), dtype, sharding=sharding)], jax.process_index()
-    return Transfer(number, me, 1 - me, types, ()) if is_sent else Transfer(number, 1 - me, me, (), types)
+    return ProcessTransfer(number, me, 1 - me, types, ()) if is_sent else ProcessTransfer(number, 1 - me, me, (), types)
 
 
 def waited(array: Any, watch: Any) -> tuple[str, str, float]:

@@ -13,7 +13,7 @@ import pytest
 from unit.runtime.processes import fake_nccl
 
 from jaxpp.runtime.processes import nccl, nccl_library
-from jaxpp.runtime.processes.nccl_library import Channel, NcclError
+from jaxpp.runtime.processes.nccl_library import Communicator, NcclError
 
 
 def until(happens: Callable[[], bool]) -> bool:
@@ -25,11 +25,11 @@ def until(happens: Callable[[], bool]) -> bool:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[Channel, Channel]]:
+def ends() -> Iterator[tuple[Communicator, Communicator]]:
     """Both ends of one direction, the sender first."""
     library = fake_nccl.find("cpu")
     identity = library.unique_id()
-    made = Channel(library, 0, identity, 0), Channel(library, 0, identity, 1)
+    made = Communicator(library, 0, identity, 0), Communicator(library, 0, identity, 1)
     assert all(until(each.is_idle) for each in made)
     yield made
     for each in made:
@@ -40,7 +40,7 @@ def move(function: Callable[[int, int], None], buffer: np.ndarray[Any, Any]) -> 
     function(buffer.ctypes.data, buffer.nbytes)
 
 
-def test_values_come_in_the_order_in_which_they_are_sent(ends: tuple[Channel, Channel]) -> None:
+def test_values_come_in_the_order_in_which_they_are_sent(ends: tuple[Communicator, Communicator]) -> None:
     sender, receiver = ends
     sent, found = np.arange(6, dtype="i4").reshape(2, 3), np.zeros((2, 3), "i4")
     for row in sent:
@@ -57,7 +57,7 @@ def test_values_come_in_the_order_in_which_they_are_sent(ends: tuple[Channel, Ch
     np.testing.assert_array_equal(found, sent)
 
 
-def test_two_that_only_send_stand_still_until_they_are_aborted(ends: tuple[Channel, Channel]) -> None:
+def test_two_that_only_send_stand_still_until_they_are_aborted(ends: tuple[Communicator, Communicator]) -> None:
     buffer = np.zeros(3, "i4")
     for each in ends:
         move(each.send, buffer)
@@ -75,7 +75,7 @@ def test_two_that_only_send_stand_still_until_they_are_aborted(ends: tuple[Chann
             move(each.send, buffer)
 
 
-def test_an_array_that_cannot_arrive_is_an_error(ends: tuple[Channel, Channel]) -> None:
+def test_an_array_that_cannot_arrive_is_an_error(ends: tuple[Communicator, Communicator]) -> None:
     sender, receiver = ends
     move(sender.send, np.zeros(3, "i4"))
     move(receiver.receive, np.zeros(2, "i4"))
@@ -87,7 +87,7 @@ def test_an_array_that_cannot_arrive_is_an_error(ends: tuple[Channel, Channel]) 
         arriving.block_until_ready()
 
 
-def test_a_call_before_the_last_one_has_done_its_part_is_refused(ends: tuple[Channel, Channel]) -> None:
+def test_a_call_before_the_last_one_has_done_its_part_is_refused(ends: tuple[Communicator, Communicator]) -> None:
     sender, _ = ends
     move(sender.send, np.zeros(3, "i4"))
     with pytest.raises(NcclError, match=r"^ncclSend: error 5, an invalid use$"):

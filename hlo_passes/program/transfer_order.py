@@ -15,7 +15,7 @@ from jaxpp.ir.steps import Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transfer:
+class MeshTransfer:
     """A value that goes from one mesh to another one."""
 
     value: ir.Value
@@ -23,11 +23,11 @@ class Transfer:
     target: int
 
 
-class Event(NamedTuple):
-    """What a mesh does: a call, or one end of a transfer."""
+class Action(NamedTuple):
+    """What a mesh does next: a call, or one end of a transfer."""
 
     mesh: int
-    what: Step[ir.Value] | Transfer
+    what: Step[ir.Value] | MeshTransfer
 
 
 @dataclass(slots=True, eq=False)
@@ -36,11 +36,11 @@ class _Call:
 
     step: Step[ir.Value]
     cost: float
-    takes: list[Transfer]
-    makes: list[Transfer] = field(default_factory=list[Transfer])
+    takes: list[MeshTransfer]
+    makes: list[MeshTransfer] = field(default_factory=list[MeshTransfer])
 
 
-class Meetings:
+class TransferScheduler:
     """Runs `@main` as if transfers took no time, each mesh one call after the other, and notes when each value moves.
 
     A value moves as soon as it is made and its two meshes are between two calls; where transfers don't keep a mesh from
@@ -64,12 +64,12 @@ class Meetings:
         self._homes, self._beside = homes, beside
         self._calls: dict[int, list[_Call]] = {mesh: [] for mesh in results}
         self._makers: dict[ir.Value, _Call] = {}
-        self._transfers: dict[tuple[ir.Value, int], Transfer] = {}
-        self._open: dict[int, dict[Transfer, None]] = {mesh: {} for mesh in results}
+        self._transfers: dict[tuple[ir.Value, int], MeshTransfer] = {}
+        self._open: dict[int, dict[MeshTransfer, None]] = {mesh: {} for mesh in results}
         """What waits for each mesh to take part in it."""
-        self._made: set[Transfer] = set()
+        self._made: set[MeshTransfer] = set()
         """What is sent late, and there to be sent."""
-        self._late: set[Transfer] = set()
+        self._late: set[MeshTransfer] = set()
         self._kinds: dict[str, tuple[float, bool]] = {}
         for step in steps:
             if step.function is not None:
@@ -92,13 +92,13 @@ class Meetings:
                 self._homes.setdefault(value, []).append(mesh)
                 self._makers.setdefault(value, call)
 
-    def _find(self, value: ir.Value, mesh: int, late: bool) -> Transfer | None:
+    def _find(self, value: ir.Value, mesh: int, late: bool) -> MeshTransfer | None:
         """The transfer of a value to a mesh that lacks it; one that is late begins when it is due."""
         homes = self._homes.get(value, [mesh])  # what has none is a constant, or refused by who asks for it
         if mesh in homes:
             return self._transfers.get((value, mesh))
         homes.append(mesh)
-        transfer = self._transfers[value, mesh] = Transfer(value, homes[0], mesh)
+        transfer = self._transfers[value, mesh] = MeshTransfer(value, homes[0], mesh)
         if late:
             self._late.add(transfer)
         if value in self._makers:
@@ -107,11 +107,11 @@ class Meetings:
             self._begin(transfer)
         return transfer
 
-    def run(self) -> list[Event]:
+    def run(self) -> list[Action]:
         """The calls and all transfers in their order, a send in front of its receive."""
-        self._events: list[Event] = []
+        self._actions: list[Action] = []
         self._free: set[int] = set()
-        self._gone: set[Transfer] = set()
+        self._gone: set[MeshTransfer] = set()
         ends = [(0.0, mesh) for mesh in self._calls]
         running: dict[int, _Call] = {}
         queues = {mesh: deque(calls) for mesh, calls in self._calls.items()}
@@ -127,12 +127,12 @@ class Meetings:
             for mesh in sorted(touched & self._free):
                 if queues[mesh] and self._has_all(queues[mesh][0], mesh):
                     call = running[mesh] = queues[mesh].popleft()
-                    self._events.append(Event(mesh, call.step))
+                    self._actions.append(Action(mesh, call.step))
                     self._free.remove(mesh)
                     heapq.heappush(ends, (now + call.cost, mesh))
-        return self._events
+        return self._actions
 
-    def _begin(self, transfer: Transfer) -> None:
+    def _begin(self, transfer: MeshTransfer) -> None:
         """Let a transfer that may begin wait for its meshes; one that is late, for its turn."""
         if transfer in self._late:
             self._made.add(transfer)
@@ -158,21 +158,21 @@ class Meetings:
             ends = (transfer.source, transfer.target)
             if transfer not in self._gone and all(mesh in self._free or mesh in self._beside for mesh in ends):
                 for mesh in ends:
-                    self._events.append(Event(mesh, transfer))
+                    self._actions.append(Action(mesh, transfer))
                     del self._open[mesh][transfer]
                 self._gone.add(transfer)
                 found.add(transfer.target)
         return found
 
 
-def with_early_receives(events: Sequence[Event], meshes: Collection[int]) -> list[Event]:
-    """`events` with the receives of these meshes one call earlier, where no other transfer stands in between."""
+def with_early_receives(actions: Sequence[Action], meshes: Collection[int]) -> list[Action]:
+    """`actions` with the receives of these meshes one call earlier, where no other transfer stands in between."""
     behind: dict[int, int | None] = {}
     places: list[tuple[int, int, int]] = []
-    for number, (mesh, what) in enumerate(events):
-        receives = isinstance(what, Transfer) and what.target == mesh
+    for number, (mesh, what) in enumerate(actions):
+        receives = isinstance(what, MeshTransfer) and what.target == mesh
         call = behind.get(mesh) if receives and mesh in meshes else None
         places.append((number, 1, 0) if call is None else (call, 0, number))
         if not receives:
-            behind[mesh] = None if isinstance(what, Transfer) else number
-    return [event for _, event in sorted(zip(places, events, strict=True), key=itemgetter(0))]
+            behind[mesh] = None if isinstance(what, MeshTransfer) else number
+    return [event for _, event in sorted(zip(places, actions, strict=True), key=itemgetter(0))]
