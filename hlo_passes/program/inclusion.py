@@ -13,7 +13,7 @@ from jaxpp.ir.outlining import Member
 
 
 @dataclass(eq=False, slots=True)
-class Operation:
+class BodyOp:
     """An operation of a function.
 
     Attributes:
@@ -56,7 +56,7 @@ class Body:
         self.function = function
         self.arguments = list(body_of(function).arguments)
         *ops, end = operations(body_of(function))
-        self.makers: dict[ir.Value, Operation] = {}
+        self.makers: dict[ir.Value, BodyOp] = {}
         self.ops = [self._read(op) for op in ops]
         self.returned = list(end.operands)
         numbers = {value: number for number, value in enumerate([*self.arguments, *self.makers])}
@@ -67,9 +67,9 @@ class Body:
             tuple([numbers[value] for value in self.returned]),
         )
 
-    def _read(self, op: ir.Operation) -> Operation:
+    def _read(self, op: ir.Operation) -> BodyOp:
         uses: list[ir.Value] = []
-        made = Operation(op, uses, list(op.results), _kind_of(op, uses, {}))
+        made = BodyOp(op, uses, list(op.results), _kind_of(op, uses, {}))
         makers = [self.makers.get(value) for value in uses]
         if is_cheap(op) and all(maker is not None and maker.is_constant for maker in makers):
             made.computed = (made.kind, tuple([maker.computed for maker in makers if maker is not None]))
@@ -114,8 +114,8 @@ class _Matching:
     small: Body
     large: Body
     values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
-    found: dict[Operation, Operation] = field(default_factory=dict[Operation, Operation])
-    taken: set[Operation] = field(default_factory=set[Operation])
+    found: dict[BodyOp, BodyOp] = field(default_factory=dict[BodyOp, BodyOp])
+    taken: set[BodyOp] = field(default_factory=set[BodyOp])
 
     def run(self) -> bool:
         """Match all operations of `small`; whether that worked."""
@@ -145,7 +145,7 @@ class _Matching:
                 return False
         return self._is_apart()
 
-    def _candidates(self, op: Operation, others: Sequence[Operation]) -> list[Operation]:
+    def _candidates(self, op: BodyOp, others: Sequence[BodyOp]) -> list[BodyOp]:
         """The operations of `large` that may be `op`, by the values that are known."""
         known = [(position, value) for position, value in enumerate(op.uses) if value in self.values]
         free = (other for other in others if other not in self.taken)
@@ -158,7 +158,7 @@ class _Matching:
             return made is not None and made.computed == maker.computed
         return self.values.get(value, match) == match
 
-    def _match(self, one: Operation, other: Operation) -> bool:
+    def _match(self, one: BodyOp, other: BodyOp) -> bool:
         """Match two operations, and those that make what they use; whether that contradicts nothing."""
         work = [(one, other)]
         while work:
@@ -181,7 +181,7 @@ class _Matching:
                     work.append((maker, made))
         return True
 
-    def _note(self, one: Operation, other: Operation) -> None:
+    def _note(self, one: BodyOp, other: BodyOp) -> None:
         self.found[one] = other
         self.taken.add(other)
         self.values.update(zip(one.results, other.results, strict=True))
@@ -192,8 +192,8 @@ class _Matching:
         return all(argument in self.values and self.values[argument] not in made for argument in self.small.arguments)
 
 
-def _by_kind(body: Body) -> dict[Hashable, list[Operation]]:
-    found: defaultdict[Hashable, list[Operation]] = defaultdict(list)
+def _by_kind(body: Body) -> dict[Hashable, list[BodyOp]]:
+    found: defaultdict[Hashable, list[BodyOp]] = defaultdict(list)
     for each in body.ops:
         if not each.is_constant:
             found[each.kind].append(each)

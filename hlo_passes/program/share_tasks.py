@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
-from jaxpp.hlo_passes.program.inclusion import Body, Operation, find
+from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import call, has_side_effect, kind_and_stage, name_of
 from jaxpp.ir.outlining import Outlined, outline_members
@@ -94,7 +94,7 @@ class _Division:
     small: Body
     inputs: Sequence[ir.Value]
     outputs: Sequence[ir.Value]
-    rest: Sequence[Operation]
+    rest: Sequence[BodyOp]
     results: Sequence[ir.Value]
     comes_first: bool
 
@@ -136,10 +136,10 @@ def _work(body: Body) -> int:
     return sum(not each.is_constant for each in body.ops)
 
 
-def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[Operation]:
+def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
     """The operations that make `results` of arguments and of what is `given`."""
     needed = set(results)
-    found: list[Operation] = []
+    found: list[BodyOp] = []
     for each in reversed(body.ops):
         if not given.issuperset(each.results) and not needed.isdisjoint(each.results):
             found.append(each)
