@@ -6,8 +6,9 @@ JOBS ?= 3
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-# A file's tests stay together: they share what starts processes, and what JAX has traced.
-PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder
+# A file's tests stay together: they share what starts processes, and what JAX has traced. When a process of tests crashes
+# the run ends: with another one in its place, xdist waits for ever at the end.
+PYTEST := $(BIN)/python -m pytest -n$(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 QUICK := $(addprefix tests/,lit $(addprefix unit/,schedules lowering tools test_repository.py test_jaxpp.py \
   runtime/execution/test_execute.py end_to_end/test_calls.py))
 SEARCHES := $(addprefix tests/unit/schedules/test_,$(addsuffix .py,search improve docs))

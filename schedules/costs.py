@@ -48,9 +48,6 @@ class Costs:
         forward: time of a forward.
         input_grad: time of the gradient of a stage's inputs.
         weight_grad: time of the gradient of its weights. A full backward takes both.
-        gather: time to gather the sharded weights of a stage (`gather_weights="chunk"`), before each run of its tasks:
-            those that stand one after the other on their mesh, but for copies. It is in no task's time, and does not
-            wait for what they need. Searches order tasks as if it took none.
         hop: latency from the end of a task on one mesh to the start of one that needs it on another.
         bandwidth: bytes per unit of time that a link, from one mesh to another, carries.
         message_bytes: what a stage sends to the next one, and gets its gradient of back.
@@ -73,6 +70,9 @@ class Costs:
         speed: how fast each mesh is, where they are not equal: what uses its turn takes the time of a mesh of 1,
             divided by it.
         unit: of time: "s", "ms" or "us" of measured costs; "units" where only their ratios are meant.
+        gather: time to gather the sharded weights of a stage (`gather_weights="chunk"`), before each run of its tasks:
+            those that stand one after the other on their mesh, but for copies. It is in no task's time, and does not
+            wait for what they need. Searches order tasks as if it took none.
 
     Raises:
         ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
@@ -82,7 +82,6 @@ class Costs:
     forward: PerStage = 1.0
     input_grad: PerStage = 1.0
     weight_grad: PerStage = 1.0
-    gather: PerStage = 0.0
     hop: PerPair = 0.0
     bandwidth: PerPair = math.inf
     message_bytes: PerStage = 0.0
@@ -96,6 +95,7 @@ class Costs:
     microbatches: tuple[float, ...] = ()
     speed: PerMesh = 1.0
     unit: str = "units"
+    gather: PerStage = 0.0
 
     def __post_init__(self) -> None:
         put = object.__setattr__
