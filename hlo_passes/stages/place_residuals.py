@@ -84,7 +84,8 @@ def _share_reshaped(loop: MicrobatchLoop) -> None:
         old, new = op.operands[0], _behind_mark(op.results[0])
         shared, read = (_read_by_others(value, task, loop.body) for value in (old, new))
         maker = ir.OpResult(new).owner
-        if not shared or not read or any(op_of(loop.body, use.owner.operation).is_before_in_block(maker) for _, use in shared):
+        readers = (op_of(loop.body, use.owner.operation) for _, use in shared)
+        if not shared or not read or not all(map(maker.is_before_in_block, readers)):
             continue
         made: dict[StageTask, ir.Value] = {}
         for reader, use in shared:
