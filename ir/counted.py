@@ -27,12 +27,26 @@ def constant_integer(value: ir.Value) -> int | None:
 
 
 def known_integer(value: ir.Value, known: Mapping[ir.Value, int]) -> int | None:
-    """The number that one integer is, made of constants and of `known` ones; None where that is not known."""
+    """The number that one integer is, made of constants and of `known` ones; None where that is not known.
+
+    It wraps around as the type of `value` does.
+    """
     if value in known:
         return known[value]
     op = defining_op(value)
     if op is None or op.name == "stablehlo.constant":
         return constant_integer(value)
+    number = _computed(op, known)
+    element = ir.RankedTensorType(value.type).element_type
+    if number is None or not isinstance(element, ir.IntegerType):
+        return None
+    if element.width == 1:  # a boolean, of which sums are disjunctions
+        return int(number != 0)
+    return number % (1 << element.width) if element.is_unsigned else wrapped(number, element.width)
+
+
+def _computed(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
+    """The number that `op` makes, before it wraps around; None where that is not known."""
     if op.name in ("stablehlo.convert", "stablehlo.reshape"):
         return known_integer(op.operands[0], known)
     if op.name == "stablehlo.dynamic_slice" and len(op.operands) == 2:

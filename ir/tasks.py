@@ -103,9 +103,14 @@ def inherit_task(op: ir.Operation, source: ir.Operation | None) -> None:
 
 def task_inside(op: ir.Operation, body: ir.Block) -> StageTask | None:
     """The task of the operation of `body` that is `op`, or has it inside."""
+    return task_of(op_of(body, op))
+
+
+def op_of(body: ir.Block, op: ir.Operation) -> ir.Operation:
+    """The operation of `body` that is `op`, or has it inside."""
     while op.block != body and op.parent is not None:
         op = op.parent.operation
-    return task_of(op)
+    return op
 
 
 def copy_into(task: StageTask, op: ir.Operation) -> ir.Operation:

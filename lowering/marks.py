@@ -1,7 +1,7 @@
 """Marks: where one pipeline stage ends and the next begins, and where a unit inside of a stage does."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -21,7 +21,7 @@ BACKWARD = "backward"
 T = TypeVar("T")
 
 _next_stage: ContextVar[int] = ContextVar("jaxpp_next_stage", default=0)
-_slice: ContextVar[int | None] = ContextVar("jaxpp_slice", default=None)
+_slice = jax.make_user_context(None)  # a part of the keys of JAX's caches: a function is traced anew for each slice
 
 
 def mark_stage_end(x: T, name: str | None = None) -> T:
@@ -90,14 +90,9 @@ def stage_numbering() -> Generator[None]:
         _next_stage.reset(token)
 
 
-@contextmanager
-def marks_of_slice(number: int) -> Generator[None]:
+def marks_of_slice(number: int) -> AbstractContextManager[None]:
     """Let the marks traced inside say that they are of this slice of a sequence, which no loop says."""
-    token = _slice.set(number)
-    try:
-        yield
-    finally:
-        _slice.reset(token)
+    return _slice(number)
 
 
 def _mark(x: Any, name: str | None, caller: str) -> Any:
@@ -107,7 +102,7 @@ def _mark(x: Any, name: str | None, caller: str) -> Any:
     stage = _next_stage.get()
     _next_stage.set(stage + 1)
     return jax.tree.unflatten(
-        tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or "", part=_slice.get())
+        tree, mark_p.bind(*leaves, stage=stage, phase=FORWARD, name=name or "", part=_slice.value)
     )
 
 

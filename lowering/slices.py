@@ -98,12 +98,21 @@ def _unrolled(fn: Callable[..., Any], carry: Any, xs: Any, cuts: Sequence[int], 
 
 def _check_stacked(before: Sequence[Any], found: Any) -> None:
     """Raise TypeError where slices of several lengths return values of several shapes."""
-    types = [jax.tree.map(_type, each) for each in [*before[:1], found]]
-    if types[0] != types[-1]:
-        raise TypeError(
-            f"{here()}scan_slices: what is stacked is {types[0]} of slice 0 and {types[-1]} of slice {len(before)}: "
-            "return the same shapes for slices of any length, such as a sum"
-        )
+    each = [*before[:1], found]
+    trees = [jax.tree.structure(tree) for tree in each]
+    if trees[0] != trees[-1]:
+        raise _unlike("", trees[0], trees[-1], len(before))
+    leaves = (jax.tree_util.tree_leaves_with_path(tree) for tree in (each[0], found))
+    for (path, leaf), (_, other) in zip(*leaves, strict=True):
+        if _type(leaf) != _type(other):
+            raise _unlike(jax.tree_util.keystr(path), _type(leaf), _type(other), len(before))
+
+
+def _unlike(where: str, first: object, other: object, number: int) -> TypeError:
+    return TypeError(
+        f"{here()}scan_slices: what is stacked{where} is {first} of slice 0 and {other} of slice {number}: "
+        "return the same shapes for slices of any length, such as a sum"
+    )
 
 
 def _stack(*each: Any) -> jax.Array:
@@ -116,6 +125,10 @@ def _type(leaf: Any) -> str:
 
 def _lengths(xs: Any, cuts: Sequence[int], axis: int) -> list[int]:
     """The lengths of the slices. Raises ValueError, or TypeError, unless they are all of the sequence."""
+    try:
+        cuts = list(cuts)
+    except TypeError:
+        raise TypeError(f"{here()}scan_slices: cuts are the lengths of the slices, a list, found {cuts!r}") from None
     for cut in cuts:
         if isinstance(cut, bool) or not isinstance(cut, (int, np.integer)):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"{here()}scan_slices: cuts are whole numbers, the lengths of the slices, found {cut!r}")

@@ -280,12 +280,12 @@ class _Assignment(Numbered):
                         self._claim([number], StageTask.backward(stage))
 
     def _claim(self, numbers: Iterable[int], task: StageTask) -> None:
-        """Assign these operations, and those that they need and nobody has claimed."""
-        work = list(numbers)
+        """Assign these operations, and those that they need and nobody has claimed: to the task that needs them."""
+        work = [(number, task) for number in numbers]
         while work:
-            number = work.pop()
-            self.tasks[number] = self._in_its_slice(number, task)
-            work += self._unclaimed(number)
+            number, user = work.pop()
+            found = self.tasks[number] = self._in_its_slice(number, user)
+            work += [(each, found) for each in self._unclaimed(number)]
 
     def _unclaimed(self, number: int) -> list[int]:
         """What makes the operands of an operation, and has no task."""

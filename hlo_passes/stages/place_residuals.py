@@ -18,7 +18,16 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
 from jaxpp.ir.shardings import MeshAxes
-from jaxpp.ir.tasks import StageTask, copy_into, marked_task, read_tasks, set_task, task_inside, task_of_value
+from jaxpp.ir.tasks import (
+    StageTask,
+    copy_into,
+    marked_task,
+    op_of,
+    read_tasks,
+    set_task,
+    task_inside,
+    task_of_value,
+)
 
 
 @dataclass(frozen=True)
@@ -73,20 +82,24 @@ def _share_reshaped(loop: MicrobatchLoop) -> None:
         if op.name != "stablehlo.reshape" or task is None or task_of_value(op.operands[0]) != task:
             continue
         old, new = op.operands[0], _behind_mark(op.results[0])
-        readers = [[(task_inside(use.owner.operation, loop.body), use) for use in value.uses] for value in (old, new)]
-        if not all(any(reader not in (None, task) for reader, _ in each) for each in readers):
+        shared, read = (_read_by_others(value, task, loop.body) for value in (old, new))
+        maker = ir.OpResult(new).owner
+        readers = (op_of(loop.body, use.owner.operation) for _, use in shared)
+        if not shared or not read or not all(map(maker.is_before_in_block, readers)):
             continue
         made: dict[StageTask, ir.Value] = {}
-        for reader, use in readers[0]:
-            if reader is None or reader == task:
-                continue
+        for reader, use in shared:
             if reader not in made:
-                shape = stablehlo.reshape(
-                    old.type, new, ip=ir.InsertionPoint.after(ir.OpResult(new).owner), loc=op.location
-                )
+                shape = stablehlo.reshape(old.type, new, ip=ir.InsertionPoint.after(maker), loc=op.location)
                 made[reader] = sharded(shape, at.value_sharding(old))
                 set_task(ir.OpResult(shape).owner.operation, reader)
             use.owner.operands[use.operand_number] = made[reader]
+
+
+def _read_by_others(value: ir.Value, task: StageTask, body: ir.Block) -> list[tuple[StageTask, ir.OpOperand]]:
+    """The uses of `value` in other tasks than `task`, which makes it, and these tasks."""
+    readers = [(task_inside(use.owner.operation, body), use) for use in value.uses]
+    return [(reader, use) for reader, use in readers if reader not in (None, task)]
 
 
 def _behind_mark(value: ir.Value) -> ir.Value:

@@ -143,3 +143,77 @@ func.func public @main(%w: tensor<4x8xf32>, %x: tensor<2x4xf32>) -> (tensor<4x8x
   }
   return %0#1, %0#2 : tensor<4x8xf32>, tensor<f32>
 }
+
+// -----
+
+// The next stage reads a value in another shape than the backward. The backward makes its shape of what the mark hands on,
+// so that the forward keeps one value.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:           func.call @forward_0(%{{.*}}) {jaxpp.stage = 0 : i64} : (tensor<8x8xf32>) -> tensor<64xf32>
+// CHECK-LABEL: func.func private @backward_0(
+// CHECK:         %[[SHAPE:.*]] = stablehlo.reshape %{{.*}} : (tensor<64xf32>) -> tensor<8x8xf32>
+// CHECK-NEXT:    stablehlo.negate %[[SHAPE]]
+func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<8x8xf32>
+  %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<8x8xf32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %y = stablehlo.tanh %x : tensor<8x8xf32>
+    %r = stablehlo.reshape %y : (tensor<8x8xf32>) -> tensor<64xf32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %r : tensor<64xf32>
+    %n = stablehlo.negate %y : tensor<8x8xf32>
+    %p = stablehlo.multiply %y, %y : tensor<8x8xf32>
+    %c = stablehlo.cosine %m : tensor<64xf32>
+    %e = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "backward", name = ""}} %c : tensor<64xf32>
+    %s = stablehlo.reshape %e : (tensor<64xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.multiply %s, %n : tensor<8x8xf32>
+    %g = stablehlo.multiply %d, %p : tensor<8x8xf32>
+    %t = stablehlo.add %sum, %g : tensor<8x8xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<8x8xf32>
+  }
+  return %0#1 : tensor<8x8xf32>
+}
+
+// -----
+
+// Here the operation of the backward that reads the value stands in front of the mark, whose result is not there yet.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:           func.call @forward_0(%{{.*}}) {jaxpp.stage = 0 : i64} : (tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<64xf32>)
+func.func public @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
+  %first = stablehlo.constant dense<0> : tensor<i32>
+  %zero = stablehlo.constant dense<0.0> : tensor<8x8xf32>
+  %0:2 = stablehlo.while(%i = %first, %sum = %zero) : tensor<i32>, tensor<8x8xf32>
+      attributes {jaxpp.microbatch_loop = {length = 2 : i64, schedule = "", stages = 2 : i64,
+          indices = array<i64: 0>, starts = array<i64: 0>, steps = array<i64: 1>}}
+  cond {
+    %limit = stablehlo.constant dense<2> : tensor<i32>
+    %1 = stablehlo.compare LT, %i, %limit : (tensor<i32>, tensor<i32>) -> tensor<i1>
+    stablehlo.return %1 : tensor<i1>
+  } do {
+    %y = stablehlo.tanh %x : tensor<8x8xf32>
+    %n = stablehlo.negate %y : tensor<8x8xf32>
+    %p = stablehlo.multiply %y, %y : tensor<8x8xf32>
+    %r = stablehlo.reshape %y : (tensor<8x8xf32>) -> tensor<64xf32>
+    %m = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "forward", name = ""}} %r : tensor<64xf32>
+    %c = stablehlo.cosine %m : tensor<64xf32>
+    %e = stablehlo.optimization_barrier {jaxpp.boundary = {stage = 0 : i64, phase = "backward", name = ""}} %c : tensor<64xf32>
+    %s = stablehlo.reshape %e : (tensor<64xf32>) -> tensor<8x8xf32>
+    %d = stablehlo.multiply %s, %n : tensor<8x8xf32>
+    %g = stablehlo.multiply %d, %p : tensor<8x8xf32>
+    %t = stablehlo.add %sum, %g : tensor<8x8xf32>
+    %one = stablehlo.constant dense<1> : tensor<i32>
+    %next = stablehlo.add %i, %one : tensor<i32>
+    stablehlo.return %next, %t : tensor<i32>, tensor<8x8xf32>
+  }
+  return %0#1 : tensor<8x8xf32>
+}

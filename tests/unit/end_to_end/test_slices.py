@@ -95,20 +95,27 @@ def test_a_scan_of_the_users_that_sums_up_the_loss() -> None:
 
 
 def test_losses_that_are_no_sum_over_the_slices() -> None:
-    """The gradient of each slice needs the losses of all: a mean over tokens that only some count for, a perplexity."""
+    """The gradient of each slice needs the losses of all: a mean over tokens that only some count for, a perplexity.
 
-    def loss(params: Any, text: jax.Array, *, slices: int) -> jax.Array:
+    Once with a block that reads only the keys and values of earlier slices.
+    """
+
+    def reading(weights: Any, x: jax.Array, cache: Any, start: jax.Array) -> Any:
+        keys, values = cache
+        return x + jnp.tanh(x @ keys.mT) @ values + x @ weights["up"], decoder.block(weights, x, cache, start)[1]
+
+    def loss(params: Any, text: jax.Array, *, slices: int, block: Any) -> jax.Array:
         def of_slice(caches: Any, text: Any, start: jax.Array) -> Any:
             counted = jnp.sum(text[1] > 3)
-            caches, loss = decoder.of_slice(params, caches, text, start, last=False)
+            caches, loss = decoder.of_slice(params, caches, text, start, last=False, block=block)
             return caches, jaxpp.mark_stage_end((loss * counted, counted))
 
         xs = text[:, :-1], text[:, 1:]
         losses, counted = jaxpp.scan_slices(of_slice, decoder.empty(params, len(text)), xs, slices)[1]
         return jnp.exp(losses.sum() / counted.sum())
 
-    for name in ("seq1f1b", "seq1f1b-zb"):
-        step = step_of(made(name, 2), loss=loss)
+    for name, block in (("seq1f1b", reading), ("seq1f1b-zb", decoder.block)):
+        step = step_of(made(name, 2), loss=partial(loss, block=block))
         check(step, (decoder.parameters(2), decoder.batch(2)), make_mesh(2))
 
 
@@ -416,6 +423,18 @@ def test_a_memory_limit_chooses_nothing_for_slices() -> None:
             "scan_slices: cuts are whole numbers, the lengths of the slices, found 4.0",
         ),
         (
+            lambda xs: unchecked(lambda c, x, i: (c, x), 0.0, xs, cuts=4),
+            "scan_slices: cuts are the lengths of the slices, a list, found 4",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, {"a": 1.0, "b": x}), 0.0, xs, cuts=[8, 4]),
+            "scan_slices: what is stacked['b'] is float32[2,8] of slice 0 and float32[2,4] of slice 1",
+        ),
+        (
+            lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, (1,) * x.shape[1]), 0.0, xs, cuts=[10, 2]),
+            "of slice 0 and PyTreeDef((*, *)) of slice 1",
+        ),
+        (
             lambda xs: jaxpp.scan_slices(lambda c, x, i: (c, x), 0.0, xs, cuts=[8, 4]),
             "scan_slices: what is stacked is float32[2,8] of slice 0 and float32[2,4] of slice 1: return the same "
             "shapes for slices of any length, such as a sum",
@@ -443,3 +462,33 @@ def test_slices_of_any_axis() -> None:
     assert (total, total.dtype) == (12, jnp.bfloat16)
     assert starts.tolist() == [0, 2, 4]
     np.testing.assert_array_equal(jnp.concatenate(list(parts), -1), xs)
+
+
+@jax.tree_util.register_pytree_node_class
+class Unequal:
+    """A pytree without `==`."""
+
+    def __init__(self, loss: Any) -> None:
+        self.loss = loss
+
+    def tree_flatten(self) -> tuple[Any, None]:
+        return (self.loss,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: None, leaves: Any) -> "Unequal":
+        return cls(*leaves)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.checkpoint])
+def test_marks_in_functions_that_jax_traces_once(transform: Callable[..., Any]) -> None:
+    """Each slice has marks of its own, whatever JAX's caches hold of slices that are as long."""
+    marked = transform(jaxpp.mark_stage_end)
+
+    def scanned(xs: jax.Array, **options: Any) -> Any:
+        return jaxpp.scan_slices(lambda c, x, i: (c, Unequal(marked(x).sum())), 0.0, xs, **options)[1].loss
+
+    xs = jnp.ones((2, 12))
+    for options, parts in (({"slices": 3}, [None]), ({"cuts": iter((6, 3, 3))}, [0, 1, 2])):
+        traced = jax.make_jaxpr(partial(scanned, **options))(xs)
+        assert re.findall(r"part=(\w+)", str(traced)) == [*map(str, parts)]
+    assert scanned(xs, cuts=[6, 3, 3]).tolist() == [12, 6, 6]

@@ -3,8 +3,8 @@
 from jaxlib.mlir import ir
 
 from jaxpp._compat import make_context
-from jaxpp.ir.counted import counter_of_test, counters, trips
-from jaxpp.ir.functions import body_of, main_of, operations
+from jaxpp.ir.counted import counter_of_test, counters, known_integer, trips
+from jaxpp.ir.functions import body_of, main_of, operations, terminator
 
 # The first counter comes to the same value twice, the second one never moves.
 LOOP = """
@@ -36,3 +36,23 @@ def test_the_counter_of_the_test_is_told_from_others() -> None:
         loop = next(op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while")
         assert counters(loop) == [(0, 0, -128), (1, 3, 0), (2, 3, 2)]
         assert (counter_of_test(loop), trips(loop)) == ((2, 3, 2), 4)
+
+
+def test_known_integers_wrap_around_as_their_types_do() -> None:
+    text = """
+    func.func public @main(%start: tensor<i32>) -> (tensor<ui8>, tensor<i8>, tensor<i8>, tensor<i1>, tensor<i32>) {
+      %far = stablehlo.constant dense<100> : tensor<i8>
+      %0 = stablehlo.convert %start : (tensor<i32>) -> tensor<ui8>
+      %1 = stablehlo.convert %start : (tensor<i32>) -> tensor<i8>
+      %2 = stablehlo.add %1, %far : tensor<i8>
+      %3 = stablehlo.convert %start : (tensor<i32>) -> tensor<i1>
+      %4 = stablehlo.convert %start : (tensor<i32>) -> tensor<f32>
+      %5 = stablehlo.convert %4 : (tensor<f32>) -> tensor<i32>
+      return %0, %1, %2, %3, %5 : tensor<ui8>, tensor<i8>, tensor<i8>, tensor<i1>, tensor<i32>
+    }
+    """
+    with make_context():
+        module = ir.Module.parse(text)
+        body = body_of(main_of(module))
+        found = [known_integer(value, {body.arguments[0]: 254 + 512}) for value in terminator(body).operands]
+    assert found == [254, -2, 98, 1, None]
