@@ -24,6 +24,7 @@ from unit.end_to_end.compare import (
 )
 
 import jaxpp.api as jaxpp
+from jaxpp import PassError
 from jaxpp.ir.read_program import read_program
 from jaxpp.runtime.measuring.analysis import parameters, sent_bytes
 
@@ -192,6 +193,30 @@ def test_stages_inside_a_shard_map(schedule: Any) -> None:
         return jnp.mean((sharded(params, microbatch["x"]) - microbatch["y"]) ** 2)
 
     check(partial(sgd_step, schedule=schedule, loss=loss), (weights(2), batch(3)), mesh)
+
+
+def test_a_backward_that_splits_no_shard_map_in_a_scan() -> None:
+    mesh = make_mesh(2, data=2)
+
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w) - jax.lax.pmean(x, "data")
+
+    sharded = jax.shard_map(layer, mesh=mesh.jax_mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+
+    def program(unroll: bool) -> Any:
+        def loss(params: Any, microbatch: Any) -> Any:
+            x = microbatch["x"]
+            for w in params:
+                scan = jax.lax.scan(lambda x, _, w=w: (sharded(x, w), None), x, None, 2, unroll=unroll)
+                x = jaxpp.mark_stage_end(scan[0])
+            return jnp.mean((x - microbatch["y"]) ** 2)
+
+        step = partial(sgd_step, schedule=jaxpp.ZeroBubble(2), loss=loss)
+        return lowered(step, (weights(2), batch(2)), mesh).program()
+
+    with pytest.raises(PassError, match=r"shard_map makes .*\n  unroll the loop that is in it or around it, or"):
+        program(unroll=False)
+    assert len(program(unroll=True).peak_bytes) == 2
 
 
 def cast_layers(params: Any, x: jax.Array, sharded: Any = lambda layer: layer) -> jax.Array:
