@@ -20,6 +20,7 @@ def compile_within(
     memory: Callable[[_Made], tuple[Sequence[int], Sequence[int | None]]],
     *,
     may_choose: bool = True,
+    hint: str = SMALLER,
 ) -> _Made:
     """Compile a program; where its temporaries are too much, again with limits that leave room for them.
 
@@ -30,6 +31,7 @@ def compile_within(
         make: compiles the program that is within such limits without its temporaries.
         memory: what one needs of each mesh, without temporaries and with them; None of one that is not known.
         may_choose: whether another limit may give another program.
+        hint: what to do about a program that needs too much.
 
     Raises:
         ProgramError: a mesh needs more than its limit.
@@ -49,7 +51,7 @@ def compile_within(
             made, is_least = _made(make, needs.with_room if len(tried) < _MOST_COMPILES - 1 else "1")
         except ProgramError:
             break
-    raise min(tried, key=lambda each: each.worst).refusal(is_least=may_choose and is_least)
+    raise min(tried, key=lambda each: each.worst).refusal(hint, is_least=may_choose and is_least)
 
 
 def _made(make: Callable[[str], _Made], limits: str) -> tuple[_Made, bool]:
@@ -93,7 +95,7 @@ class _Needs:
         pairs = zip(self.needed, self._each, strict=False)
         return max(((need or 0) - limit, mesh) for mesh, (need, limit) in enumerate(pairs))
 
-    def refusal(self, *, is_least: bool) -> ProgramError:
+    def refusal(self, hint: str, *, is_least: bool) -> ProgramError:
         """The error about the mesh that needs most above its limit; `is_least`: where nothing needs less."""
         _, mesh = self.worst
         needed = self.needed[mesh] or 0
@@ -101,7 +103,7 @@ class _Needs:
             f"mesh {mesh} needs {'at least ' if is_least else ''}{needed:,} bytes on each device, "
             f"{needed - self.peaks[mesh]:,} of them for temporaries of its compiled tasks; its memory limit is "
             f"{self._each[mesh]:,}",
-            hint=SMALLER,
+            hint=hint,
         )
 
     @property

@@ -62,6 +62,12 @@ class Fitted:
     time: tuple[float, float] = (0.0, 0.0)
 
 
+def smaller(options: Mapping[str, str]) -> str:
+    """What to do about a program with these options of `mpmd` that needs too much, whatever is kept."""
+    per_microbatch = options.get("gather_weights", "microbatch") == "microbatch"
+    return SMALLER if per_microbatch else f'take gather_weights="microbatch", {SMALLER}'
+
+
 class LimitError(ProgramError):
     """Nothing that is done to keep less is enough.
 
@@ -69,11 +75,11 @@ class LimitError(ProgramError):
         least: what each mesh needs on each device, without temporaries, by the choice that comes nearest to the limits.
     """
 
-    def __init__(self, least: Sequence[int], limits: Sequence[float]) -> None:
+    def __init__(self, least: Sequence[int], limits: Sequence[float], hint: str = SMALLER) -> None:
         self.least = least
         _, mesh = max((need - limit, mesh) for mesh, (need, limit) in enumerate(zip(least, limits, strict=True)))
         needed = f"mesh {mesh} needs at least {least[mesh]:,} bytes on each device"
-        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", hint=SMALLER)
+        super().__init__(f"{needed}, its memory limit is {limits[mesh]:,.0f}", hint=hint)
 
 
 NOTHING: Mapping[str, str] = {"recompute": "", "offload": "", "evict": "", "order": ""}
@@ -123,7 +129,7 @@ def fit(
             found.append(_found(fitting, choice or fitting.nearest(), plan, schedule, options))
     best = min(found, key=lambda each: (each.excess, each.fitted.time))
     if best.excess[1] > 0:
-        raise LimitError(best.peaks[:count], limits[:count])
+        raise LimitError(best.peaks[:count], limits[:count], smaller(options))
     return best.fitted  # where a host is in the way, `verify-program` refuses it
 
 

@@ -16,6 +16,7 @@ from jaxpp.compile_within import compile_within
 from jaxpp.ir.program import Argument, Result
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdSharding
+from jaxpp.memory_limit import smaller
 from jaxpp.planning.backend import PlannedProgram
 from jaxpp.planning.plan import Plan
 from jaxpp.planning.target import PlanError
@@ -103,7 +104,8 @@ class LoweredStep:
             executable = backend.compile(self._lowered, program, self._compiler_options)
             return program, CompiledStep(self._lowered, executable, program, self._compiler_options)
 
-        self._program, made = compile_within(own, make, _memory, may_choose=not self._passes.get("recompute"))
+        may_choose = not self._passes.get("recompute")
+        self._program, made = compile_within(own, make, _memory, may_choose=may_choose, hint=smaller(self._passes))
         return made
 
     def _agree(self) -> None:

@@ -1,6 +1,8 @@
 """`split-shard-maps`: a `shard_map` with marks in its body, or of a backward that is split, becomes several."""
 
-from collections.abc import Iterable, Sequence
+import functools
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,8 +29,9 @@ class SplitShardMaps(Pass):
     the schedule splits backwards, all of the microbatch loop are split.
 
     What one part hands to another is a value per device. It gets a first dimension, one entry per device along the axes
-    of the `shard_map`, and is sharded over it: it takes the same memory, and nothing is sent. The light operations that
-    depend on the same products and collectives are one part; each part makes its constants for itself.
+    of the `shard_map`, and is sharded over it: it takes the same memory, and nothing is sent. Light operations are one
+    part where they depend on the same products, collectives and marks, and the same marks and results depend on them:
+    casts of the weights of two stages are two parts. Each part makes its constants for itself.
 
     Options:
         schedule: as that of `find-microbatch-loop`.
@@ -133,24 +136,23 @@ class _Split:
                 continue
             made = [result for op in part.ops for result in op.results]
             self._make(part, [v for v in made if v in used], [n for n, v in enumerate(self._returned) if v in made])
-        rest = [n for n in range(len(self._returned)) if n not in self._results]
-        if rest:  # marks, arguments and constants
-            self._make(_Part(0, []), [], rest)
+        for number in range(len(self._returned)):
+            if number not in self._results:  # a mark, argument or constant, each of its own stage
+                self._make(_Part(0, []), [], [number])
         return [self._results[number] for number in range(len(self._returned))]
 
     def _parts(self) -> list[_Part]:
         """The parts in an order in which each has what it uses, and in which marks stand as they did."""
         needs: dict[ir.Value, int] = {}
-        light: dict[int, _Part] = {}
+        serves = self._serves()
+        light: dict[tuple[int, int], _Part] = {}
         heavy: list[_Part] = []
         for op in self._ops:
             if op.results and op.results[0] in self._constants:
                 continue
-            before = 0
-            for value in operands_with_captures(op):
-                before |= needs.get(value, 0)
+            before = _union(needs, operands_with_captures(op))
             if traits(op).light:
-                light.setdefault(before, _Part(before, [])).ops.append(op)
+                light.setdefault((before, _union(serves, op.results)), _Part(before, [])).ops.append(op)
                 own = 0
             else:
                 own = 1 << len(heavy)
@@ -158,10 +160,25 @@ class _Split:
             needs.update((result, before | own) for result in op.results)
         ordered: list[_Part] = []
         for part in (*heavy, None):
-            ready = [mask for mask in light if part is None or not mask & ~part.needs]
-            ordered += [light.pop(mask) for mask in sorted(ready, key=int.bit_count)]
+            ready = [key for key in light if part is None or not key[0] & ~part.needs]
+            ready.sort(key=lambda key: (key[0].bit_count(), -key[1].bit_count()))
+            ordered += [light.pop(key) for key in ready]
             ordered += [part] if part else []
         return ordered
+
+    def _serves(self) -> dict[ir.Value, int]:
+        """The marks and the results that depend on each value, a bit for each."""
+        serves: dict[ir.Value, int] = {}
+        for number, value in enumerate(self._returned):
+            serves[value] = serves.get(value, 0) | 1 << number
+        marks = len(self._returned)
+        for op in reversed(self._ops):
+            served = _union(serves, op.results)
+            if _is_mark(op):
+                served |= 1 << marks
+                marks += 1
+            serves.update((value, serves.get(value, 0) | served) for value in operands_with_captures(op))
+        return serves
 
     def _mark(self, mark: ir.Operation) -> None:
         lacking = [value for value in mark.operands if value not in self._across]
@@ -217,6 +234,10 @@ class _Split:
         first = sdy.DimensionShardingAttr.get([sdy.AxisRefAttr.get(axis) for axis in self._axes], True)
         others = [sdy.DimensionShardingAttr.get([], self._is_whole)] * ir.RankedTensorType(value.type).rank
         return sdy.TensorShardingAttr.get(self._mesh.name, [first, *others])
+
+
+def _union(bits: Mapping[ir.Value, int], values: Iterable[ir.Value]) -> int:
+    return functools.reduce(operator.or_, (bits.get(value, 0) for value in values), 0)
 
 
 def _with_first(value: ir.Value, size: int) -> ir.RankedTensorType:

@@ -32,7 +32,7 @@ _CONSTRUCTS = {
     "stablehlo.while": ("loop of unknown length", "use lax.scan, or fori_loop with constant bounds"),
     "stablehlo.case": _CONDITIONAL,
     "stablehlo.if": _CONDITIONAL,
-    at.SHARD_MAP: ("shard_map", "unroll the loop in it, or write it without, on whole arrays"),
+    at.SHARD_MAP: ("shard_map", "unroll the loop that is in it or around it, or write it on whole arrays"),
 }
 
 

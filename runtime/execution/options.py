@@ -39,8 +39,12 @@ def check_options(options: Any, meshes: int) -> None:
         raise TypeError(f"compiler_options: expected names of XLA's options and their values, found {options!r}")
     for name, value in (options or {}).items():
         if isinstance(name, bool) or not isinstance(name, str | int):
-            raise TypeError(f"compiler_options: expected the name of an option or the number of a mesh, found {name!r}")
+            raise TypeError(
+                f"compiler_options: expected the name of an option, or the number of a mesh as an int, found {name!r}"
+            )
         if isinstance(name, str):
+            if isinstance(value, Mapping):
+                raise TypeError(f"compiler_options: options of one mesh go by its number as an int, found {name!r}")
             _check_value("", name, value)
             continue
         if not 0 <= name < meshes:
@@ -53,5 +57,5 @@ def check_options(options: Any, meshes: int) -> None:
 
 def _check_value(where: str, name: str, value: Any) -> None:
     if not isinstance(value, bool | int | float | str):
-        expected = "expected True or False, a number or a text"
+        expected = "expected a bool, int, float or str of Python"
         raise TypeError(f"compiler_options{where}: {name} is {value!r}, {expected}; leave it out for XLA's default")

@@ -1,7 +1,8 @@
 // RUN: jaxpp-opt %s -p split-shard-maps | filecheck %s
 
 // A product, an all-to-all with the mark of a unit behind it, and what is light become a shard_map each. What one hands to
-// another has an entry for each device. A constant is made where it is used.
+// another has an entry for each device. A constant is made where it is used. A result that is a mark or an argument has a
+// shard_map of its own.
 
 module attributes {mhlo.num_partitions = 2 : i32} {
 sdy.mesh @mesh = <["mpmd"=1, "a"=2]>
@@ -32,7 +33,11 @@ sdy.mesh @mesh = <["mpmd"=1, "a"=2]>
 // CHECK-NEXT:      stablehlo.add
 // CHECK-NEXT:      sdy.return
 // CHECK-NEXT:    } : (tensor<2x4x2xf32>) -> tensor<4x4xf32>
-// CHECK-NEXT:    %{{.*}}:2 = sdy.manual_computation(%[[COSINE_MARK]], %[[X]]) in_shardings=[<@mesh, [{"a"}, {}, {}]>, <@mesh, [{"a"}, {}]>] out_shardings=[<@mesh, [{"a"}, {}]>, <@mesh, [{"a"}, {}]>]
+// CHECK-NEXT:    %{{.*}} = sdy.manual_computation(%[[COSINE_MARK]]) in_shardings=[<@mesh, [{"a"}, {}, {}]>] out_shardings=[<@mesh, [{"a"}, {}]>]
+// CHECK-NEXT:      stablehlo.reshape
+// CHECK-NEXT:      sdy.return
+// CHECK-NEXT:    }
+// CHECK-NEXT:    %{{.*}} = sdy.manual_computation(%[[X]]) in_shardings=[<@mesh, [{"a"}, {}]>] out_shardings=[<@mesh, [{"a"}, {}]>]
 // CHECK-NOT:     jaxpp.unit
 // CHECK:         stablehlo.return %{{.*}}, %[[Y]]
 func.func public @main(%w: tensor<4x4xf32>, %a: tensor<4x4xf32>) -> tensor<4x4xf32> {

@@ -3,9 +3,9 @@
 // RUN: jaxpp-opt %S/../Inputs/gpt_experts.mlir -p inline-calls,unroll-layers,split-shard-maps | filecheck %s --check-prefix=WHOLE
 
 // The step of a GPT whose experts are in a shard_map: tokens go to the experts by one all-to-all, and back by another. Under
-// DualPipe each stands between the marks of units, apart from the products.
+// DualPipe each stands between the marks of units, apart from the products. Two shard_maps before it each reshape a weight.
 
-// CHECK:         sdy.manual_computation(
+// CHECK-COUNT-2: sdy.manual_computation(
 // CHECK:         %[[SENT:.*]] = sdy.manual_computation({{.*}} {
 // CHECK-NEXT:      "stablehlo.all_to_all"
 // CHECK-NEXT:      stablehlo.reshape

@@ -413,14 +413,29 @@ def test_the_process_goes_on_after_errors() -> None:
         (
             {"xla_cpu_enable_fast_math": None},
             TypeError,
-            "^compiler_options: xla_cpu_enable_fast_math is None, expected True or False, a number or a text; "
+            "^compiler_options: xla_cpu_enable_fast_math is None, expected a bool, int, float or str of Python; "
             "leave it out for XLA's default$",
         ),
         ({3: {}}, ValueError, "^compiler_options: there is no mesh 3, the meshes are 0 to 2$"),
         (
             {1: {"xla_cpu_enable_fast_math": []}},
             TypeError,
-            r"^compiler_options of mesh 1: xla_cpu_enable_fast_math is \[\], expected True or False, a number",
+            r"^compiler_options of mesh 1: xla_cpu_enable_fast_math is \[\], expected a bool, int, float or str of",
+        ),
+        (
+            {"xla_cpu_enable_fast_math": np.True_},
+            TypeError,
+            "^compiler_options: xla_cpu_enable_fast_math is .*True_?, expected a bool, int, float or str of Python; ",
+        ),
+        (
+            {np.int64(1): {}},
+            TypeError,
+            "^compiler_options: expected the name of an option, or the number of a mesh as an int, found np.int64",
+        ),
+        (
+            {"1": {"xla_cpu_enable_fast_math": True}},
+            TypeError,
+            "^compiler_options: options of one mesh go by its number as an int, found '1'$",
         ),
         ({1: "fast"}, TypeError, "^compiler_options of mesh 1: expected names of options and values, found 'fast'$"),
         ({2: {"xla_no_such": True}}, jax.errors.JaxRuntimeError, "No such compile option: 'xla_no_such'$"),

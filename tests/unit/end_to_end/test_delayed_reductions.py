@@ -22,6 +22,7 @@ from unit.end_to_end.transformer import cross_entropy
 import jaxpp.api as jaxpp
 from jaxpp import PassError, schedules
 from jaxpp.hlo_passes.loop.delay_reductions import DelayReductions
+from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.program import Call
 from jaxpp.runtime import Event, load, measured_costs
 
@@ -163,6 +164,9 @@ def test_what_keeping_gathered_weights_and_whole_gradients_costs() -> None:
     price = {"gather_weights": 2 * WEIGHT, "scatter_gradients": 2 * WEIGHT // 2}
     assert lowered(step, args, mesh, in_shardings=FSDP).program().once_per_step_bytes == price
     assert lowered(step, args, mesh, in_shardings=DATA).program().once_per_step_bytes == {}
+
+    with pytest.raises(ProgramError, match=r'1,000\n  take gather_weights="microbatch", give the step smaller'):
+        lowered(step, args, mesh, in_shardings=FSDP, gather_weights="chunk", memory_limit=1000).program()
 
 
 def test_a_choice_that_is_none() -> None:

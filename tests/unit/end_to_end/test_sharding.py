@@ -17,12 +17,16 @@ from unit.end_to_end.compare import (
     check_compiled,
     feed_state,
     layers,
+    lowered,
     make_mesh,
     sgd_step,
     weights,
 )
 
 import jaxpp.api as jaxpp
+from jaxpp import PassError
+from jaxpp.ir.read_program import read_program
+from jaxpp.runtime.measuring.analysis import parameters, sent_bytes
 
 ORDERS = [("mpmd", "data", "model"), ("data", "mpmd", "model"), ("data", "model", "mpmd")]
 SCHEDULE = jaxpp.Std1F1B(2)
@@ -189,6 +193,61 @@ def test_stages_inside_a_shard_map(schedule: Any) -> None:
         return jnp.mean((sharded(params, microbatch["x"]) - microbatch["y"]) ** 2)
 
     check(partial(sgd_step, schedule=schedule, loss=loss), (weights(2), batch(3)), mesh)
+
+
+def test_a_backward_that_splits_no_shard_map_in_a_scan() -> None:
+    mesh = make_mesh(2, data=2)
+
+    def layer(x: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.tanh(x @ w) - jax.lax.pmean(x, "data")
+
+    sharded = jax.shard_map(layer, mesh=mesh.jax_mesh, in_specs=(P("data"), P()), out_specs=P("data"))
+
+    def program(unroll: bool) -> Any:
+        def loss(params: Any, microbatch: Any) -> Any:
+            x = microbatch["x"]
+            for w in params:
+                scan = jax.lax.scan(lambda x, _, w=w: (sharded(x, w), None), x, None, 2, unroll=unroll)
+                x = jaxpp.mark_stage_end(scan[0])
+            return jnp.mean((x - microbatch["y"]) ** 2)
+
+        step = partial(sgd_step, schedule=jaxpp.ZeroBubble(2), loss=loss)
+        return lowered(step, (weights(2), batch(2)), mesh).program()
+
+    with pytest.raises(PassError, match=r"shard_map makes .*\n  unroll the loop that is in it or around it, or"):
+        program(unroll=False)
+    assert len(program(unroll=True).peak_bytes) == 2
+
+
+def cast_layers(params: Any, x: jax.Array, sharded: Any = lambda layer: layer) -> jax.Array:
+    """Layers that cast their weights first: each cast has to be in the stage of its layer."""
+
+    def layer(w: jax.Array, x: jax.Array) -> jax.Array:
+        return x + jax.lax.psum(jnp.tanh(x @ w.astype(jnp.bfloat16).astype(x.dtype)), "model") / 2
+
+    for w in params:
+        x = jaxpp.mark_stage_end(sharded(layer)(w, x))
+    return x
+
+
+def test_stages_inside_a_shard_map_are_those_around_several() -> None:
+    """The weights of each stage are on its mesh, and no more is sent than where each layer is a `shard_map`."""
+    mesh = make_mesh(3, model=2)
+    sharded = partial(jax.shard_map, mesh=mesh.jax_mesh, in_specs=(P(), P("data")), out_specs=P("data"))
+
+    def placed(layers: Any) -> Any:
+        def loss(params: Any, microbatch: Any) -> Any:
+            return jnp.mean((layers(params, microbatch["x"]) - microbatch["y"]) ** 2)
+
+        step = partial(sgd_step, schedule=jaxpp.Std1F1B(3), loss=loss)
+        module = lowered(step, (weights(3), batch(3)), mesh).program().module
+        with module.context:
+            program = read_program(module)
+        return parameters(program, {0, 1, 2}), [sent_bytes(program, number) for number in range(3)]
+
+    inside = placed(sharded(cast_layers))
+    assert inside == placed(partial(cast_layers, sharded=sharded))
+    assert inside[0] == dict.fromkeys(range(3), 64)
 
 
 def test_sharded_arguments_keep_their_sharding() -> None:
