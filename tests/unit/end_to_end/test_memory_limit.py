@@ -98,7 +98,7 @@ def test_the_orders_of_two_meshes_do_not_depend_on_the_limits() -> None:
     plan = schedules.make("interleaved-1f1b", meshes=2, microbatches=4)
     kept = schedules.activations(plan)
 
-    def orders(*over: bool) -> dict[str, list[float]]:
+    def orders(*over: bool) -> dict[str, list[int]]:
         return {str(each): schedules.activations(each) for each in other_orders(plan, over, schedules.Costs())}
 
     both = orders(True, True)
