@@ -58,22 +58,28 @@ def _published(plan: Schedule) -> Iterator[Schedule]:
 
 
 def _searched(plan: Schedule, over: Sequence[bool], costs: Costs) -> Iterator[Schedule]:
-    """What the search finds with fewer activations."""
-    share = plan.meshes / plan.stages
-    for part in _SHARES:
-        limits = [
-            max(1, int(part * count)) * share if matters else count * share
-            for count, matters in zip(schedules.activations(plan), over, strict=True)
-        ]
+    """What the search finds with fewer activations on the meshes that are over, on all meshes, and on each one alone.
+
+    The last two do not depend on the limits: what a refusal says is enough has to be found for that limit too.
+    """
+    share, kept = plan.meshes / plan.stages, schedules.activations(plan)
+    meshes = range(plan.meshes)
+    fewer_on = [mesh for mesh in meshes if over[mesh]], meshes, *([mesh] for mesh in meshes)
+    limits = [
+        tuple(share * (max(1, int(part * count)) if mesh in chosen else count) for mesh, count in enumerate(kept))
+        for chosen in fewer_on
+        for part in _SHARES
+    ]
+    for each in dict.fromkeys(limits):
         try:
             yield schedules.search(
                 plan.meshes,
                 plan.microbatches,
                 costs,
-                limits,
+                each,
                 placement=plan.placement,
                 split_backward=not any(task.kind == "backward" for task in plan),
                 seconds=_SECONDS,
             )
-        except ScheduleError:  # no order keeps as few
-            return
+        except ScheduleError:
+            continue  # no order keeps as few

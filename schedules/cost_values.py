@@ -107,19 +107,25 @@ def factors(value: object) -> tuple[float, ...]:
     return tuple(number(size, f"the size of microbatch {at}", positive=True) for at, size in enumerate(sizes))
 
 
-def shares(value: object) -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
+def shares(value: object, what: str = "slices") -> tuple[float, ...] | tuple[tuple[float, ...], ...]:
     """The share of each slice in a microbatch; none where they are equal. Or these for each stage."""
-    rows = list(cast("Sequence[object]", value)) if is_list(value) else []
-    if rows and all(map(is_list, rows)):
-        found = [cast("tuple[float, ...]", per_stage(row, "slices", positive=False)) for row in rows]
-        if any(not math.isclose(sum(row), 1, rel_tol=1e-6) or len(row) != len(found[0]) for row in found):
-            raise ScheduleError(f"slices must be shares that make 1 together, as many for each stage, found {value!r}")
-        return tuple(found)
-    given = is_list(value) and len(cast("Sequence[object]", value)) > 0
-    found = cast("tuple[float, ...]", per_stage(value, "slices", positive=True)) if given else ()
+    given = list(cast("Sequence[object]", value)) if is_list(value) else []
+    if given and all(map(is_list, given)):
+        rows = [
+            _of_slices(cast("Sequence[object]", row), f" in stage {stage}", positive=False)
+            for stage, row in enumerate(given)
+        ]
+        if any(not math.isclose(sum(row), 1, rel_tol=1e-6) or len(row) != len(rows[0]) for row in rows):
+            raise ScheduleError(f"{what} must be parts that make 1 together, as many for each stage, found {value!r}")
+        return tuple(rows)
+    found = _of_slices(given, "", positive=True)
     if not is_list(value) or (found and not math.isclose(sum(found), 1, rel_tol=1e-6)):
-        raise ScheduleError(f"slices must be shares of a microbatch that make 1 together, found {value!r}")
+        raise ScheduleError(f"{what} must be parts of a microbatch that make 1 together, found {value!r}")
     return found
+
+
+def _of_slices(row: Sequence[object], where: str, *, positive: bool) -> tuple[float, ...]:
+    return tuple(number(each, f"the share of slice {at}{where}", positive=positive) for at, each in enumerate(row))
 
 
 def of_stages(slices: tuple[float, ...] | tuple[tuple[float, ...], ...], stages: int) -> tuple[tuple[float, ...], ...]:

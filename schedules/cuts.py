@@ -6,7 +6,7 @@ from typing import cast
 import numpy as np
 
 from jaxpp.schedules.cost_values import shares as checked
-from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.errors import ScheduleError, multiple_of, whole_number
 
 
 def equal_cuts(
@@ -28,18 +28,20 @@ def equal_cuts(
         The lengths, for the `cuts` of `jaxpp.scan_slices`; they make `length` together.
 
     Raises:
-        ScheduleError: the shares do not make 1 together, or the sequence has too few multiples for the slices.
+        ScheduleError: the shares do not make 1 together, a number is none, the length is not a multiple, or the
+            sequence has too few multiples for the slices.
     """
     from scipy.optimize import nnls  # takes as long to import as all schedules
 
-    rows = np.atleast_2d(np.array(checked(shares), float))
+    rows = np.atleast_2d(np.array(checked(shares, "equal_cuts: shares"), float))
+    if not rows.size:
+        raise ScheduleError("equal_cuts: shares must be those of several slices, found none")
     given = cast("Sequence[float]", rows.mean(axis=0))
-    count = len(given) if slices is None else slices
-    if not len(given) or count < 1 or multiple < 1 or length % multiple or length // multiple < count:
-        raise ScheduleError(
-            f"equal_cuts: expected shares of slices, and a length of at least {count} times {multiple}, a multiple of "
-            f"it; found {len(given)} shares, length {length}"
-        )
+    count = len(given) if slices is None else whole_number(slices, "equal_cuts: slices", least=1)
+    multiple = whole_number(multiple, "equal_cuts: multiple", least=1)
+    what = f"equal_cuts: length, for {count} slices of multiples of {multiple},"
+    length = whole_number(length, what, least=count * multiple)
+    multiple_of(multiple, length, "equal_cuts: length", "each slice has a multiple of so many positions")
     number = np.arange(len(given))
     each, before = 1 / len(given), (2 * number + 1) / len(given) ** 2
     (flat, slope), _ = nnls(np.stack([np.full(len(given), each), before], axis=1), np.array(given))

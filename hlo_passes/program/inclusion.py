@@ -111,6 +111,16 @@ def find(small: Body, large: Body) -> dict[ir.Value, ir.Value] | None:
 
 @dataclass
 class _Matching:
+    """A search for the operations of one function in another one.
+
+    Attributes:
+        small: the function whose operations are looked for.
+        large: the one in which they are looked for.
+        values: the value of `large` for each value of `small` that is matched.
+        found: the operation of `large` for each operation of `small` that is matched.
+        taken: the operations of `large` that are matched.
+    """
+
     small: Body
     large: Body
     values: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])

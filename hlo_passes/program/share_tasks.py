@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import call, has_side_effect, kind_and_stage, name_of
+from jaxpp.ir.functions import call, has_side_effect, kind_and_stage, name_of, nested
 from jaxpp.ir.outlining import Outlined, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
@@ -29,10 +29,10 @@ class ShareTasks(Pass):
     of a middle stage, which `deduplicate-functions` makes one, compiled once, and a function of the rest. Both calls
     are the task. The price is one more call for each task of these stages, and that XLA fuses nothing across.
 
-    A task is divided where at least half of its operations are those of the other task, and where the rest comes
-    before or behind them as a whole. Which of its operations these are is found from the kinds of operations that are
-    as frequent in both, and from what they use. Tasks that are one call with others stay whole, as do those
-    that gather weights.
+    A task is divided where at least half of its operations, with those in loops, are those of the other task, and
+    where the rest comes before or behind them as a whole. Which of its operations these are is found from the kinds of
+    operations that are as frequent in both, and from what they use. Tasks that are one call with others stay whole, as
+    do those that gather weights.
 
     Options:
         when: `never`, or `always` where it can be done.
@@ -87,7 +87,8 @@ class _Division:
         outputs: those that are what `small` returns.
         rest: the other operations.
         results: what these make for the shared ones, and of what the task returns.
-        comes_first: whether the shared operations use what the others make, not the other way round.
+        rest_is_first: whether the rest runs before the shared operations, which may use what it makes; else it runs
+            behind them.
     """
 
     large: Body
@@ -96,7 +97,7 @@ class _Division:
     outputs: Sequence[ir.Value]
     rest: Sequence[BodyOp]
     results: Sequence[ir.Value]
-    comes_first: bool
+    rest_is_first: bool
 
     @staticmethod
     def of(large: Body, small: Body) -> "_Division | None":
@@ -115,8 +116,12 @@ class _Division:
         results = list(dict.fromkeys([*for_shared, *(value for value in large.returned if value not in outputs)]))
         rest = _making(large, results, shared)
         used = {value for each in rest for value in each.uses if value in shared}
-        if not used.issubset(outputs) or not shared.isdisjoint(results) or (used and for_shared):
-            return None
+        if not used.issubset(outputs):
+            return None  # the rest uses what the shared operations keep for themselves
+        if not shared.isdisjoint(results):
+            return None  # the task returns what they keep for themselves
+        if used and for_shared:
+            return None  # the rest would be before and behind them
         return _Division(large, small, inputs, outputs, rest, results, not used)
 
     def make(self, module: ir.Module, shardings: Shardings) -> tuple[Outlined, Outlined]:
@@ -132,8 +137,8 @@ class _Division:
 
 
 def _work(body: Body) -> int:
-    """How many operations it has, but for constants."""
-    return sum(not each.is_constant for each in body.ops)
+    """How many operations it has, with those in regions, but for constants."""
+    return sum(1 + sum(1 for _ in nested(each.op)) for each in body.ops if not each.is_constant)
 
 
 def _making(body: Body, results: Iterable[ir.Value], given: set[ir.Value]) -> list[BodyOp]:
@@ -187,7 +192,7 @@ def _calls(
     attributes = {name: old.attributes[name] for name in old.attributes if name != "callee"}
     values: dict[ir.Value, ir.Value] = dict(zip(division.large.arguments, old.operands, strict=True))
     made: list[ir.Operation] = []
-    for each in functions if division.comes_first else reversed(functions):
+    for each in functions if division.rest_is_first else reversed(functions):
         types = [value.type for value in each.outputs]
         operands = [values[value] for value in each.inputs]
         new = call(name_of(each.function), types, operands, attributes, ir.InsertionPoint(old), old.location)

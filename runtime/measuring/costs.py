@@ -77,21 +77,21 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
 def slice_shares(*steps: Sequence[Event]) -> tuple[float, ...]:
     """The share of each slice of the sequence in the time of a microbatch: `Costs.slices`, and for `equal_cuts`.
 
+    Times are medians, as of `measured_costs`; a task of several calls takes the time of all of them.
+
     Args:
         steps: the events of each step, from `trace_step`: those of slices of equal lengths.
 
     Raises:
         ValueError: the events are of no schedule with slices.
     """
-    found: defaultdict[tuple[str, int, int], list[float]] = defaultdict(list)
-    for each in (event for events in steps for event in events):
-        if each.stage is not None and each.target is None and not each.fused:
-            found[each.kind, each.stage, each.slice].append(each.seconds)
+    tasks = [[each for each in events if each.stage is not None and each.target is None] for events in steps]
     # What follows the last slice has the number behind it, and no backward.
-    count = max((part for kind, _, part in found if kind != "forward"), default=0) + 1
-    times = [sum(statistics.median(each) for key, each in found.items() if key[2] == part) for part in range(count)]
+    count = 1 + max((each.slice for events in tasks for each in events if each.kind != "forward"), default=0)
     if count == 1:
         raise ValueError("slice_shares: the events have no tasks of several slices")
+    slices = [[[each for each in events if each.slice == part] for events in tasks] for part in range(count)]
+    times = [sum(_task_times(events).values()) for events in slices]
     return tuple(time / sum(times) for time in times)
 
 

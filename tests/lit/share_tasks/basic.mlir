@@ -155,3 +155,46 @@ module attributes {jaxpp.meshes = 2 : i64} {
     return %p : tensor<4xf32>
   }
 }
+
+// -----
+
+// The operations of a loop count: stage 0 has three others in front of one loop, most of its operations are in the loop.
+
+// CHECK-LABEL: func.func public @main(
+// CHECK:         call @forward_0_own(
+// CHECK-NEXT:    call @forward_0_shared(
+// CHECK-NEXT:    call @forward_1(
+module attributes {jaxpp.meshes = 2 : i64} {
+  func.func public @main(%x: tensor<4xf32> {jaxpp.meshes = array<i64: 0>}) -> (tensor<4xf32> {jaxpp.meshes = array<i64: 1>}) {
+    %0 = call @forward_0(%x) {jaxpp.mesh = 0 : i64, jaxpp.stage = 0 : i64, jaxpp.microbatch = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+    %1 = call @forward_1(%0) {jaxpp.mesh = 1 : i64, jaxpp.stage = 1 : i64, jaxpp.microbatch = 0 : i64} : (tensor<4xf32>) -> tensor<4xf32>
+    return %1 : tensor<4xf32>
+  }
+  func.func private @forward_0(%x: tensor<4xf32>) -> tensor<4xf32> attributes {jaxpp.kind = "forward", jaxpp.stage = 0 : i64} {
+    %e = stablehlo.sine %x : tensor<4xf32>
+    %f = stablehlo.cosine %e : tensor<4xf32>
+    %g = stablehlo.abs %f : tensor<4xf32>
+    %r = stablehlo.while(%i = %g) : tensor<4xf32>
+     cond {
+      %t = stablehlo.constant dense<true> : tensor<i1>
+      stablehlo.return %t : tensor<i1>
+    } do {
+      %p = stablehlo.exponential %i : tensor<4xf32>
+      %q = stablehlo.tanh %p : tensor<4xf32>
+      stablehlo.return %q : tensor<4xf32>
+    }
+    return %r : tensor<4xf32>
+  }
+  func.func private @forward_1(%x: tensor<4xf32>) -> tensor<4xf32> attributes {jaxpp.kind = "forward", jaxpp.stage = 1 : i64} {
+    %r = stablehlo.while(%i = %x) : tensor<4xf32>
+     cond {
+      %t = stablehlo.constant dense<true> : tensor<i1>
+      stablehlo.return %t : tensor<i1>
+    } do {
+      %p = stablehlo.exponential %i : tensor<4xf32>
+      %q = stablehlo.tanh %p : tensor<4xf32>
+      stablehlo.return %q : tensor<4xf32>
+    }
+    return %r : tensor<4xf32>
+  }
+}

@@ -26,6 +26,7 @@ from jaxpp import schedules
 from jaxpp.hlo_passes.program.verify_program import limits_of
 from jaxpp.ir.errors import ProgramError
 from jaxpp.memory_limit import NOTHING, limit_text
+from jaxpp.other_orders import other_orders
 
 ARGUMENTS = (transformer.state(3), transformer.batch(4))
 
@@ -90,6 +91,21 @@ def test_another_order_where_that_is_fastest() -> None:
     assert max(map(int, order.split())) <= 6
     assert all(peak <= most for peak, most in zip(found.peak_bytes, limit, strict=True))
     check(partial(sgd_step, schedule=schedules.parse(found.schedule)), arguments, make_mesh(3))
+
+
+def test_the_orders_of_two_meshes_do_not_depend_on_the_limits() -> None:
+    """So what a refusal names is enough: the order that needs so much is found for that limit too."""
+    plan = schedules.make("interleaved-1f1b", meshes=2, microbatches=4)
+    kept = schedules.activations(plan)
+
+    def orders(*over: bool) -> dict[str, list[int]]:
+        return {str(each): schedules.activations(each) for each in other_orders(plan, over, schedules.Costs())}
+
+    both = orders(True, True)
+    assert [2, 2] in both.values()
+    for mesh in range(2):
+        alone = orders(mesh == 0, mesh == 1)
+        assert alone == {order: count for order, count in both.items() if count[mesh] < kept[mesh]}
 
 
 def test_the_memory_of_hosts_is_limited() -> None:

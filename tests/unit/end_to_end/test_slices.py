@@ -3,6 +3,7 @@
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -285,7 +286,10 @@ def test_slices_are_named_in_traces_and_costs() -> None:
     ]
     costs = measured_costs(compiled.executable.program, [replace(event, seconds=1.0) for event in events], unit="s")
     assert costs.forward == (schedule.slices,) * 2
-    assert slice_shares([replace(event, seconds=1.0 + event.slice) for event in events]) == (1 / 6, 2 / 6, 3 / 6)
+    calls = Counter(event.label for event in events)  # the last slice has the mean of the losses as another call
+    assert set(calls.values()) >= {1, 2}
+    longer = [replace(event, seconds=(1.0 + event.slice) / calls[event.label]) for event in events]
+    assert slice_shares(longer) == (1 / 6, 2 / 6, 3 / 6)
 
 
 def cut_loss(params: Any, text: jax.Array, *, slices: int, cuts: Any = (8, 4)) -> jax.Array:

@@ -48,11 +48,11 @@ rates = positive | st.just(math.inf) | st.just([[1.0, math.inf], [2.0, 1.0]])
         ({"microbatches": [1, 0]}, "the size of microbatch 1 must be a positive number, found 0"),
         ({"kinds": {"reload": 0}}, "reload must be a positive number, found 0"),
         ({"kinds": [1]}, "kinds must be a table from kind to time, found [1]"),
-        ({"slices": (0.5, 0.6)}, "slices must be shares of a microbatch that make 1 together, found (0.5, 0.6)"),
-        ({"slices": (1.5, -0.5)}, "slices of stage 1 must be a positive number, found -0.5"),
+        ({"slices": (0.5, 0.6)}, "slices must be parts of a microbatch that make 1 together, found (0.5, 0.6)"),
+        ({"slices": (1.5, -0.5)}, "the share of slice 1 must be a positive number, found -0.5"),
         (
             {"slices": ((0.5, 0.5), (1, 0, 0))},
-            "slices must be shares that make 1 together, as many for each stage, found ((0.5, 0.5), (1, 0, 0))",
+            "slices must be parts that make 1 together, as many for each stage, found ((0.5, 0.5), (1, 0, 0))",
         ),
         ({"unit": "h"}, "unit must be one of s, ms, us, units, found 'h'"),
         ({"contention": 1}, "contention must be true or false, found 1"),
@@ -178,7 +178,7 @@ def test_a_cost_file_is_short(tmp_path: Path) -> None:
         ("costs.toml", "forward = -1", "forward must be a positive number, found -1"),
         ("costs.toml", "forward = nan", "forward must be a positive number, found nan"),
         ("costs.toml", "forward = {a = 1}", "forward must be a positive number, found {'a': 1}"),
-        ("costs.toml", "slices = 3", "slices must be shares of a microbatch"),
+        ("costs.toml", "slices = 3", "slices must be parts of a microbatch"),
     ],
 )
 def test_a_file_that_holds_no_costs(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -254,7 +254,34 @@ def test_cuts_of_equal_time() -> None:
     assert S.equal_cuts([0.25] * 4, 4096) == [1024] * 4
     assert S.equal_cuts([attention, [0.25] * 4], 4096) == S.equal_cuts(np.mean([attention, [0.25] * 4], 0), 4096)
     assert S.equal_cuts(attention, 8, 8) == [1] * 8
-    with pytest.raises(
-        S.ScheduleError, match="a length of at least 4 times 128, a multiple of it; found 4 shares, len"
-    ):
-        S.equal_cuts(attention, 384, multiple=128)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], 64), "equal_cuts: shares must be those of several slices, found none"),
+        (([0.5, 0.6], 64), "equal_cuts: shares must be parts of a microbatch that make 1 together, found [0.5, 0.6]"),
+        (([math.nan, 0.5], 64), "the share of slice 0 must be a positive number, found nan"),
+        (([1.0, 0.0], 64), "the share of slice 1 must be a positive number, found 0.0"),
+        (([[1.0, 0.0], [1.5, -0.5]], 64), "the share of slice 1 in stage 1 must be 0 or more, found -0.5"),
+        (([0.5, 0.5], 64, 0), "equal_cuts: slices must be a whole number of at least 1, found 0"),
+        (([0.5, 0.5], 64, 2.0), "equal_cuts: slices must be a whole number of at least 1, found 2.0"),
+        (([0.5, 0.5], 64, 2, 0), "equal_cuts: multiple must be a whole number of at least 1, found 0"),
+        (
+            ([0.5, 0.5], 64.0),
+            "equal_cuts: length, for 2 slices of multiples of 1, must be a whole number of at least 2, found 64.0",
+        ),
+        (
+            ([0.25] * 4, 384, None, 128),
+            "equal_cuts: length, for 4 slices of multiples of 128, must be a whole number of at least 512, found 384",
+        ),
+        (
+            ([0.5, 0.5], 100, 2, 3),
+            "equal_cuts: length must be a multiple of 3, found 100: each slice has a multiple of so many positions",
+        ),
+    ],
+)
+def test_cuts_that_are_none(arguments: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(S.ScheduleError) as error:
+        S.equal_cuts(*arguments)
+    assert str(error.value) == message
