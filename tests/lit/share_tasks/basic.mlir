@@ -176,7 +176,10 @@ module attributes {jaxpp.meshes = 2 : i64} {
     %g = stablehlo.abs %f : tensor<4xf32>
     %r = stablehlo.while(%i = %g) : tensor<4xf32>
      cond {
-      %t = stablehlo.constant dense<true> : tensor<i1>
+      %h = stablehlo.constant dense<0.5> : tensor<f32>
+      %a = stablehlo.slice %i [0:1] : (tensor<4xf32>) -> tensor<1xf32>
+      %b = stablehlo.reshape %a : (tensor<1xf32>) -> tensor<f32>
+      %t = stablehlo.compare LT, %b, %h : (tensor<f32>, tensor<f32>) -> tensor<i1>
       stablehlo.return %t : tensor<i1>
     } do {
       %p = stablehlo.exponential %i : tensor<4xf32>
@@ -188,7 +191,10 @@ module attributes {jaxpp.meshes = 2 : i64} {
   func.func private @forward_1(%x: tensor<4xf32>) -> tensor<4xf32> attributes {jaxpp.kind = "forward", jaxpp.stage = 1 : i64} {
     %r = stablehlo.while(%i = %x) : tensor<4xf32>
      cond {
-      %t = stablehlo.constant dense<true> : tensor<i1>
+      %h = stablehlo.constant dense<0.5> : tensor<f32>
+      %a = stablehlo.slice %i [0:1] : (tensor<4xf32>) -> tensor<1xf32>
+      %b = stablehlo.reshape %a : (tensor<1xf32>) -> tensor<f32>
+      %t = stablehlo.compare LT, %b, %h : (tensor<f32>, tensor<f32>) -> tensor<i1>
       stablehlo.return %t : tensor<i1>
     } do {
       %p = stablehlo.exponential %i : tensor<4xf32>
