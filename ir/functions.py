@@ -38,7 +38,7 @@ def main_of(module: ir.Module) -> ir.Operation:
 
 
 def body_of(function: ir.Operation) -> ir.Block:
-    """The single block of a function."""
+    """The single block of a function, or of another operation with one region."""
     return function.regions[0].blocks[0]
 
 

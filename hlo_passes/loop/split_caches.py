@@ -16,6 +16,7 @@ from jaxpp.ir.counted import known_integer
 from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
+from jaxpp.ir.rows import slice_bounds
 from jaxpp.ir.tasks import StageTask, set_task, task_of, task_of_value
 from jaxpp.ir.values import block_of, is_used, is_zero
 
@@ -264,19 +265,16 @@ class _Reading:
     def _part(self, value: ir.Value, user: ir.Operation, task: StageTask) -> ir.Value | None:
         """What `user` makes, if it takes a part of the array along the sequence, of the rows in this part."""
         family, writes, shape = self._caches[value].family, self._caches[value].writes, shape_of(value)
-        axis = family.axis(shape)
-        if user.name != "stablehlo.slice" or axis is None:
+        axis, bounds = family.axis(shape), slice_bounds(user)
+        if user.name != "stablehlo.slice" or axis is None or bounds is None:
             return None
-        bounds = [at.numbers(user.attributes[f"{name}"]) for name in ("start_indices", "limit_indices", "strides")]
-        first, last = bounds[0][axis], bounds[1][axis]
-        whole = [[0] * len(shape), list(shape), [1] * len(shape)]
-        whole[0][axis], whole[1][axis] = first, last
-        if bounds != whole:
+        if any(each != (0, shape[k]) for k, each in enumerate(bounds) if k != axis):
             return None
+        first, taken = bounds[axis]
         made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, shape, family)
         parts: list[ir.Value] = []
         for start, size in sorted(family.sizes.items()):
-            low, high = max(first - start, 0), min(last - start, size)
+            low, high = max(first - start, 0), min(first + taken - start, size)
             if low < high:
                 parts.append(made.slice(made.rows(start, writes), low, high))
         return made.concatenation(parts)

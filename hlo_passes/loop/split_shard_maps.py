@@ -14,7 +14,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, remake, replace
-from jaxpp.ir.functions import main_of, nested, operands_with_captures, operations
+from jaxpp.ir.functions import body_of, main_of, nested, operands_with_captures, operations
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, manual_axes
 
@@ -82,10 +82,6 @@ def _is_in_loop(op: ir.Operation) -> bool:
     )
 
 
-def _body(op: ir.Operation) -> ir.Block:
-    return op.regions[0].blocks[0]
-
-
 def _is_mark(op: ir.Operation) -> bool:
     return boundary.is_mark(op) or boundary.is_unit_mark(op)
 
@@ -108,7 +104,7 @@ class _Split:
     """A `shard_map` that is being split. `_across` has the values between its parts, as they are outside of these."""
 
     def __init__(self, mesh: MeshAxes, op: ir.Operation) -> None:
-        self._op, self._body = op, _body(op)
+        self._op, self._body = op, body_of(op)
         *self._ops, end = operations(self._body)
         self._returned = list(end.operands)
         axes = manual_axes(op)

@@ -29,8 +29,7 @@ def stage_reads(loop: MicrobatchLoop) -> Reads:
                 found[stage].add(maker[each])
             elif each not in of_batch:
                 maker[each] = stage
-                producers = numbered.producers
-                waiting += [producers[value] for value in numbered.operands[each] if value in producers]
+                waiting += numbered.makers[each]
     *others, last = found
     last |= set(range(len(others))).difference(*others)
     return tuple(tuple(sorted(read - {stage})) for stage, read in enumerate(found))

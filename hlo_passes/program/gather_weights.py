@@ -126,9 +126,9 @@ class _Gathers:
             old.replace_all_uses_with(new)
         for op in reversed(self._replaced):
             op.erase()
-        called = {step.callee for step in steps}
-        for name in {name for name, _ in self._hosts} - called:
-            functions(self._module)[name].erase()
+        by_name = functions(self._module) if self._hosts else {}
+        for name in {name for name, _ in self._hosts} - {step.callee for step in steps}:
+            by_name[name].erase()
 
     def _call_before(self, task: Step[ir.Value], gather: Outlined, mesh: int) -> Sequence[ir.Value]:
         types = [value.type for value in gather.outputs]
