@@ -9,9 +9,10 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, constant, sharded
-from jaxpp.ir.counted import constant_integer
+from jaxpp.ir.counted import affine, constant_integer
 from jaxpp.ir.functions import body_of, callee, kind_and_stage
 from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
 
 ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
@@ -80,7 +81,7 @@ class Accumulator:
 
     def _mask(self, rows: MicrobatchRows, microbatches: Sequence[int]) -> ir.Value:
         """True in the rows of `microbatches`."""
-        shape = ir.RankedTensorType(self.initial.type).shape
+        shape = shape_of(self.initial)
         size = shape[rows.dimension]
         written = {rows.start + rows.step * microbatch for microbatch in microbatches}
         flags = ", ".join("true" if row in written else "false" for row in range(size))
@@ -117,15 +118,18 @@ def _follow(
         if op.name != "func.call":
             return False
         function = functions[callee(op)]
-        number = _through(loop, op, body_of(function).arguments[use.operand_number], accumulator)
+        number = _through(loop, op, body_of(function), use.operand_number, accumulator)
         if number is None:
             return False
         accumulator.values.append(op.results[number])
         accumulator.stages.append(kind_and_stage(function)[1])
 
 
-def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumulator: Accumulator) -> int | None:
-    """Return which result of a task is the updated accumulator `value`; None if the task does more than update it."""
+def _through(
+    loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, number: int, accumulator: Accumulator
+) -> int | None:
+    """Return which result of a task is its updated argument `number`; None if the task does more than update it."""
+    value: ir.Value = body.arguments[number]
     while (use := _only_use(value)) is not None:
         op = use.owner.operation
         if op.name == "func.return":
@@ -140,44 +144,28 @@ def _through(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value, accumula
                 return None
             accumulator.operator = op.name
             if op.name == INSERT:
-                accumulator.rows = _rows(loop, call, op) if use.operand_number == 0 else None
+                accumulator.rows = _rows(loop, call, body, op) if use.operand_number == 0 else None
                 if accumulator.rows is None:
                     return None
         value = op.results[0]
     return None
 
 
-def _rows(loop: MicrobatchLoop, call: ir.Operation, op: ir.Operation) -> MicrobatchRows | None:
+def _rows(loop: MicrobatchLoop, call: ir.Operation, body: ir.Block, op: ir.Operation) -> MicrobatchRows | None:
     """Return the row that a microbatch writes; None unless `op` writes one whole row, another for each microbatch."""
-    whole, written = (list(ir.RankedTensorType(value.type).shape) for value in list(op.operands)[:2])
-    moving = [i for i, start in enumerate(list(op.operands)[2:]) if constant_integer(start) != 0]
+    base, row, *starts = op.operands
+    whole, written = shape_of(base), shape_of(row)
+    moving = [i for i, start in enumerate(starts) if constant_integer(start) != 0]
     if len(moving) != 1 or written != [*whole[: moving[0]], 1, *whole[moving[0] + 1 :]]:
         return None
-    line = _line(loop, call, op.operands[2 + moving[0]])
+    counts = loop.counts
+    given = zip(body.arguments, call.operands, strict=True)
+    line = affine(starts[moving[0]], {argument: counts[value] for argument, value in given if value in counts})
     if line is None:
         return None
     rows = MicrobatchRows(moving[0], *line)
     ends = (rows.start, rows.start + rows.step * (loop.length - 1))
     return rows if rows.step and min(ends) >= 0 and max(ends) < whole[rows.dimension] else None
-
-
-def _line(loop: MicrobatchLoop, call: ir.Operation, value: ir.Value) -> tuple[int, int] | None:
-    """(start, step) of an index that is `start + step * microbatch`: the loop's own, and constants added to it."""
-    start, sign = 0, 1
-    while (op := defining_op(value)) is not None:
-        if op.name not in ("stablehlo.add", "stablehlo.subtract"):
-            return None
-        left, right = (constant_integer(operand) for operand in op.operands)
-        minus = -1 if op.name == "stablehlo.subtract" else 1
-        if right is not None:
-            start, value = start + sign * minus * right, op.operands[0]
-        elif left is not None:
-            start, sign, value = start + sign * left, sign * minus, op.operands[1]
-        else:
-            return None
-    indices = {loop.body.arguments[position]: number for number, position in enumerate(loop.indices)}
-    number = indices.get(call.operands[ir.BlockArgument(value).arg_number])
-    return None if number is None else (start + sign * loop.starts[number], sign * loop.steps[number])
 
 
 def _only_use(value: ir.Value) -> ir.OpOperand | None:

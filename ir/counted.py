@@ -152,6 +152,28 @@ def advance(argument: ir.Value, value: ir.Value) -> int | None:
     return wrapped(total, width)
 
 
+def affine(value: ir.Value, counts: Mapping[ir.Value, tuple[int, int]]) -> tuple[int, int] | None:
+    """(start, step) of an integer that is a count plus or minus constants, or such a one minus the count; else None.
+
+    counts: (start, step) of each count.
+    """
+    sign, offset = 1, 0
+    while value not in counts:
+        op = defining_op(value)
+        if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
+            return None
+        left, right = (constant_integer(operand) for operand in op.operands)
+        minus = -1 if op.name == "stablehlo.subtract" else 1
+        if right is not None:
+            offset, value = offset + sign * minus * right, op.operands[0]
+        elif left is not None:
+            offset, sign, value = offset + sign * left, sign * minus, op.operands[1]
+        else:
+            return None
+    start, step = counts[value]
+    return offset + sign * start, sign * step
+
+
 def wrapped(number: int, width: int = 64) -> int:
     """`number` wrapped around to a signed integer of `width` bits."""
     half = 1 << (width - 1)

@@ -85,6 +85,17 @@ class MicrobatchLoop:
         homes = self.plan.placement.homes
         return homes if self.slices == 1 else homes * self.slices + homes[-1:]
 
+    @property
+    def counts(self) -> dict[ir.Value, tuple[int, int]]:
+        """(start, step) of each argument of the body that counts microbatches."""
+        lines = zip(self.indices, self.starts, self.steps, strict=True)
+        return {self.body.arguments[index]: (start, step) for index, start, step in lines}
+
+    @property
+    def carried(self) -> set[ir.Value]:
+        """The other arguments of the body: what the last microbatch handed on."""
+        return set[ir.Value](self.body.arguments).difference(self.counts)
+
     def is_of_a_task(self, value: ir.Value) -> bool:
         """Whether the call of a task in the body makes `value`."""
         op = defining_op(value)

@@ -18,9 +18,7 @@ def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
     Where something has a gradient is unknown here: what is read whole, as the loop found it, and is of floating point
     counts as a weight. Keys of generators are integers.
     """
-    arguments = list(loop.body.arguments)
-    counts = set[ir.Value](arguments[position] for position in loop.indices)
-    carried = set[ir.Value](arguments) - counts
+    counts, carried = set(loop.counts), loop.carried
     found: set[int] = set()
     for number, op in enumerate(numbered.ops):
         values = numbered.operands[number]

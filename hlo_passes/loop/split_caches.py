@@ -118,8 +118,7 @@ class _Cache:
 
 def _find(loop: MicrobatchLoop) -> dict[ir.Value, _Cache]:
     """The arrays that start from zeros, and of which each slice writes other rows."""
-    positions = zip(loop.indices, loop.starts, loop.steps, strict=True)
-    numbers = {loop.body.arguments[index]: start for index, start, step in positions if step == 0}
+    numbers = {argument: start for argument, (start, step) in loop.counts.items() if step == 0}
     found: dict[ir.Value, _Cache] = {}
     broken: set[_Family] = set()
     for op in operations(loop.body)[:-1]:

@@ -66,7 +66,7 @@ def _check_carried(loop: ir.Operation) -> None:
 
 def _check_tasks(loop: MicrobatchLoop) -> None:
     ops, tasks = read_tasks(loop.body)
-    carried = {argument for position, argument in enumerate(loop.body.arguments) if position not in loop.indices}
+    carried = loop.carried
     made: dict[ir.Value, StageTask] = {
         result: task for op, task in zip(ops, tasks, strict=True) if task is not None for result in op.results
     }

@@ -23,7 +23,6 @@ from jaxpp.ir.functions import (
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap, traits
-from jaxpp.ir.values import defining_op
 
 _CONDITIONAL = ("conditional", "compute both branches and choose with jnp.where")
 
@@ -71,9 +70,10 @@ class Backward:
         self.arguments: list[ir.Value] = list(body_of(function).arguments)
         self.carried: dict[ir.Value, list[int]] = {}
         self.free: set[ir.Value] = set()
+        carried = loop.carried
         for argument, value in zip(self.arguments, call.operands, strict=True):
-            if defining_op(value) is None and value.owner == loop.body and _number(value) not in loop.indices:
-                self.carried[argument] = _handed_on(loop, call, _number(value))
+            if value in carried:
+                self.carried[argument] = _handed_on(loop, call, ir.BlockArgument(value).arg_number)
             elif not loop.is_of_a_task(value):
                 self.free.add(argument)
         self.awaited = {
@@ -117,10 +117,6 @@ class Backward:
             if needs.products(behind) <= needs.products(early):
                 early |= behind
         return early
-
-
-def _number(value: ir.Value) -> int:
-    return ir.BlockArgument(value).arg_number
 
 
 def _handed_on(loop: MicrobatchLoop, call: ir.Operation, position: int) -> list[int]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.stages.two_loops import Half, Row, TwoLoops, tested
-from jaxpp.ir.counted import constant_integer, counters, trips
+from jaxpp.ir.counted import affine, counters, trips
 from jaxpp.ir.functions import loop_body, operands_with_captures, operations, terminator
 from jaxpp.ir.rows import stack_type
 from jaxpp.ir.values import defining_op
@@ -46,10 +46,10 @@ class OpenLoop:
         return list(terminator(loop_body(self.op)).operands)
 
     @cached_property
-    def counters(self) -> set[ir.Value]:
-        """The arguments of its body that count."""
-        body = loop_body(self.op)
-        return {body.arguments[position] for position, *_ in counters(self.op)}
+    def counts(self) -> dict[ir.Value, tuple[int, int]]:
+        """(start, step) of the arguments of its body that count."""
+        arguments = loop_body(self.op).arguments
+        return {arguments[position]: (start, step) for position, start, step in counters(self.op)}
 
     @cached_property
     def inside(self) -> set[ir.Value]:
@@ -132,7 +132,7 @@ class OpenLoop:
         argument, op = loop_body(self.op).arguments[position], defining_op(self.following[position])
         if op is None or op.name != "stablehlo.dynamic_update_slice" or op.operands[0] != argument:
             return None
-        update, numbers = defining_op(op.operands[1]), self.affine(op.operands[2])
+        update, numbers = defining_op(op.operands[1]), affine(op.operands[2], self.counts)
         if update is None or update.name not in _ROW_OF_ONE or numbers is None or len(list(argument.uses)) != 1:
             return None
         value, (first, step) = update.operands[0], numbers
@@ -140,21 +140,3 @@ class OpenLoop:
         each_once = step in (1, -1) and {first, last} == {0, self.trips - 1}
         is_stack = argument.type == stack_type(value.type, self.trips) and value in self.inside
         return (value, Row(position, first, step)) if each_once and is_stack else None
-
-    def affine(self, value: ir.Value) -> tuple[int, int] | None:
-        """(first, step) of an integer that changes by as much in each trip."""
-        position, op = self.arguments.get(value), defining_op(value)
-        if position is not None:
-            return next(((start, step) for at, start, step in counters(self.op) if at == position), None)
-        if op is None or op.name not in ("stablehlo.add", "stablehlo.subtract"):
-            return None
-        sign = 1 if op.name == "stablehlo.add" else -1
-        left, right = op.operands
-        for operand, constant, factor, other in (
-            (left, constant_integer(right), 1, sign),
-            (right, constant_integer(left), sign, 1),
-        ):
-            found = None if constant is None else self.affine(operand)
-            if found is not None and constant is not None:
-                return factor * found[0] + other * constant, factor * found[1]
-        return None

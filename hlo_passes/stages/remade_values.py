@@ -120,7 +120,7 @@ class Forward:
                 self._free.update(op.results)
             elif counted_loops([op])[:1] == [op]:
                 loop = self._loops[op] = OpenLoop(op)
-                self._free |= loop.counters
+                self._free.update(loop.counts)
                 self._find_free(loop.ops)
                 self._free.update(op.results[position] for position, row in loop.stacks.items() if row in self._free)
 
@@ -247,7 +247,7 @@ class _RecomputationBuilder:
         That is a value of each trip, made again if the first and what the next trip gets are.
         """
         for argument, position in loop.arguments.items():
-            if argument not in loop.counters and position not in loop.stacks:
+            if argument not in loop.counts and position not in loop.stacks:
                 step = self._step(loop.op, [loop.op.operands[position], loop.following[position]], 0)
                 self._add(argument, runs * loop.trips, step)
                 self._add(loop.op.results[position], runs, step)

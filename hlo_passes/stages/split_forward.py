@@ -28,7 +28,6 @@ from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_tasks
 from jaxpp.ir.shardings import Shardings
-from jaxpp.ir.values import defining_op
 from jaxpp.schedules.task import Unit
 
 BACKWARDS = ("backward", "input_grad", "weight_grad")
@@ -255,9 +254,7 @@ class _SplitForward:
         """Whether the backward has `value` without its being kept: it is no microbatch's own, or is read there too."""
         if any(self._is_backward(use.owner.operation) for use in value.uses):
             return True
-        if defining_op(value) is None:
-            return value.owner != self.loop.body or ir.BlockArgument(value).arg_number in self.loop.indices
-        return not self.loop.is_of_a_task(value)
+        return value not in self.loop.carried and not self.loop.is_of_a_task(value)
 
     def _add(
         self,

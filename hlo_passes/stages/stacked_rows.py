@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.stages.open_loops import OpenLoop
 from jaxpp.hlo_passes.stages.row_readers import Again, Less, Reader
 from jaxpp.hlo_passes.stages.two_loops import Row, stack_more
 from jaxpp.ir.build import erase_dead
-from jaxpp.ir.counted import counted_loops, counters
+from jaxpp.ir.counted import affine, counted_loops
 from jaxpp.ir.functions import loop_body, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
@@ -78,8 +78,7 @@ class _Microbatch:
         """Whether the backward has `value` anyway."""
         op = defining_op(value)
         if op is None or op.block != self.plan.body:
-            indices = set(self.plan.indices)
-            return value.owner != self.plan.body or ir.BlockArgument(value).arg_number in indices
+            return value not in self.plan.carried
         return task_of(op) is None or any(self.is_late(use.owner.operation) for use in value.uses)
 
     def size(self, value: ir.Value) -> int:
@@ -142,7 +141,9 @@ class _Stacks:
 
     def _reduced(self, inner: "Sequence[Less]", remade: Set[ir.Value], mesh: MeshAxes | None) -> "Less | None":
         body = Numbered(self.loop.ops)
-        again = Again(body, [op for op, made in enumerate(body.results) if not remade.isdisjoint(made)], self._counts)
+        again = Again(
+            body, [op for op, made in enumerate(body.results) if not remade.isdisjoint(made)], self.loop.counts
+        )
         if not again.ops and not inner:
             return None
         gone = {result for less in inner for result in less.loop.op.results}
@@ -188,11 +189,6 @@ class _Stacks:
         row = self.loop.rows.get(value)
         return value in self.there if row is not None and row.position in self.used else None
 
-    @property
-    def _counts(self) -> dict[ir.Value, tuple[int, int]]:
-        arguments = loop_body(self.loop.op).arguments
-        return {arguments[position]: (start, step) for position, start, step in counters(self.loop.op)}
-
     def _reads(self, use: ir.OpOperand, position: int) -> bool:
         """Whether a use reads a row of this stack in each trip of a loop of the backward, as `readers` then says."""
         op, value = use.owner.operation, self.loop.stacks.get(position)
@@ -205,7 +201,7 @@ class _Stacks:
             return False
         known = next((reader for reader in self.readers if reader.loop.op == loop), None)
         reader = known or Reader(OpenLoop(loop), (0, 0))
-        row, numbers = self.loop.rows[value], reader.loop.affine(op.operands[1])
+        row, numbers = self.loop.rows[value], affine(op.operands[1], reader.loop.counts)
         if numbers is None or op.results[0].type != stack_type(value.type, 1) or reader.loop.trips != self.loop.trips:
             return False
         trips = (numbers[0] - row.first) * row.step, numbers[1] * row.step
@@ -252,7 +248,7 @@ class _Nest:
         stacks = self._of.get(value)
         if stacks is None:
             return self._outside.is_there(value)
-        return value in stacks.loop.counters or value in stacks.there
+        return value in stacks.loop.counts or value in stacks.there
 
     def is_early(self, value: ir.Value) -> bool:
         return True

@@ -55,7 +55,7 @@ class VerifyTasks(Pass):
 def _check_body(loop: MicrobatchLoop) -> None:
     *ops, end = operations(loop.body)
     counting = {op for op in ops if op.name != "func.call"}
-    carried = {argument for position, argument in enumerate(loop.body.arguments) if position not in loop.indices}
+    carried = loop.carried
     for op in counting:
         made = [defining_op(value) for value in op.operands]
         if any(each is not None and each.name == "func.call" for each in made) or not carried.isdisjoint(op.operands):
