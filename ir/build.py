@@ -12,7 +12,8 @@ from jaxpp.ir.functions import has_side_effect, nested, operations
 from jaxpp.ir.tasks import inherit_task, latest_task, set_task
 from jaxpp.ir.values import defining_op, is_used
 
-_NONE: Mapping[ir.Value, ir.Value] = {}
+NONE: Mapping[ir.Value, ir.Value] = {}
+"""No values that stand for others."""
 
 
 def remake(
@@ -28,13 +29,15 @@ def remake(
     """Copy `op`, in front of it or at `ip`, with other operands, result types, attributes or another name.
 
     The copy has all other attributes (the sharding and the task among them) and the location. The regions move into it,
-    and the caller erases `op`; or, with `empty`, they stay, and those of the copy are for the caller to fill.
+    and the caller erases `op`; or, with `empty`, they stay, and those of the copy are for the caller to fill. With
+    `types` the copy has no sharding but that of `changed`.
     """
     made = ir.Operation.create(
         name or op.name,
         results=[result.type for result in op.results] if types is None else list(types),
         operands=list(op.operands if operands is None else operands),
-        attributes={each: op.attributes[each] for each in op.attributes} | dict(changed or {}),
+        attributes={each: op.attributes[each] for each in op.attributes if types is None or each != at.SHARDING}
+        | dict(changed or {}),
         regions=len(op.regions),
         ip=ip or ir.InsertionPoint(op),
         loc=op.location,
@@ -98,7 +101,7 @@ def constant(
 
 
 def clone(
-    op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint, same: Mapping[ir.Value, ir.Value]
+    op: ir.Operation, values: dict[ir.Value, ir.Value], ip: ir.InsertionPoint, same: Mapping[ir.Value, ir.Value] = NONE
 ) -> ir.Operation:
     """Copy `op` and its regions to `ip`; the copy uses what `values` maps its operands to.
 
@@ -113,7 +116,7 @@ def clone(
 def rewire(
     op: ir.Operation,
     values: Mapping[ir.Value, ir.Value],
-    same: Mapping[ir.Value, ir.Value] = _NONE,
+    same: Mapping[ir.Value, ir.Value] = NONE,
     uses: Sequence[ir.Value] | None = None,
 ) -> None:
     """Let `op` and its regions use what `values` maps its operands to; `same` as of `clone`.

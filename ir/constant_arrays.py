@@ -7,7 +7,9 @@ import numpy as np
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
-from jaxpp.ir.counted import handed_on
+from jaxpp.ir.counted import COMPARISONS, direction_of, handed_on
+from jaxpp.ir.functions import reducer
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
 
 _LARGEST = 1 << 16
@@ -27,14 +29,6 @@ _ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
     "stablehlo.negate": np.negative,
     "stablehlo.select": np.where,
     "stablehlo.subtract": np.subtract,
-}
-_COMPARISONS: dict[str, Callable[..., np.ndarray]] = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
 }
 
 
@@ -103,7 +97,7 @@ def is_all_true(value: ir.Value) -> bool:
 
 
 def _broadcast(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
-    shape = list(ir.RankedTensorType(op.results[0].type).shape)
+    shape = shape_of(op.results[0])
     sizes = [1] * len(shape)
     for size, dimension in zip(operands[0].shape, at.integers(op, "broadcast_dimensions"), strict=True):
         sizes[dimension] = size
@@ -111,7 +105,7 @@ def _broadcast(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
 
 
 def _reshape(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
-    return operands[0].reshape(list(ir.RankedTensorType(op.results[0].type).shape))
+    return operands[0].reshape(shape_of(op.results[0]))
 
 
 def _slice(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
@@ -126,14 +120,12 @@ def _convert(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
     return operands[0].astype(f"{'u' if element.is_unsigned else ''}int{element.width}")
 
 
-def _compare(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
-    direction = str(op.attributes["comparison_direction"])
-    return next((holds(*operands) for name, holds in _COMPARISONS.items() if f" {name}>" in direction), None)
+def _compare(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray:
+    return COMPARISONS[direction_of(op)](*operands)
 
 
 def _reduce(op: ir.Operation, operands: list[np.ndarray]) -> np.ndarray | None:
-    inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
-    if len(operands) != 2 or inner[0] != "stablehlo.and" or len(inner) != 2 or operands[0].dtype != np.bool_:
+    if len(operands) != 2 or reducer(op) != "stablehlo.and" or operands[0].dtype != np.bool_:
         return None
     return operands[0].all(axis=tuple(at.integers(op, "dimensions"))) & operands[1]
 

@@ -3,12 +3,14 @@
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import loop_body, operations, terminator
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
 
 
@@ -55,8 +57,7 @@ def _computed(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
         test = known_integer(op.operands[0], known)
         return None if test is None else known_integer(op.operands[1 if test else 2], known)
     if op.name == "stablehlo.compare":
-        direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-        make = _COMPARED.get(direction)
+        make = COMPARISONS[direction_of(op)]
     else:
         make = _COMPUTED.get(op.name)
     if make is None:
@@ -65,19 +66,24 @@ def _computed(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
     return None if left is None or right is None else int(make(left, right))
 
 
+def direction_of(compare: ir.Operation) -> str:
+    """The direction of a comparison: a key of `COMPARISONS`."""
+    return stablehlo.ComparisonDirectionAttr(compare.attributes["comparison_direction"]).value
+
+
 def _element(op: ir.Operation, known: Mapping[ir.Value, int]) -> int | None:
     """The one element that `op` takes of a list of integers: `arange`, or a constant."""
     source, index = defining_op(op.operands[0]), known_integer(op.operands[1], known)
-    if source is None or index is None or ir.RankedTensorType(op.results[0].type).shape != [1]:
+    if source is None or index is None or shape_of(op.results[0]) != [1]:
         return None
-    index = min(max(index, 0), ir.RankedTensorType(op.operands[0].type).shape[0] - 1)
+    index = min(max(index, 0), shape_of(op.operands[0])[0] - 1)
     if source.name == "stablehlo.iota":
         return index
     is_list = source.name == "stablehlo.constant" and isinstance(source.attributes["value"], ir.DenseIntElementsAttr)
     return int(ir.DenseIntElementsAttr(source.attributes["value"])[index]) if is_list else None
 
 
-_COMPARED: Mapping[str, Callable[[int, int], int]] = {
+COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "LT": operator.lt,
     "LE": operator.le,
     "GT": operator.gt,
@@ -215,8 +221,7 @@ def _test(loop: ir.Operation) -> _Test | None:
     start = constant_integer(loop.operands[position])
     if start is None or step is None:
         return None
-    direction = stablehlo.ComparisonDirectionAttr(op.attributes["comparison_direction"]).value
-    return _Test(position, start, step, direction, limit)
+    return _Test(position, start, step, direction_of(op), limit)
 
 
 def trips(loop: ir.Operation) -> int | None:

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable, Mapping
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import sdy, stablehlo
+from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp import _compat
 from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.counted import trips
+from jaxpp.ir.functions import callee, main_of, name_of, nested
 from jaxpp.ir.ops import shape_of, traits
-from jaxpp.ir.shardings import manual_axes
+from jaxpp.ir.shardings import MeshAxes, manual_axes
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -22,8 +23,7 @@ def matrix_flops(bytecode: bytes) -> int:
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
         counter = FlopCounter(module, products_only=True)
-        main = next(op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
-        return counter.inside(main.operation)
+        return counter.inside(main_of(module))
 
 
 def product_flops(bytecode: bytes, *, loops_once: bool = False) -> dict[str, int]:
@@ -33,25 +33,17 @@ def product_flops(bytecode: bytes, *, loops_once: bool = False) -> dict[str, int
     """
     with _compat.make_context():
         module = ir.Module.parse(bytecode)
-        main = next(op for op in module.body.operations if op.attributes["sym_name"] == ir.StringAttr.get("main"))
         counted = {
             element: FlopCounter(module, products_only=True, element=element, loops_once=loops_once)
             for element in multiplied_types(module)
         }
-        return {element: counter.inside(main.operation) for element, counter in counted.items()}
+        return {element: counter.inside(main_of(module)) for element, counter in counted.items()}
 
 
 def multiplied_types(module: ir.Module) -> list[str]:
     """The element types that products of a module multiply."""
-    found: set[str] = set()
-
-    def look(op: ir.Operation) -> ir.WalkResult:
-        if op.name in ("stablehlo.dot_general", "stablehlo.convolution"):
-            found.add(_element(op))
-        return ir.WalkResult.ADVANCE
-
-    module.operation.walk(look)
-    return sorted(found)
+    products = ("stablehlo.dot_general", "stablehlo.convolution")
+    return sorted({_element(op) for op in nested(module.operation) if op.name in products})
 
 
 class FlopCounter:
@@ -68,9 +60,8 @@ class FlopCounter:
     def __init__(
         self, module: ir.Module, *, products_only: bool = False, element: str = "", loops_once: bool = False
     ) -> None:
-        every = [op.operation for op in module.body.operations if "sym_name" in op.attributes]
-        self._tops = {ir.StringAttr(op.attributes["sym_name"]).value: op for op in every}
-        self._products_only = products_only
+        self._tops = {name_of(op): op.operation for op in module.body.operations if "sym_name" in op.attributes}
+        self._module, self._products_only = module, products_only
         self._known: dict[str, int] = {}
         self._counters: Mapping[str, Callable[[ir.Operation], int]] = {
             "stablehlo.dot_general": lambda op: 0 if element not in ("", _element(op)) else _dot(op),
@@ -78,7 +69,7 @@ class FlopCounter:
             "stablehlo.while": lambda op: (1 if loops_once else _trips(op)) * self._region(op.regions[1]),
             "stablehlo.case": lambda op: max(map(self._region, op.regions)),
             "stablehlo.if": lambda op: max(map(self._region, op.regions)),
-            "func.call": lambda op: self._function(ir.FlatSymbolRefAttr(op.attributes["callee"]).value),
+            "func.call": lambda op: self._function(callee(op)),
             SHARD_MAP: lambda op: self._devices(op) * self.inside(op),
         }
 
@@ -110,10 +101,7 @@ class FlopCounter:
 
         Along an axis that shards nothing all devices do the same, which counts once.
         """
-        meshes = [top for top in self._tops.values() if top.name == "sdy.mesh"]
-        sizes = {
-            axis.name: axis.size for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(meshes[0].attributes["mesh"]).axes)
-        }
+        sizes = MeshAxes.written_for(self._module).sizes
         used = f"{op.attributes['in_shardings']} {op.attributes['out_shardings']}"
         return math.prod(sizes[axis] for axis in manual_axes(op) if f'"{axis}"' in used)
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
@@ -172,6 +173,12 @@ def is_product(op: ir.Operation) -> bool:
     return traits(op).product or any(traits(each).product for each in nested(op))
 
 
+def reducer(op: ir.Operation) -> str | None:
+    """The name of the one operation by which a reduce or a scatter combines two elements; None where it does more."""
+    names = [inner.name for inner in operations(body_of(op))]
+    return names[0] if len(names) == 2 else None
+
+
 def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     """The operands of `op` and the values that its regions use from outside of it, each once, in order."""
     values = list(op.operands)
@@ -217,6 +224,11 @@ def create(
     )
     ir.Block.create_at_start(function.regions[0], list(inputs))
     return function
+
+
+def set_results(function: ir.Operation, values: Sequence[ir.Value]) -> None:
+    """End the body of a new function, which returns these values."""
+    func.return_(values, ip=ir.InsertionPoint(body_of(function)), loc=ir.Location.unknown())
 
 
 def call(

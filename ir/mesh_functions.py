@@ -1,10 +1,13 @@
 """The program module (docs/ir.md, section 6): its mesh functions and what they call."""
 
+from collections.abc import Sequence
+
 from jaxlib.mlir import ir
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, functions, operations
+from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MeshLine, MeshLines, Step, handed
 
 _ALLOWED = {
@@ -117,3 +120,20 @@ def meshes_of(call_op: ir.Operation) -> list[int]:
     """The meshes that run a call of a placed `@main`."""
     mesh = at.integer(call_op, at.MESH)
     return [mesh] if mesh is not None else at.integers(call_op, at.MESHES)
+
+
+def on_meshes(meshes: Sequence[int]) -> dict[str, ir.Attribute]:
+    """What a call says that these meshes run; `meshes_of` reads it."""
+    return {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
+
+
+def tasks_of_call(call_op: ir.Operation, kind: str = "") -> list[TaskName]:
+    """The tasks that a call of a function of this kind is: one, several that are fused, or none."""
+    stage, microbatch = at.integer(call_op, at.STAGE), at.integer(call_op, at.MICROBATCH)
+    if stage is not None and microbatch is not None:
+        return [TaskName(kind, stage, microbatch, at.integer(call_op, at.SLICE) or 0)]
+    stages, microbatches = at.integers(call_op, at.STAGES), at.integers(call_op, at.MICROBATCHES)
+    slices = at.integers(call_op, at.SLICES) or [0] * len(stages)
+    kinds = kind.split("+") if "+" in kind else [kind] * len(stages)
+    # `read_program` refuses lists of different lengths.
+    return [TaskName(*each) for each in zip(kinds, stages, microbatches, slices, strict=False)]

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp.ir.attributes import set_tables
-from jaxpp.ir.build import clone, rewire
-from jaxpp.ir.functions import body_of, create, operands_with_captures
+from jaxpp.ir.build import NONE, clone, rewire
+from jaxpp.ir.functions import body_of, call, create, name_of, operands_with_captures, operations, set_results
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 
 
@@ -20,6 +19,14 @@ class Outlined:
     function: ir.Operation
     inputs: list[ir.Value]
     outputs: list[ir.Value]
+
+    def call(
+        self, values: Mapping[ir.Value, ir.Value], attributes: Mapping[str, ir.Attribute], before: ir.Operation
+    ) -> ir.Operation:
+        """Call it in front of an operation, with what `values` maps its inputs to; an input without one is itself."""
+        operands, results = [values.get(value, value) for value in self.inputs], [each.type for each in self.outputs]
+        ip = ir.InsertionPoint(before)
+        return call(name_of(self.function), results, operands, attributes, ip, before.location)
 
 
 class Member(NamedTuple):
@@ -69,7 +76,7 @@ def outline_members(
     used = dict.fromkeys([value for member in members for value in member.uses])
     arguments = [value for value in (used | dict.fromkeys(outputs)) if value not in made]
     function = create(module, name, [v.type for v in arguments], [v.type for v in outputs], attributes)
-    set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, list(outputs)))
+    set_tables(function, boundary_attributes(shardings, arguments), boundary_attributes(shardings, outputs))
     block = body_of(function)
     ip = ir.InsertionPoint(block)
     values: dict[ir.Value, ir.Value] = dict(zip(arguments, block.arguments, strict=True))
@@ -81,7 +88,7 @@ def outline_members(
             op = op.clone(ip).operation
             values.update(zip(member.results, op.results, strict=True))
         rewire(op, values, uses=member.uses)
-    func.return_([values.get(value, value) for value in outputs], ip=ip, loc=ir.Location.unknown())
+    set_results(function, [values.get(value, value) for value in outputs])
     return Outlined(function, arguments, list(outputs))
 
 
@@ -99,8 +106,7 @@ def copy_function(
     """
     function = create(module, name, types, types, attributes)
     set_tables(function, source, target)
-    block = body_of(function)
-    func.return_(list(block.arguments), ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    set_results(function, list(body_of(function).arguments))
     return function
 
 
@@ -108,9 +114,17 @@ def clone_into(
     block: ir.Block,
     ops: Sequence[ir.Operation],
     values: dict[ir.Value, ir.Value],
-    same: Mapping[ir.Value, ir.Value],
+    same: Mapping[ir.Value, ir.Value] = NONE,
 ) -> None:
-    """Clone `ops` to the end of `block`, rewiring what they use through `values`, which gains their results."""
+    """Clone `ops` to the end of `block`; `values` and `same` as of `clone`."""
     ip = ir.InsertionPoint(block)
     for op in ops:
         clone(op, values, ip, same)
+
+
+def clone_body(block: ir.Block, function: ir.Operation, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+    """Clone the body of a function, called with `arguments`, to the end of `block`; returns what it returns."""
+    *ops, end = operations(body_of(function))
+    values: dict[ir.Value, ir.Value] = dict(zip(body_of(function).arguments, arguments, strict=True))
+    clone_into(block, ops, values)
+    return [values[value] for value in end.operands]

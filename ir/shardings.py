@@ -18,8 +18,7 @@ class Shardings:
     """Reads the boundary shardings of one module; None for every value of a module that is not partitioned."""
 
     def __init__(self, module: ir.Module) -> None:
-        mesh = MeshAxes.of(module)
-        self._mesh = None if mesh is None else mesh.name
+        self._mesh = MeshAxes.of(module)
         self._module = module
         self._cache: dict[tuple[ir.Attribute | None, int], ir.Attribute] = {}
         self._results: dict[str, list[dict[str, ir.Attribute]]] = {}
@@ -46,9 +45,8 @@ class Shardings:
         key = (attribute, rank)
         if key not in self._cache:
             axes = _whole_axes(attribute) if attribute is not None else []
-            axes = axes or [[] for _ in range(rank)]  # what is on one device, as a callback is, names no dimension
-            dimensions = ", ".join("{" + ", ".join(f'"{axis}"' for axis in names) + "}" for names in axes)
-            self._cache[key] = ir.Attribute.parse(f"#sdy.sharding<@{self._mesh}, [{dimensions}]>")
+            # What is on one device, as a callback is, names no dimension.
+            self._cache[key] = self._mesh.attribute(axes or [[]] * rank)
         return self._cache[key]
 
 
@@ -61,7 +59,7 @@ def _are_whole(axes: Sequence[str | SubAxis]) -> bool:
     return all(isinstance(axis, str) for axis in axes)
 
 
-def boundary_attributes(shardings: Shardings, values: list[ir.Value]) -> list[dict[str, ir.Attribute]]:
+def boundary_attributes(shardings: Shardings, values: Sequence[ir.Value]) -> list[dict[str, ir.Attribute]]:
     """The argument or result attributes of a function whose arguments or results stand for `values`."""
     found = [shardings.of(value) for value in values]
     return [{at.SHARDING: sharding} if sharding is not None else {} for sharding in found]

@@ -29,8 +29,7 @@ def drop_invariants(loop: ir.Operation) -> ir.Operation:
     if len(kept) == len(operands):
         return loop
     position = {i: number for number, i in enumerate(kept)}
-    remake(end, [yielded[i] for i in kept])
-    end.erase()
+    replace(end, remake(end, [yielded[i] for i in kept]).results)
     results = [loop.results[i] for i in kept]
     sharded = shardings([at.value_sharding(result) for result in results])
     new = remake(loop, [operands[i] for i in kept], [result.type for result in results], sharded)

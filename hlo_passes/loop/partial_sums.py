@@ -12,8 +12,9 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded
-from jaxpp.ir.functions import operations
-from jaxpp.ir.ops import linear_in
+from jaxpp.ir.functions import reducer
+from jaxpp.ir.ops import linear_in, shape_of
+from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, without
 from jaxpp.ir.values import defining_op, is_zero
 
@@ -69,7 +70,7 @@ def _sum(mesh: MeshAxes, op: ir.Operation) -> tuple[tuple[str, ...], Cuts]:
         choices: list[dict[int, int]] = [{0: left, 1: right} for left, right in pairs]
     elif op.name == REDUCE and _is_sum(op):
         choices = [{0: dimension} for dimension in at.integers(op, "dimensions")]
-    elif op.name == SCATTER and _adds(op) and len(op.operands) == 3 and is_zero(op.operands[0]):
+    elif op.name == SCATTER and reducer(op) == ADD and len(op.operands) == 3 and is_zero(op.operands[0]):
         choices = _rows_of_scatter(op)
     else:
         return (), {}
@@ -88,7 +89,7 @@ def _axes_of_cut(mesh: MeshAxes, op: ir.Operation, cuts: Cuts) -> tuple[str, ...
         return ()
     (found,) = choices
     number, dimension = next(iter(cuts.items()))
-    whole = ir.RankedTensorType(op.operands[number].type).shape[dimension] % mesh.count(found) == 0
+    whole = shape_of(op.operands[number])[dimension] % mesh.count(found) == 0
     alone = all(
         set(found).isdisjoint(others)
         for axes, dimension in shardings
@@ -107,13 +108,8 @@ def _rows_of_scatter(op: ir.Operation) -> list[dict[int, int]]:
     return [{1: row, 2: dimension} for row, dimension in zip(rows, kept, strict=True)]
 
 
-def _adds(op: ir.Operation) -> bool:
-    ops = operations(op.regions[0].blocks[0])
-    return [inner.name for inner in ops] == [ADD, "stablehlo.return"]
-
-
 def _is_sum(reduce: ir.Operation) -> bool:
-    return _adds(reduce) and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
+    return reducer(reduce) == ADD and len(reduce.operands) == 2 and is_zero(reduce.operands[1])
 
 
 def _linear_in(op: ir.Operation, body: ir.Block) -> Sequence[int]:
@@ -154,8 +150,7 @@ class Stacker:
 
     def type_of(self, type_: ir.Type) -> ir.Type:
         """A tensor type with the new dimension in front."""
-        tensor = ir.RankedTensorType(type_)
-        return ir.RankedTensorType.get([self.mesh.count(self.axes), *tensor.shape], tensor.element_type)
+        return stack_type(type_, self.mesh.count(self.axes))
 
     def sharding_of(self, value: ir.Value) -> ir.Attribute:
         """The sharding of what stands for `value`."""
@@ -227,7 +222,7 @@ class Stacker:
         others = without(self.mesh.read(value), self.axes)
         shape = [*type_.shape[:dimension], groups, type_.shape[dimension] // groups, *type_.shape[dimension + 1 :]]
         axes = [*others[:dimension], self.axes, *others[dimension:]]
-        made = stablehlo.reshape(_tensor(value, shape), value, ip=ip, loc=value.location)
+        made = stablehlo.reshape(ir.RankedTensorType.get(shape, type_.element_type), value, ip=ip, loc=value.location)
         value = sharded(made, self.mesh.attribute(axes), value)
         if dimension == 0:
             return value
@@ -240,10 +235,6 @@ class Stacker:
         type_ = self.type_of(value.type)
         made = stablehlo.broadcast_in_dim(type_, value, list(dimensions), ip=ip, loc=value.location)
         return sharded(made, self.sharding_of(value), value)
-
-
-def _tensor(value: ir.Value, shape: Sequence[int]) -> ir.RankedTensorType:
-    return ir.RankedTensorType.get(list(shape), ir.RankedTensorType(value.type).element_type)
 
 
 def _plus_one(dimensions: Sequence[int]) -> list[int]:

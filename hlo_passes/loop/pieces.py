@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxlib.mlir import ir
 
-from jaxpp.hlo_passes.loop.transfer import Mapped, Moved, Rows, transfer
+from jaxpp.hlo_passes.loop.transfer import Along, Mapped, Moved, Rows, transfer
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_splat, is_uniform, reshaped, resized, rows_of, with_size
 from jaxpp.ir.values import defining_op, is_zero
@@ -72,9 +72,6 @@ def _merged(one: Piece, other: Piece) -> Piece | None:
     return Piece(one.start, one.size + other.size, Rows(source, dimension, first, count + more))
 
 
-_Key = tuple[ir.Value, int]
-
-
 class Evaluator:
     """Finds the pieces of values, on demand, and makes the rows that are asked for.
 
@@ -88,11 +85,11 @@ class Evaluator:
 
     def __init__(self, given: Mapping[ir.Value, Pieces] | None = None, anchor: ir.Operation | None = None) -> None:
         self.anchor = anchor
-        self._known: dict[_Key, Pieces | None] = {}
+        self._known: dict[Along, Pieces | None] = {}
         for value, pieces in (given or {}).items():
             self._known[value, pieces.dimension] = pieces
-        self._said: dict[_Key, Moved | Mapped | None] = {}
-        self._mapped: dict[_Key, Mapped] = {}
+        self._said: dict[Along, Moved | Mapped | None] = {}
+        self._mapped: dict[Along, Mapped] = {}
         self._parts: dict[Rows, Rows] = {}
         self._whole: dict[tuple[ir.Value, int, tuple[ir.Value, ...]], ir.Value] = {}
 
@@ -116,7 +113,7 @@ class Evaluator:
                 self._known[key] = self._map(key, found) if isinstance(found, Mapped) else self._move(key, found)
         return self._known[value, dimension]
 
-    def _map(self, key: _Key, mapped: Mapped) -> Pieces | None:
+    def _map(self, key: Along, mapped: Mapped) -> Pieces | None:
         """Return the pieces of a value that is computed row by row: one begins wherever one of an operand begins."""
         found = [pieces for each in mapped.operands if each and (pieces := self._known[each]) is not None]
         if not found:
@@ -129,7 +126,7 @@ class Evaluator:
         rows = [Rows(value, dimension, start, size) for start, size in zip(starts, sizes, strict=True)]
         return Pieces(dimension, [Piece(*each) for each in zip(starts, sizes, rows, strict=True)])
 
-    def _move(self, key: _Key, moved: Moved) -> Pieces | None:
+    def _move(self, key: Along, moved: Moved) -> Pieces | None:
         """Return the pieces of a value that consists of rows of its operands: those of the operands."""
         known = [self._known.get((rows.source, rows.dimension)) for _, rows in moved.parts]
         if not moved.is_new and not any(each is not None for each in known):

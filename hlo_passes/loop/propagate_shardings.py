@@ -50,8 +50,7 @@ class PropagateShardings(Pass):
     def run(self, module: ir.Module) -> None:
         """Annotate `module`. Raises PassError when there is no `@main`."""
         main_of(module)
-        partitions = at.integer(module.operation, "mhlo.num_partitions") or 1
-        if partitions > 1:
+        if MeshAxes.written_for(module).partitions > 1:
             _propagate(module)
         loop = next((op for op in body_of(main_of(module)).operations if at.LOOP in op.attributes), None)
         if loop is not None and "slices" in entries(loop.operation):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.loop.pieces import Evaluator
-from jaxpp.ir import attributes as at
 from jaxpp.ir.build import remake, replace
 from jaxpp.ir.functions import loop_body, terminator
 from jaxpp.ir.ops import shape_of
@@ -57,11 +56,8 @@ def split_row_accumulators(loop: ir.Operation) -> ir.Operation:
             totals = [region.blocks[0].add_argument(start.type, loop.location) for region in loop.regions]
             operands.append(start)
             yielded.append(remake(found.add, [totals[1], row], [row.type], ip=ir.InsertionPoint(end)).results[0])
-    remake(end, yielded)
-    end.erase()
+    replace(end, remake(end, yielded).results)
     new = remake(loop, operands, [operand.type for operand in operands])
-    if at.SHARDING in new.attributes:  # the shardings of the old results
-        del new.attributes[at.SHARDING]
     for block in (region.blocks[0] for region in new.regions):
         for position in sorted(sums, reverse=True):
             block.erase_argument(position)

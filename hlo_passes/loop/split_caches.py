@@ -16,7 +16,7 @@ from jaxpp.ir.counted import known_integer
 from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of
-from jaxpp.ir.rows import slice_bounds
+from jaxpp.ir.rows import concatenation, reshaped, rows_of, slice_bounds, with_size
 from jaxpp.ir.tasks import StageTask, set_task, task_of, task_of_value
 from jaxpp.ir.values import block_of, is_used, is_zero
 
@@ -197,10 +197,7 @@ def _carry_rows(loop: MicrobatchLoop, caches: Mapping[ir.Value, _Cache]) -> None
         for argument in arguments:
             argument.set_type(write.rows.type)
     if initial != list(loop.op.operands):
-        made = remake(loop.op, initial, [value.type for value in initial])
-        if at.SHARDING in made.attributes:  # of the old results
-            del made.attributes[at.SHARDING]
-        replace(loop.op, made.results)
+        replace(loop.op, remake(loop.op, initial, [value.type for value in initial]).results)
 
 
 class _Reading:
@@ -255,7 +252,7 @@ class _Reading:
             if write.number == task.stage // self._loop.stages_per_slice and task_of_value(write.index) is None
         }
         others = {start: write for start, write in writes.items() if start not in own}
-        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, shape_of(value), family)
+        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, value.type, family)
         whole = made.concatenation([made.rows(start, others) for start in sorted(family.sizes)])
         for start, write in own.items():
             whole = made.update(whole, made.rows(start, own), write.index)
@@ -270,7 +267,7 @@ class _Reading:
         if any(each != (0, shape[k]) for k, each in enumerate(bounds) if k != axis):
             return None
         first, taken = bounds[axis]
-        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, shape, family)
+        made = _Making(ir.InsertionPoint(user), task, self._loop.stages_per_slice, value.type, family)
         parts: list[ir.Value] = []
         for start, size in sorted(family.sizes.items()):
             low, high = max(first - start, 0), min(first + taken - start, size)
@@ -287,53 +284,46 @@ class _Making:
         ip: where.
         task: theirs.
         stages: those of a slice.
-        shape: of the array that is put together.
+        type: of the array that is put together.
         family: that of the array.
     """
 
     ip: ir.InsertionPoint
     task: StageTask
     stages: int
-    shape: Sequence[int]
+    type: ir.RankedTensorType
     family: _Family
 
     @property
     def _axis(self) -> int:
-        axis = self.family.axis(self.shape)
+        axis = self.family.axis(self.type.shape)
         assert axis is not None, "each view of the array has the sequence"
         return axis
 
-    def _own(self, value: ir.Value) -> ir.Value:
-        op = ir.OpResult(value).owner.operation
-        set_task(op, self.task)
-        op.attributes[at.SLICE] = at.i64(self.task.stage // self.stages)
-        return value
-
-    def _type(self, value: ir.Value, size: int) -> ir.RankedTensorType:
-        shape = [*self.shape[: self._axis], size, *self.shape[self._axis + 1 :]]
-        return ir.RankedTensorType.get(shape, ir.RankedTensorType(value.type).element_type)
+    def _own(self, made: ir.Value, *given: ir.Value) -> ir.Value:
+        """Let the operation that makes a value belong to the task, unless the value is a given one."""
+        if made not in given:
+            op = ir.OpResult(made).owner.operation
+            set_task(op, self.task)
+            op.attributes[at.SLICE] = at.i64(self.task.stage // self.stages)
+        return made
 
     def rows(self, start: int, writes: Mapping[int, _Write]) -> ir.Value:
         """Those at `start`, in the form of the array: zeros where none of `writes` is."""
         value = writes[start].rows if start in writes else self.family.zeros[start]
-        type_ = self._type(value, self.family.sizes[start])
-        return value if value.type == type_ else self._own(stablehlo.reshape(type_, value, ip=self.ip))
+        type_ = with_size(self.type, self._axis, self.family.sizes[start])
+        return self._own(reshaped(value, type_, self.ip), value)
 
     def slice(self, rows: ir.Value, low: int, high: int) -> ir.Value:
         """A part of some rows."""
-        shape = shape_of(rows)
-        if high - low == shape[self._axis]:
-            return rows
-        starts, limits = [0] * len(shape), list(shape)
-        starts[self._axis], limits[self._axis] = low, high
-        return self._own(stablehlo.slice(rows, starts, limits, [1] * len(shape), ip=self.ip))
+        return self._own(rows_of(rows, self._axis, low, high - low, self.ip), rows)
 
     def concatenation(self, parts: Sequence[ir.Value]) -> ir.Value:
         """These rows, one after the other."""
-        return parts[0] if len(parts) == 1 else self._own(stablehlo.concatenate(parts, self._axis, ip=self.ip))
+        return self._own(concatenation(parts, self._axis, self.ip), parts[0])
 
     def update(self, whole: ir.Value, rows: ir.Value, index: ir.Value) -> ir.Value:
         """The array with other rows at `index`."""
         zero = constant(index.type, 0, ip=self.ip)
-        indices = [index if k == self._axis else zero for k in range(len(self.shape))]
+        indices = [index if k == self._axis else zero for k in range(self.type.rank)]
         return self._own(stablehlo.dynamic_update_slice(whole, rows, indices, ip=self.ip))

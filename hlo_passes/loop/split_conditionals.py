@@ -176,7 +176,7 @@ def _keep(
         needed = _slice(wanted, set(ops))
         copies: dict[ir.Value, ir.Value] = {}
         into = ir.Block.create_at_start(region)
-        clone_into(into, [each for each in ops if each in needed], copies, {})
+        clone_into(into, [each for each in ops if each in needed], copies)
         stablehlo.return_([copies.get(value, value) for value in wanted], ip=ir.InsertionPoint(into), loc=op.location)
     for i, result in zip(part, new.results, strict=True):
         op.results[i].replace_all_uses_with(result)

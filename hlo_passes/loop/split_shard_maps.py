@@ -16,6 +16,7 @@ from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, remake, replace
 from jaxpp.ir.functions import body_of, main_of, nested, operands_with_captures, operations
 from jaxpp.ir.ops import traits
+from jaxpp.ir.rows import stack_type
 from jaxpp.ir.shardings import MeshAxes, manual_axes
 
 
@@ -197,8 +198,8 @@ class _Split:
             is_own = value.owner == self._body
             values[value] = argument if is_own else stablehlo.reshape(value.type, argument, ip=ip, loc=new.location)
         for op in (*self._constants_behind(needed), *part.ops):
-            clone(op, values, ip, {})
-        handed = [stablehlo.reshape(_with_first(v, 1), values[v], ip=ip, loc=new.location) for v in across]
+            clone(op, values, ip)
+        handed = [stablehlo.reshape(stack_type(v.type, 1), values[v], ip=ip, loc=new.location) for v in across]
         sdy.return_([*handed, *(values[value] for value in own)], ip=ip, loc=new.location)
         self._across.update(zip(across, new.results, strict=False))
         self._results.update(zip(returned, list(new.results)[len(across) :], strict=True))
@@ -209,7 +210,7 @@ class _Split:
         operands = [self._op.operands[numbers[v]] if v in numbers else self._across[v] for v in inputs]
         before = [self._inside[numbers[v]] if v in numbers else self._sharding(v) for v in inputs]
         after = [*map(self._sharding, across), *(self._outside[number] for number in returned)]
-        types = [_with_first(v, self._devices) for v in across] + [self._op.results[n].type for n in returned]
+        types = [stack_type(v.type, self._devices) for v in across] + [self._op.results[n].type for n in returned]
         named = {"in_shardings": before, "out_shardings": after}
         changed = {name: sdy.TensorShardingPerValueAttr.get(each) for name, each in named.items()}
         return remake(self._op, operands, types, changed, empty=True)
@@ -223,7 +224,7 @@ class _Split:
         return [op for result, op in self._constants.items() if result in wanted]
 
     def _local(self, value: ir.Value) -> ir.Type:
-        return value.type if value.owner == self._body else _with_first(value, 1)
+        return value.type if value.owner == self._body else stack_type(value.type, 1)
 
     def _sharding(self, value: ir.Value) -> ir.Attribute:
         """The sharding of a value between parts: over the axes of the `shard_map`; over others as they propagate."""
@@ -234,8 +235,3 @@ class _Split:
 
 def _union(bits: Mapping[ir.Value, int], values: Iterable[ir.Value]) -> int:
     return functools.reduce(operator.or_, (bits.get(value, 0) for value in values), 0)
-
-
-def _with_first(value: ir.Value, size: int) -> ir.RankedTensorType:
-    type_ = ir.RankedTensorType(value.type)
-    return ir.RankedTensorType.get([size, *type_.shape], type_.element_type)

@@ -12,7 +12,7 @@ from jaxpp.hlo_passes.loop.stack_reads import Homes, Read, StackReads
 from jaxpp.hlo_passes.loop.transfer import Rows, is_by_rows, mapped
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, erase_dead
-from jaxpp.ir.functions import body_of, main_of, nested, operations
+from jaxpp.ir.functions import body_of, main_of, nested, operations, reducer
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import is_elementwise, shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
@@ -219,14 +219,13 @@ class _StackSplitter:
         """Reduce each block of a value by itself, and then the results of the blocks to one."""
         if op.name != "stablehlo.reduce" or len(op.operands) != 2 or op.operands[0] not in self._homes:
             return False
-        value, first = op.operands
-        inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
+        (value, first), operator = op.operands, reducer(op)
         # Each block starts from `first`, which must not count twice.
-        if len(inner) != 2 or not (inner[0] in _IDEMPOTENT or (inner[0] == "stablehlo.add" and is_zero(first))):
+        if operator is None or not (operator in _IDEMPOTENT or (operator == "stablehlo.add" and is_zero(first))):
             return False
         ip, result = ir.InsertionPoint(op), op.results[0]
         parts = [clone_as(op, [block, first], result.type, ip) for block in self._blocks(value, self._homes[value], op)]
-        result.replace_all_uses_with(combine(inner[0], parts, ip, op.location))
+        result.replace_all_uses_with(combine(operator, parts, ip, op.location))
         return True
 
     def _put_together(self, op: ir.Operation) -> None:

@@ -13,7 +13,7 @@ from jaxpp.ir.functions import body_of, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import shape_of, traits
 from jaxpp.ir.rows import slice_bounds
-from jaxpp.ir.tasks import marked_task, read_tasks, task_of_value
+from jaxpp.ir.tasks import marked_task, op_of, read_tasks, task_of_value
 from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op
 
@@ -112,12 +112,7 @@ class StackReads:
 
     def is_in_loop(self, op: ir.Operation) -> bool:
         """Whether `op` stands in the loop, at any depth."""
-        while op.block != self._main:
-            parent = op.parent
-            if parent is None:
-                return False
-            op = parent.operation
-        return op == self._loop.op
+        return op_of(self._main, op) == self._loop.op
 
     def _reads(self, argument: ir.Value) -> list[Read] | None:
         """All reads of a stack in the loop; None if the loop reads anything but rows."""
@@ -235,10 +230,7 @@ def _stages_of(loop: MicrobatchLoop) -> dict[ir.Operation, set[int]]:
         stages[op] = set()
         for result in op.results:
             for use in result.uses:
-                user = use.owner.operation
-                while user.block != loop.body and user.parent is not None:
-                    user = user.parent.operation
-                stages[op] |= stages.get(user, set())
+                stages[op] |= stages.get(op_of(loop.body, use.owner.operation), set())
     return stages
 
 

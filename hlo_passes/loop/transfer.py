@@ -11,6 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.constant_arrays import constant_array, is_all_true
 from jaxpp.ir.counted import handed_on
+from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import is_elementwise, shape_of
 from jaxpp.ir.rows import clamped_bounds, concatenation, reshaped, rows_of, slice_bounds
 from jaxpp.ir.values import defining_op, is_zero
@@ -266,9 +267,8 @@ def scattered_rows(op: ir.Operation) -> list[int] | None:
     """Return the index of each row that a scatter adds to zeros; None for any other scatter."""
     if len(op.operands) != 3 or not is_zero(op.operands[0]):
         return None
-    inner = [each.operation.name for each in op.regions[0].blocks[0].operations]
     numbers = stablehlo.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
-    if inner != ["stablehlo.add", "stablehlo.return"] or numbers.input_batching_dims:
+    if reducer(op) != "stablehlo.add" or numbers.input_batching_dims:
         return None
     if numbers.scattered_dims_to_operand_dims != [0] or numbers.inserted_window_dims != [0]:
         return None

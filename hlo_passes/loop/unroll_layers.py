@@ -88,13 +88,11 @@ def _unroll(loop: ir.Operation) -> None:
     for layer in range(_trips(loop)):
         values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, carried, strict=True))
         for op in ops:
-            copy = clone(op, values, ir.InsertionPoint(loop), {})
+            copy = clone(op, values, ir.InsertionPoint(loop))
             if boundary.is_mark(copy):
                 copy.attributes[at.LAYER] = at.i64(layer)
         carried = [values.get(value, value) for value in yielded]
-    for result, value in zip(list(loop.results), carried, strict=True):
-        result.replace_all_uses_with(value)
-    loop.erase()
+    replace(loop, carried)
 
 
 def _trips(loop: ir.Operation) -> int:

@@ -176,11 +176,8 @@ def _carrying(loop: ir.Operation, initial: Sequence[ir.Value]) -> ir.Operation:
     """Rebuild a loop so that it carries more values, which its body hands on unchanged for now."""
     types, end = [value.type for value in initial], terminator(loop_body(loop))
     added = [[region.blocks[0].add_argument(type_, loop.location) for type_ in types] for region in loop.regions]
-    remake(end, [*end.operands, *added[-1]])
-    end.erase()
+    replace(end, remake(end, [*end.operands, *added[-1]]).results)
     new = remake(loop, [*loop.operands, *initial], [*(result.type for result in loop.results), *types])
-    if at.SHARDING in new.attributes:  # the shardings of the old results
-        del new.attributes[at.SHARDING]
     replace(loop, list(new.results)[: len(loop.results)])
     return new
 
@@ -242,12 +239,12 @@ class _Unrolling:
                 continue
             if any(result in self._counted for result in op.results):
                 continue
-            copy = clone(op, values, ip, {})
+            copy = clone(op, values, ip)
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
             if op.operands and all(is_integer_scalar(value) and self._is_exact(value, exact) for value in op.operands):
                 known = {value: exact.get(value, values[value]) for value in op.operands}
-                exact[op.results[0]] = clone(op, known, ip, {}).results[0]
+                exact[op.results[0]] = clone(op, known, ip).results[0]
             if op in self._stacks or self._reads_stack(op):
                 for position, value in enumerate(op.operands):
                     if value in exact:
@@ -359,7 +356,7 @@ class _Unrolling:
         values: dict[ir.Value, ir.Value] = {}
         for op in (*operations(self._outer.block), *operations(body)) if needed else ():
             if op in needed:
-                self.first.append(clone(op, values, ir.InsertionPoint(self._outer), {}))
+                self.first.append(clone(op, values, ir.InsertionPoint(self._outer)))
         return values.get(value, value)
 
 

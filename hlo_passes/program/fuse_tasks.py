@@ -1,12 +1,11 @@
 """`fuse-tasks`: the calls that the schedule runs as one task are one call, so one compiled program."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import ClassVar, TypeAlias
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
@@ -19,11 +18,11 @@ from jaxpp.ir.functions import (
     functions,
     kind_and_stage,
     main_of,
-    name_of,
     operations,
+    set_results,
     terminator,
 )
-from jaxpp.ir.outlining import clone_into
+from jaxpp.ir.outlining import clone_body
 from jaxpp.ir.phases import check_unrolled
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import leave
@@ -174,19 +173,16 @@ class _Fused:
             [tables[i][0][n] | marks[i] for i, n in self.groups[0].arguments],
             [tables[i][1][n] | marks[i] for i, n in results],
         )
-        self._fill(body_of(function), parts, results)
+        self._fill(function, parts, results)
         for group in self.groups:
             _replace(group, name, results, types, _tasks(group.calls, by_name)[0])
 
-    def _fill(self, block: ir.Block, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
-        made: dict[tuple[int, int], ir.Value] = {}
+    def _fill(self, function: ir.Operation, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
+        block, made = body_of(function), dict[tuple[int, int], ir.Value]()
         for number, (part, (_, sources)) in enumerate(zip(parts, self.signature, strict=True)):
-            body = body_of(part)
             given = [block.arguments[source] if isinstance(source, int) else made[source] for source in sources]
-            values: dict[ir.Value, ir.Value] = dict(zip(body.arguments, given, strict=True))
-            clone_into(block, operations(body)[:-1], values, {})
-            made.update(((number, n), values[value]) for n, value in enumerate(terminator(body).operands))
-        func.return_([made[place] for place in results], ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+            made.update(((number, n), value) for n, value in enumerate(clone_body(block, part, given)))
+        set_results(function, [made[place] for place in results])
 
 
 def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> tuple[list[TaskName], list[int]]:
@@ -236,10 +232,6 @@ def _replace(
 
 def _drop_uncalled(main: ir.Operation, by_name: dict[str, ir.Operation]) -> None:
     called = {callee(op) for op in operations(body_of(main)) if op.name == "func.call"}
-    for function in _task_functions(by_name.values()):
-        if name_of(function) not in called:
+    for name, function in by_name.items():
+        if at.KIND in function.attributes and name not in called:
             function.erase()
-
-
-def _task_functions(found: Iterable[ir.Operation]) -> list[ir.Operation]:
-    return [function for function in found if at.KIND in function.attributes]

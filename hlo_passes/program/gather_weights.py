@@ -5,13 +5,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create, functions, kind_and_stage, name_of, operations, terminator
+from jaxpp.ir.functions import (
+    body_of,
+    call,
+    create,
+    functions,
+    kind_and_stage,
+    name_of,
+    operations,
+    set_results,
+    terminator,
+)
 from jaxpp.ir.kinds import FORMS, form_of
-from jaxpp.ir.outlining import Outlined, clone_into, outline
+from jaxpp.ir.mesh_functions import tasks_of_call
+from jaxpp.ir.outlining import Outlined, clone_body, outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.steps import Step, leave
@@ -131,9 +141,7 @@ class _Gathers:
             by_name[name].erase()
 
     def _call_before(self, task: Step[ir.Value], gather: Outlined, mesh: int) -> Sequence[ir.Value]:
-        types = [value.type for value in gather.outputs]
-        ip, location = ir.InsertionPoint(task.op), task.op.location
-        made = call(name_of(gather.function), types, gather.inputs, {at.MESH: at.i64(mesh)}, ip, location)
+        made = gather.call({}, {at.MESH: at.i64(mesh)}, task.op)
         self.before[task] = [Step.of(made)]
         return list(made.results)
 
@@ -183,13 +191,9 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
         [*own[0], *(each | of_task for each in other[0])],
         [*own[1], *(each | of_task | gathered for each in other[1])],
     )
-    block = body_of(both)
-    arguments, returned = iter(block.arguments), list[ir.Value]()
-    for part in parts:
-        values: dict[ir.Value, ir.Value] = dict(zip(body_of(part).arguments, arguments, strict=False))
-        clone_into(block, operations(body_of(part))[:-1], values, {})
-        returned += [values[value] for value in terminator(body_of(part)).operands]
-    func.return_(returned, ip=ir.InsertionPoint(block), loc=ir.Location.unknown())
+    block, count = body_of(both), len(own[0])
+    made = clone_body(block, task, block.arguments[:count])
+    set_results(both, made + clone_body(block, gather, block.arguments[count:]))
     return both
 
 
@@ -205,8 +209,7 @@ def _kind(task: Step[ir.Value]) -> str:
 
 
 def _stages(task: Step[ir.Value]) -> set[int]:
-    stage = at.integer(task.op, at.STAGE)
-    return set(at.integers(task.op, at.STAGES)) if stage is None else {stage}
+    return {each.stage for each in tasks_of_call(task.op)}
 
 
 def _runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:

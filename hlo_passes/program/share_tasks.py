@@ -10,7 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.inclusion import Body, BodyOp, find
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import call, has_side_effect, kind_and_stage, name_of, nested
+from jaxpp.ir.functions import has_side_effect, kind_and_stage, name_of, nested
 from jaxpp.ir.outlining import Outlined, outline_members
 from jaxpp.ir.phases import check_placed, main_line
 from jaxpp.ir.shardings import Shardings
@@ -193,9 +193,7 @@ def _calls(
     values: dict[ir.Value, ir.Value] = dict(zip(division.large.arguments, old.operands, strict=True))
     made: list[ir.Operation] = []
     for each in functions if division.rest_is_first else reversed(functions):
-        types = [value.type for value in each.outputs]
-        operands = [values[value] for value in each.inputs]
-        new = call(name_of(each.function), types, operands, attributes, ir.InsertionPoint(old), old.location)
+        new = each.call(values, attributes, old)
         values.update(zip(each.outputs, new.results, strict=True))
         made.append(new)
     for value, result in zip(division.large.returned, step.results, strict=True):

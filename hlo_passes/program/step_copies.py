@@ -13,10 +13,11 @@ from jaxpp.ir.build import constant
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, call, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import AROUND, form_of
+from jaxpp.ir.mesh_functions import on_meshes, tasks_of_call
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import main_line
 from jaxpp.ir.rows import concatenation, stack_type
-from jaxpp.ir.shardings import Shardings
+from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
@@ -70,11 +71,6 @@ class StepCopies:
                     location=self._main.location,
                     hint="read all of its rows layer by layer, or return them one by one",
                 )
-
-    def meshes(self, op: ir.Operation) -> set[int]:
-        """Where a call runs."""
-        mesh = at.integer(op, at.MESH)
-        return set(at.integers(op, at.MESHES)) if mesh is None else {mesh}
 
     def needs(self, one: CallOfStep) -> set[CallOfStep]:
         """The calls whose results a call reads, itself or through functions before the tasks."""
@@ -195,7 +191,7 @@ class StepCopies:
             function = create(
                 self._module, name, [*wholes, index], [one.type for one in ones], {at.KIND: ir.StringAttr.get("before")}
             )
-            at.set_tables(function, [*map(self._along_steps, ones), {}], list(map(self._own, ones)))
+            at.set_tables(function, [*map(self._along_steps, ones), {}], boundary_attributes(self._shardings, ones))
             *values, position = body_of(function).arguments
             ip = ir.InsertionPoint(body_of(function))
             zero = constant(index, 0, ip=ip)
@@ -229,12 +225,7 @@ class StepCopies:
     def _call(
         self, name: str, results: Sequence[ir.Type], operands: Sequence[ir.Value], meshes: Sequence[int]
     ) -> ir.Operation:
-        where = {at.MESH: at.i64(meshes[0])} if len(meshes) == 1 else {at.MESHES: at.i64s(meshes)}
-        return call(name, results, operands, where, self._ip, self._main.location)
-
-    def _own(self, value: ir.Value) -> dict[str, ir.Attribute]:
-        found = self._shardings.of(value)
-        return {} if found is None else {at.SHARDING: found}
+        return call(name, results, operands, on_meshes(meshes), self._ip, self._main.location)
 
     def _along_steps(self, value: ir.Value) -> dict[str, ir.Attribute]:
         """The sharding of what has an entry of this one's sharding for each step."""
@@ -289,7 +280,7 @@ class StepCopies:
             function = create(
                 self._module, name, [value.type for value in every], wholes, {at.KIND: ir.StringAttr.get("after")}
             )
-            entries = [self._own(one) for one in ones for _ in range(self._loop.steps)]
+            entries = boundary_attributes(self._shardings, [one for one in ones for _ in range(self._loop.steps)])
             at.set_tables(function, entries, list(map(self._along_steps, ones)))
             ip = ir.InsertionPoint(body_of(function))
             rows = [stablehlo.reshape(stack_type(value.type, 1), value, ip=ip) for value in body_of(function).arguments]
@@ -302,5 +293,4 @@ class StepCopies:
 
 def _microbatches(op: ir.Operation) -> list[int]:
     """The microbatches of a call: of one that is no task none."""
-    one = at.integer(op, at.MICROBATCH)
-    return at.integers(op, at.MICROBATCHES) if one is None else [one]
+    return [task.microbatch for task in tasks_of_call(op)]

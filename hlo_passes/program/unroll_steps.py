@@ -16,7 +16,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND
 from jaxpp.ir.loop import parsed
+from jaxpp.ir.mesh_functions import meshes_of, tasks_of_call
 from jaxpp.ir.phases import check_placed
+from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
 
@@ -77,9 +79,9 @@ def _one_after_the_other(copies: StepCopies, steps: int) -> None:
         behind, waiting = waiting, []
         for op in copies.calls:
             kind = kind_and_stage(copies.functions[op])[0]
-            if kind == "after" and any(copies.meshes(op) - copies.meshes(need) for _, need in copies.needs((step, op))):
-                waiting.append((step, op))
-            elif kind == "after" and not copies.needs((step, op)).isdisjoint(waiting):
+            needs = copies.needs((step, op)) if kind == "after" else set[CallOfStep]()
+            crosses = any(set(meshes_of(op)).difference(meshes_of(need)) for _, need in needs)
+            if crosses or not needs.isdisjoint(waiting):
                 waiting.append((step, op))
             else:
                 copies.emit((step, op))
@@ -94,15 +96,14 @@ class _Order:
 
     def __init__(self, copies: StepCopies, schedule: schedules.Schedule) -> None:
         self._copies, self._schedule = copies, schedule
-        self._tasks: dict[tuple[str, int, int, int], ir.Operation] = {}
+        self._tasks: dict[TaskName, ir.Operation] = {}
         self._updates: list[ir.Operation] = []
         for op in copies.calls:
-            kind, stage = kind_and_stage(copies.functions[op])
+            kind, _ = kind_and_stage(copies.functions[op])
             if kind == "after":
                 self._updates.append(op)
             elif kind not in AROUND:
-                for task in _tasks_of(op, kind, stage):
-                    self._tasks[task] = op
+                self._tasks.update(dict.fromkeys(tasks_of_call(op, kind), op))
         self._waiting: dict[CallOfStep, int] = {}
         self._users = defaultdict[CallOfStep, list[CallOfStep]](list)
         self._ready: list[tuple[float, int, int]] = []
@@ -125,11 +126,11 @@ class _Order:
         ):
             yield from self._updates_until(start)
             step, microbatch = divmod(task.microbatch, self._copies.microbatches)
-            op = self._tasks.get((task.kind, task.stage, microbatch, task.slice))
+            op = self._tasks.get(TaskName(task.kind, task.stage, microbatch, task.slice))
             if op is not None and (step, op) not in self._ends:  # the first of the tasks that it fuses
                 yield step, op
-                cell = _tasks_of(op, *kind_and_stage(self._copies.functions[op]))
-                self._note((step, op), start + sum(_cost(schedules.Task(*part)) for part in cell))
+                cell = tasks_of_call(op, kind_and_stage(self._copies.functions[op])[0])
+                self._note((step, op), start + sum(_cost(schedules.Task(*each)) for each in cell))
         yield from self._updates_until(math.inf)
 
     def _updates_until(self, time: float) -> Iterator[CallOfStep]:
@@ -147,15 +148,6 @@ class _Order:
             if not self._waiting[user]:
                 ready = max(self._ends[need] for need in self._copies.needs(user))
                 heapq.heappush(self._ready, (ready, user[0], self._updates.index(user[1])))
-
-
-def _tasks_of(op: ir.Operation, kind: str, stage: int | None) -> list[tuple[str, int, int, int]]:
-    """Kind, stage, microbatch and slice of each task of a call: several, if it fuses them."""
-    if at.STAGES not in op.attributes:
-        return [(kind, stage or 0, at.integer(op, at.MICROBATCH) or 0, at.integer(op, at.SLICE) or 0)]
-    stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
-    slices = at.integers(op, at.SLICES) if at.SLICES in op.attributes else [0] * len(stages)
-    return list(zip(kind.split("+"), stages, microbatches, slices, strict=True))
 
 
 def _cost(task: schedules.Task) -> float:

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import func
 
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.stages.residuals import Tasks, behind_residuals, residuals_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import body_of, call, create
+from jaxpp.ir.functions import call, create, set_results
 from jaxpp.ir.kinds import operations_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks
@@ -58,5 +57,5 @@ def _call(
     attributes: dict[str, ir.Attribute] = {at.STAGE: at.i64(stage)}
     function = create(module, name, types, [], {at.KIND: ir.StringAttr.get(kind), **attributes})
     at.set_tables(function, arguments=boundary_attributes(Shardings(module), operands))
-    func.return_([], ip=ir.InsertionPoint(body_of(function)), loc=ir.Location.unknown())
+    set_results(function, [])
     call(name, [], operands, attributes, behind_residuals(loop, tasks, stage), loop.op.location)

@@ -86,7 +86,7 @@ def _move(
     """Call for each kind what takes `residuals` away and brings them back: a microbatch will keep one pair, or none."""
     first = ir.InsertionPoint(next(op for op in operations(readers[0].block) if op in readers))
     uses = [(op, n) for op in readers for n, value in enumerate(op.operands) if value in residuals]
-    shardings = boundary_attributes(Shardings(module), list(residuals))
+    shardings = boundary_attributes(Shardings(module), residuals)
     values = list(residuals)
     for kind in kinds:
         host = {at.MEMORY: ir.StringAttr.get(HOST)} if kind == "offload" else {}

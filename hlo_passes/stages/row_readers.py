@@ -46,7 +46,7 @@ class Reader:
                 elif value in again.counts:
                     values[value] = _as(value.type, counted(trip, *again.counts[value]))
             for op in ops:
-                clone(again.inside.ops[op], values, ip, {})
+                clone(again.inside.ops[op], values, ip)
         for inner in less.inner:
             inner.let_read(body, values, mesh)
         for op, value in self.rows:

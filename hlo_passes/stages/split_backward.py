@@ -11,7 +11,7 @@ from jaxpp.hlo_passes.stages.halves import Backward, halve
 from jaxpp.hlo_passes.stages.loop_fission import divide_loops
 from jaxpp.ir import attributes as at
 from jaxpp.ir.accumulators import find_accumulators
-from jaxpp.ir.functions import body_of, call, callee, functions, kind_and_stage, operations, text_of
+from jaxpp.ir.functions import body_of, callee, functions, kind_and_stage, operations, text_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.outlining import Member, outline_members
 from jaxpp.ir.phases import check_tasks
@@ -126,7 +126,5 @@ def _add(
     attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
     name = f"{kind}_{ir.IntegerAttr(stage).value}"
     part = outline_members(module, name, members, outputs, attributes, shardings)
-    operands = [values[value] for value in part.inputs]
-    types = [value.type for value in outputs]
-    made = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(old), old.location)
+    made = part.call(values, {at.STAGE: stage}, old)
     values.update(zip(outputs, made.results, strict=True))

@@ -15,7 +15,6 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
     body_of,
-    call,
     callee,
     functions,
     has_side_effect,
@@ -270,7 +269,5 @@ class _SplitForward:
         stage = self.old.attributes[at.STAGE]
         attributes = {at.KIND: ir.StringAttr.get(kind), at.STAGE: stage}
         part = outline(self.module, name, ops, outputs, attributes, Shardings(self.module))
-        types = [value.type for value in outputs]
-        operands = [given[value] for value in part.inputs]
-        made = call(name, types, operands, {at.STAGE: stage}, ir.InsertionPoint(self.old), self.old.location)
+        made = part.call(given, {at.STAGE: stage}, self.old)
         return dict(zip(outputs, made.results, strict=True))

@@ -216,7 +216,7 @@ class _Writer:
         values = dict(zip((old.arguments[p] for p in self._half.positions), new.arguments, strict=False))
         end = terminator(old)
         needed = Dependences(Numbered(operations(old)[:-1])).behind(end.operands)
-        clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values, {})
+        clone_into(new, [op for op in operations(old)[:-1] if not needed.isdisjoint(op.results)], values)
         tests = [values.get(value, value) for value in end.operands]
         stablehlo.return_(tests, ip=ir.InsertionPoint(new), loc=end.location)
 
