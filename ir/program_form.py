@@ -4,7 +4,6 @@ Those of calls, sends and receives are read, and checked, by `read_program`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -17,16 +16,16 @@ from jaxpp.ir.functions import callee, functions, name_of, terminator
 Entry = Mapping[str, ir.Attribute]
 
 
-Block = tuple[int, int] | None
-"""(number, how many there are) of a block of a stack; None for a value that each of its meshes has whole."""
-
-
 class Border(NamedTuple):
-    """What an argument or result of a mesh function is: argument or result `number` of the step, or a block of it."""
+    """What an argument or result of a mesh function is: argument or result `number` of the step, or a block of it.
+
+    block: (number, how many there are) of a block of a stack; None for a value that each of its meshes has whole.
+    """
 
     number: int
+    type: ir.Type
     donated: bool
-    block: Block
+    block: tuple[int, int] | None
     sharding: ir.Attribute | None
     memory: ir.Attribute | None
 
@@ -134,34 +133,25 @@ def _check(
         raise ProgramError(f"{what}: {name} is {entry[name]}, expected {expected}", location=op.location)
 
 
-@dataclass
-class _Value:
-    """An argument or a result of the step, as the meshes have it."""
-
-    types: dict[int, ir.Type] = field(default_factory=dict[int, ir.Type])
-    borders: dict[int, Border] = field(default_factory=dict[int, Border])
-
-
 def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]]:
     """For each mesh function its arguments, or its results. Raises ProgramError unless they are those of the step.
 
     kind: "argument" or "result".
     """
     name, table = (at.ARGUMENT, at.argument_attributes) if kind == "argument" else (at.RESULT, at.result_attributes)
-    values: dict[int, _Value] = {}
+    values: dict[int, dict[int, Border]] = {}
     borders: list[list[Border]] = []
     for mesh, function in enumerate(meshes):
         signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         types = signature.inputs if kind == "argument" else signature.results
         borders.append([])
         for position, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
-            border = _read_border(function, kind, position, entry, name)
-            value = values.setdefault(border.number, _Value())
-            if mesh in value.types:
+            border = _read_border(function, kind, position, type_, entry, name)
+            value = values.setdefault(border.number, {})
+            if mesh in value:
                 said = f"{name} = {entry[name]}"
                 raise ProgramError(f"@{name_of(function)} has a second {kind} with {said}", location=function.location)
-            value.types[mesh] = type_
-            value.borders[mesh] = border
+            value[mesh] = border
             borders[-1].append(border)
     for number, value in values.items():
         _check_value(f"{kind} {number} of the step", value, meshes)
@@ -171,7 +161,7 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]
     return borders
 
 
-def _read_border(function: ir.Operation, kind: str, position: int, entry: Entry, name: str) -> Border:
+def _read_border(function: ir.Operation, kind: str, position: int, type_: ir.Type, entry: Entry, name: str) -> Border:
     what = f"{kind} {position} of @{name_of(function)}"
     if name not in entry:
         raise ProgramError(f"{what} has no {name}", location=function.location)
@@ -179,28 +169,27 @@ def _read_border(function: ir.Operation, kind: str, position: int, entry: Entry,
     _check(function, what, entry, at.BLOCK, "array<i64: number, count>", _is_block)
     number = ir.IntegerAttr(entry[name]).value
     donated = at.DONOR in entry or at.ALIAS in entry
-    return Border(number, donated, at.block(entry), entry.get(at.SHARDING), entry.get(at.MEMORY))
+    return Border(number, type_, donated, at.block(entry), entry.get(at.SHARDING), entry.get(at.MEMORY))
 
 
 def _is_block(said: ir.Attribute) -> bool:
     return isinstance(said, ir.DenseI64ArrayAttr) and len(said) == 2 and 0 <= said[0] < said[1]
 
 
-def _check_value(what: str, value: _Value, meshes: Sequence[ir.Operation]) -> None:
-    """All meshes agree about it, and its blocks are all there."""
-    first = next(iter(value.types))
-    donated = value.borders[first].donated
-    for mesh, type_ in value.types.items():
+def _check_value(what: str, value: Mapping[int, Border], meshes: Sequence[ir.Operation]) -> None:
+    """All meshes agree about it, and its blocks are all there. value: what it is on each mesh."""
+    first, expected = next(iter(value.items()))
+    for mesh, border in value.items():
         where = meshes[mesh].location
-        if type_ != value.types[first]:
-            found = f"of type {type_} on mesh {mesh}, {value.types[first]} on mesh {first}"
+        if border.type != expected.type:
+            found = f"of type {border.type} on mesh {mesh}, {expected.type} on mesh {first}"
             raise ProgramError(f"{what} is {found}", location=where)
-        if value.borders[mesh].donated != donated:
-            giver, keeper = (first, mesh) if donated else (mesh, first)
+        if border.donated != expected.donated:
+            giver, keeper = (first, mesh) if expected.donated else (mesh, first)
             raise ProgramError(f"{what} is donated on mesh {giver}, kept on mesh {keeper}", location=where)
-    blocks = {mesh: border.block for mesh, border in value.borders.items() if border.block is not None}
+    blocks = {mesh: border.block for mesh, border in value.items() if border.block is not None}
     if blocks:
-        found, count = sorted(map(list, blocks.values())), len(value.types)
+        found, count = sorted(map(list, blocks.values())), len(value)
         if found != [[number, count] for number in range(count)]:
             message = f"{what} has the blocks {found}, expected one of {count} on each of its meshes"
             raise ProgramError(message, location=meshes[next(iter(blocks))].location)

@@ -230,7 +230,7 @@ class Line:
         """
         self._values, self._steps, self._returned = line.values, line.steps, set(line.steps[-1].operands)
         for register, border in enumerate(arguments):
-            self.specs.append(self._border_spec(border, register))
+            self.specs.append(self._border_spec(border))
             self.arguments.append((border, register))
         self._make_mortal([register for register, border in enumerate(arguments) if border.donated])
         readers = {
@@ -246,9 +246,8 @@ class Line:
         self.specs.extend(self._copies)
         self._look_at_mortal()
 
-    def _border_spec(self, border: Border, register: int) -> TensorSpec:
-        type_ = self._values[register].type
-        return _in_memory(self._tables.spec(type_, border.sharding, self.axes, self._op), border.memory)
+    def _border_spec(self, border: Border) -> TensorSpec:
+        return _in_memory(self._tables.spec(border.type, border.sharding, self.axes, self._op), border.memory)
 
     def unfreed(self) -> ir.Value | None:
         """A value that is used, and neither freed nor returned; None where each value dies or is returned."""
@@ -427,7 +426,7 @@ class Line:
     def _return(self, results: Sequence[Border], step: Step[int]) -> None:
         self._use(step)
         for position, (border, own) in enumerate(zip(results, step.operands, strict=True)):
-            spec = self._border_spec(border, own)
+            spec = self._border_spec(border)
             self.results.append((border, self._as(step.op, own, spec, f"result {position}")))
 
     def _look_at_mortal(self) -> None:

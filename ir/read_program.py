@@ -5,7 +5,7 @@ checks, what a mesh runs.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from jaxlib.mlir import ir
@@ -158,25 +158,27 @@ def _ends(program: Program) -> bool:
 
 
 def _arguments(lines: Sequence[Line]) -> dict[int, Argument]:
-    found: dict[int, list[tuple[int, Border, int]]] = {}
-    for line in lines:
-        for border, register in line.arguments:
-            found.setdefault(border.number, []).append((line.mesh, border, register))
     arguments: dict[int, Argument] = {}
-    for number, places in sorted(found.items()):
+    for number, places in _by_number((line, line.arguments) for line in lines):
         spec, registers, stacked = _places(f"argument {number} of the step", places, lines)
         arguments[number] = Argument(spec, places[0][1].donated, registers, stacked)
     return arguments
 
 
 def _results(lines: Sequence[Line]) -> tuple[Result, ...]:
+    found = _by_number((line, line.results) for line in lines)
+    return tuple(Result(*_places(f"result {number} of the step", places, lines)) for number, places in found)
+
+
+def _by_number(
+    borders: Iterable[tuple[Line, Sequence[tuple[Border, int]]]],
+) -> list[tuple[int, list[tuple[int, Border, int]]]]:
+    """The number of each argument, or result, of the step, and on which meshes and in which registers it is."""
     found: dict[int, list[tuple[int, Border, int]]] = {}
-    for line in lines:
-        for border, register in line.results:
+    for line, own in borders:
+        for border, register in own:
             found.setdefault(border.number, []).append((line.mesh, border, register))
-    return tuple(
-        Result(*_places(f"result {number} of the step", places, lines)) for number, places in sorted(found.items())
-    )
+    return sorted(found.items())
 
 
 def _places(

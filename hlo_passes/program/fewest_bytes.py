@@ -101,16 +101,7 @@ def _move(nodes: Sequence[Node], smallest: int) -> None:
     while stale < len(meshes):
         mesh = meshes.pop(0)
         meshes.append(mesh)
-        moving = _near(values, mesh, group)
-        touched = _values_of(moving, smallest)
-        before = [node.meshes for node in moving]
-        sent = sum(map(bytes_sent, touched))
-        if moving:
-            _Expansion(moving, touched, mesh).run()
-        stale = 0 if sum(map(bytes_sent, touched)) < sent else stale + 1
-        if stale:
-            for node, old in zip(moving, before, strict=True):
-                node.meshes = old
+        stale = 0 if _expand(_near(values, mesh, group), mesh, smallest) else stale + 1
 
 
 def _move_to_the_last(nodes: Sequence[Node]) -> None:
@@ -123,14 +114,21 @@ def _move_to_the_last(nodes: Sequence[Node]) -> None:
     if len(nodes) > _MOST_NODES or not any(map(bytes_sent, values)):
         return
     last = 1 << (max(value.node.meshes | _needed(value) for value in values).bit_length() - 1)
-    moving = _near(values, last, set(nodes), 4 * _STEPS)
-    touched = _values_of(moving, 0)
-    before, sent = [node.meshes for node in moving], sum(map(bytes_sent, touched))
+    _expand(_near(values, last, set(nodes), 4 * _STEPS), last, 0, among_equals=True)
+
+
+def _expand(moving: Sequence[Node], mesh: Meshes, smallest: int, *, among_equals: bool = False) -> bool:
+    """Move nodes to `mesh`, if fewer bytes are sent then, or, with `among_equals`, as few; whether they moved."""
+    values, before = _values_of(moving, smallest), [node.meshes for node in moving]
+    sent = sum(map(bytes_sent, values))
     if moving:
-        _Expansion(moving, touched, last).run(among_equals=True)
-    if sum(map(bytes_sent, touched)) > sent:
-        for node, old in zip(moving, before, strict=True):
-            node.meshes = old
+        _Expansion(moving, values, mesh).run(among_equals=among_equals)
+    now = sum(map(bytes_sent, values))
+    if now < sent or (among_equals and now == sent):
+        return True
+    for node, old in zip(moving, before, strict=True):
+        node.meshes = old
+    return False
 
 
 def _values_of(nodes: Iterable[Node], smallest: int) -> list[PlacedValue]:

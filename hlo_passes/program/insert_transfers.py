@@ -14,7 +14,9 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, create, kind_and_stage, main_of, terminator
 from jaxpp.ir.kinds import form_of
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.phases import check_placed
+from jaxpp.ir.rows import with_size
 from jaxpp.ir.shardings import MeshAxes, Shardings
 from jaxpp.ir.steps import Channel, MeshLine, MeshLines, Step, leave
 from jaxpp.ir.transports import RULES, check_transport
@@ -438,6 +440,4 @@ def _type(border: _Border) -> ir.Type:
     """The type of an argument of a mesh function: of a stack, that of one block, which may have no value."""
     if border.block is None or isinstance(border.value, ir.OpResult):
         return border.value.type
-    whole = ir.RankedTensorType(border.value.type)
-    rows, *rest = whole.shape
-    return ir.RankedTensorType.get([rows // border.block[1], *rest], whole.element_type)
+    return with_size(border.value.type, 0, shape_of(border.value)[0] // border.block[1])

@@ -58,27 +58,29 @@ class SplitBackward(Pass):
         check_tasks(module, loop.body)
         by_name = functions(module)
         sums = {value: each for each in find_accumulators(loop, by_name).values() for value in each.values}
-        calls = [op for op in operations(loop.body) if op.name == "func.call"]
-        split = [op for op in calls if _is_backward(by_name[callee(op)], stages)]
+        calls = [(by_name[callee(op)], op) for op in operations(loop.body) if op.name == "func.call"]
+        split = [each for each in calls if _is_backward(each[0], stages)]
         # All is decided before the first edit: the calls use one another's results.
-        mesh, backwards = MeshAxes.of(module), [Backward(loop, by_name[callee(op)], op, sums) for op in split]
-        _treat_slices_alike(loop, [by_name[callee(op)] for op in split], backwards)
-        for number, (op, backward) in enumerate(zip(split, backwards, strict=True)):
+        mesh, backwards = MeshAxes.of(module), [Backward(loop, *each, sums) for each in split]
+        _treat_slices_alike(loop, split, backwards)
+        for number, (each, backward) in enumerate(zip(split, backwards, strict=True)):
             if divide_loops(backward, mesh):
-                backwards[number] = Backward(loop, by_name[callee(op)], op, sums)
-        _treat_slices_alike(loop, [by_name[callee(op)] for op in split], backwards)
-        for op, backward in zip(split, backwards, strict=True):
-            _split(module, by_name[callee(op)], op, backward)
+                backwards[number] = Backward(loop, *each, sums)
+        _treat_slices_alike(loop, split, backwards)
+        for each, backward in zip(split, backwards, strict=True):
+            _split(module, *each, backward)
 
 
-def _treat_slices_alike(loop: MicrobatchLoop, found: Sequence[ir.Operation], backwards: Sequence[Backward]) -> None:
+def _treat_slices_alike(
+    loop: MicrobatchLoop, split: Sequence[tuple[ir.Operation, ir.Operation]], backwards: Sequence[Backward]
+) -> None:
     """Let the slices of a stage be divided alike.
 
     Nobody awaits the gradients of keys and values of the first slice. Rows that one slice takes of others, which keep
     them, are zeros for another slice: neither has to keep them.
     """
     groups: dict[bytes, list[Backward]] = {}
-    for function, backward in zip(found, backwards, strict=True) if loop.slices > 1 else ():
+    for (function, _), backward in zip(split, backwards, strict=True) if loop.slices > 1 else ():
         groups.setdefault(text_of(function), []).append(backward)
     for group in groups.values():
         awaited = set[int]().union(*(backward.awaited for backward in group))
