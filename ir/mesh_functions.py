@@ -135,5 +135,5 @@ def tasks_of_call(call_op: ir.Operation, kind: str = "") -> list[TaskName]:
     stages, microbatches = at.integers(call_op, at.STAGES), at.integers(call_op, at.MICROBATCHES)
     slices = at.integers(call_op, at.SLICES) or [0] * len(stages)
     kinds = kind.split("+") if "+" in kind else [kind] * len(stages)
-    # `read_program` refuses lists of different lengths.
+    # `ProgramReader` refuses lists of different lengths.
     return [TaskName(*each) for each in zip(kinds, stages, microbatches, slices, strict=False)]

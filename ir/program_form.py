@@ -1,6 +1,6 @@
 """The attributes of a program module, one by one: that they say what docs/ir.md (section 6) promises.
 
-Those of calls, sends and receives are read, and checked, by `read_program`.
+Those of calls, sends and receives are read, and checked, by `read_line`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

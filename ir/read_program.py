@@ -20,25 +20,19 @@ from jaxpp.ir.program_form import Border, check_form, read_borders
 from jaxpp.ir.read_line import Line, Source, Tables
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.tensors import TensorSpec, sharding_text, tensor_text
-from jaxpp.ir.transports import OrderError, transfer_order
-
-
-def read_program(module: ir.Module) -> Program:
-    """The program of `module`; its functions have no bytecode.
-
-    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
-
-    Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
-    send, nothing is used after its last use, no mesh waits forever, and what leaves a mesh comes back as what it was.
-    """
-    return ProgramReader(module).program
+from jaxpp.ir.transports import OrderError, check_order
 
 
 class ProgramReader:
     """What was read of one program module.
 
+    Where meshes differ in size (`jaxpp.mesh_sizes`), what the sizes of one don't divide is cut less on it.
+
+    Raises ProgramError, with the location of what is wrong, unless every call fits its function, every receive has its
+    send, nothing is used after its last use, no mesh waits forever, and what leaves a mesh comes back as what it was.
+
     Attributes:
-        program: the program.
+        program: the program; its functions have no bytecode.
         lines: what each mesh runs.
         sources: where each function of the program comes from.
     """
@@ -72,7 +66,7 @@ class ProgramReader:
     def check_order(self, transport: str) -> None:
         """Raise ProgramError where meshes wait for one another by the rules of this transport, or swap values."""
         try:
-            transfer_order(self.program, transport)
+            check_order(self.program, transport)
         except OrderError as error:
             name = "send" if isinstance(error.transfer, Send) else "recv"
             op = _end(self._tables, self.lines, name, error.transfer.channel)

@@ -4,7 +4,6 @@ A transport that meets (rendezvous) can deadlock where one that buffers cannot, 
 alone, not by a number, hands over the wrong one where both ends differ. So the order is part of the program.
 """
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,7 +11,6 @@ from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.kinds import COSTS, cost_of
 from jaxpp.ir.program import Call, Constant, Instruction, Program, Receive, Send
 
 
@@ -71,59 +69,31 @@ def check_transport(name: str) -> None:
         raise ValueError(f"transport is '{name}', expected one of {', '.join(RULES)}")
 
 
-class Order(NamedTuple):
-    """An order in which all instructions can run.
-
-    Attributes:
-        instructions: (mesh, instruction), without constants, by the time at which each starts. A receive directly
-            follows its send, if they meet; else it follows it somewhere.
-        time: how long they take, in forward tasks.
-    """
-
-    instructions: list[tuple[int, Instruction]]
-    time: float
-
-
 class OrderError(ProgramError):
-    """There is no such order. transfer: one of the transfers that are to blame."""
+    """A program does not keep to the rules of a transport. transfer: one of the transfers that are to blame."""
 
     def __init__(self, message: str, transfer: Send | Receive, hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.transfer = transfer
 
 
-def transfer_order(
-    program: Program, transport: str | Rules, costs: Mapping[str, float] = COSTS, hop: float = 0.0
-) -> Order:
-    """The order in which all instructions of all meshes run by the rules of a transport. O(n log n).
+def check_order(program: Program, transport: str | Rules) -> None:
+    """Raise OrderError unless all instructions of all meshes run by the rules of a transport. O(n).
 
     As no instruction ever takes anything from another one, all that can run may run at once, and what is left waits
-    whatever the timing. Each mesh keeps its order within each stream, and a process may issue what is its own in this
-    order, one after the other.
-
-    Args:
-        program: the program.
-        transport: a name in `RULES`, or rules.
-        costs: how long a task of each kind takes; others take 1.
-        hop: how long a transfer takes.
-
-    Raises:
-        OrderError: meshes wait for one another, which is shown as a chain of waits; or the k-th transfer between two
-            meshes is one value on the one side, and another one on the other.
+    whatever the timing: meshes wait for one another, which the error shows as a chain of waits. Likewise where the k-th
+    transfer between two meshes is one value on the one side, and another one on the other.
     """
     rules = RULES[transport] if isinstance(transport, str) else transport
     name = f"by the transport '{transport}' " if isinstance(transport, str) and transport != "pull" else ""
     hint = f"run insert-transfers{{transport={transport}}}" if name else ""
     _check_ends(program, rules, name, hint)
-    graph = _WaitForGraph(program, rules)
-    order = graph.run(costs, hop)
-    if order is None:
-        waits = graph.waits()
+    waits = WaitForGraph(program, rules).waits()
+    if waits:
         lines = "".join(f"\n  {wait.words(program)}" for wait in waits)
         transfer = waits[0].later
         assert not isinstance(transfer, Call | Constant)  # the mesh before waits for it
         raise OrderError(f"deadlock: {name}these meshes wait for one another{lines}", transfer, hint)
-    return order
 
 
 def _check_ends(program: Program, rules: Rules, name: str, hint: str) -> None:
@@ -161,7 +131,7 @@ class _Wait(NamedTuple):
         return f"mesh {self.mesh}: {_words(program, self.later)} comes after {_words(program, self.earlier)}"
 
 
-class _WaitForGraph:
+class WaitForGraph:
     """What waits for what. A node is an instruction, or a send and its receive, where they run together.
 
     places: of each node the (mesh, position) of its instructions.
@@ -217,56 +187,30 @@ class _WaitForGraph:
             self._transfers[key] = self._add()
         return self._transfers[key]
 
-    def run(self, costs: Mapping[str, float], hop: float) -> Order | None:
-        """Run all nodes, each as soon as what it waits for has run. None if some never run, which `waits` explains."""
-        self._left = list(map(len, self.before))
+    def _left(self) -> dict[int, list[int]]:
+        """The nodes that never run, each with those of them that it waits for."""
+        left = [len(before) for before in self.before]
         after: list[list[int]] = [[] for _ in self.before]
         for node, before in enumerate(self.before):
             for other in before:
                 after[other].append(node)
-        ready, done = [0.0] * len(after), list[int]()
-        heap = [(0.0, node) for node, left in enumerate(self._left) if not left]
-        while heap:
-            start, node = heapq.heappop(heap)
-            done.append(node)
-            ready[node] = start + self._time(node, costs, hop)
+        done = [node for node, count in enumerate(left) if not count]
+        for node in done:
             for other in after[node]:
-                ready[other] = max(ready[other], ready[node])
-                self._left[other] -= 1
-                if not self._left[other]:
-                    heapq.heappush(heap, (ready[other], other))
-        return Order(self._issued(done), max(ready, default=0.0)) if len(done) == len(after) else None
-
-    def _time(self, node: int, costs: Mapping[str, float], hop: float) -> float:
-        """How long a node runs: of two ends that run one after the other only the receive takes time."""
-        mesh, position = self.places[node][-1]
-        each = self._sequences[mesh][position]
-        if isinstance(each, Call):
-            return cost_of(each.kind, costs)
-        return hop if isinstance(each, Receive) or len(self.places[node]) > 1 else 0.0
-
-    def _issued(self, done: Sequence[int]) -> list[tuple[int, Instruction]]:
-        """The instructions by the time at which they run: on a mesh none later than those behind it."""
-        ranks: dict[tuple[int, int], tuple[int, bool]] = {}
-        for rank, node in enumerate(done):
-            for mesh, position in self.places[node]:
-                ranks[mesh, position] = rank, isinstance(self._sequences[mesh][position], Receive)
-        issued: list[tuple[tuple[int, bool], int, int]] = []
-        for mesh, line in enumerate(self._sequences):
-            least = (len(done), False)
-            for position in reversed(range(len(line))):
-                if (mesh, position) in ranks:
-                    least = min(least, ranks[mesh, position])
-                    issued.append((least, mesh, position))
-        return [(mesh, self._sequences[mesh][position]) for _, mesh, position in sorted(issued)]
+                left[other] -= 1
+                if not left[other]:
+                    done.append(other)
+        return {node: [other for other in self.before[node] if left[other]] for node, count in enumerate(left) if count}
 
     def waits(self) -> list[_Wait]:
-        """A cycle of nodes that never run, as what waits on each mesh for what."""
-        node = next(node for node, left in enumerate(self._left) if left)
-        chain: list[int] = []
+        """A cycle of nodes that never run, as what waits on each mesh for what; empty where all run."""
+        left = self._left()
+        if not left:
+            return []
+        node, chain = next(iter(left)), list[int]()
         while node not in chain:
             chain.append(node)
-            node = next(other for other in self.before[node] if self._left[other])
+            node = left[node][0]
         chain = chain[chain.index(node) :]
         waits = [self._wait(one, other) for one, other in zip(chain, [*chain[1:], chain[0]], strict=True)]
         meshes = [wait.mesh if wait else None for wait in waits]

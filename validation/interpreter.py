@@ -1,7 +1,7 @@
 """A reference interpreter of programs (docs/ir.md, section 6): slow, and with nothing clever in it.
 
 Every mesh's sequence runs until it waits for a value that was not sent yet; then the next mesh's turn comes. Task
-functions are run by XLA. `read_program` has refused what no program may do, a deadlock or a use after the last one.
+functions are run by XLA. `ProgramReader` has refused what no program may do, a deadlock or a use after the last one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

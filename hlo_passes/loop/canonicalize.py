@@ -68,8 +68,9 @@ def count_from_zero(loop: ir.Operation) -> None:
 def _add_to(value: ir.Value, start: ir.Value, ip: ir.InsertionPoint) -> None:
     """Let the users of `value` use it plus `start`."""
     if is_used(value):
-        total = stablehlo.add(start, value, ip=ip)
-        value.replace_all_uses_except(total, total.owner)
+        total = stablehlo.add(start, start, ip=ip)
+        value.replace_all_uses_with(total)
+        total.owner.operands[1] = value
 
 
 def split_barriers(marks: Marks) -> None:

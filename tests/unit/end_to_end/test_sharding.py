@@ -25,7 +25,7 @@ from unit.end_to_end.compare import (
 
 import jaxpp.api as jaxpp
 from jaxpp import PassError
-from jaxpp.ir.read_program import read_program
+from jaxpp.ir.read_program import ProgramReader
 from jaxpp.runtime.measuring.analysis import parameters, sent_bytes
 
 ORDERS = [("mpmd", "data", "model"), ("data", "mpmd", "model"), ("data", "model", "mpmd")]
@@ -242,7 +242,7 @@ def test_stages_inside_a_shard_map_are_those_around_several() -> None:
         step = partial(sgd_step, schedule=jaxpp.Std1F1B(3), loss=loss)
         module = lowered(step, (weights(3), batch(3)), mesh).program().module
         with module.context:
-            program = read_program(module)
+            program = ProgramReader(module).program
         return parameters(program, {0, 1, 2}), [sent_bytes(program, number) for number in range(3)]
 
     inside = placed(sharded(cast_layers))

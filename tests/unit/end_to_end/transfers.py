@@ -8,7 +8,7 @@ from jaxlib.mlir import ir
 
 from jaxpp.ir import program as program_data
 from jaxpp.ir.program import Call
-from jaxpp.ir.read_program import read_program
+from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.tensors import TensorSpec
 
 FORWARD, BACKWARD = "forward", "backward"
@@ -44,7 +44,7 @@ def carried(program: Any) -> Counter[str]:
 
 class _Reader:
     def __init__(self, module: ir.Module) -> None:
-        self._program = read_program(module)
+        self._program = ProgramReader(module).program
         self._returned = {
             place: len(result.registers) for result in self._program.results for place in result.registers
         }

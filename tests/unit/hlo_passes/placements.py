@@ -24,7 +24,7 @@ from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import body_of, call, create, main_of, operands_with_captures, operations, terminator
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.read_program import read_program
+from jaxpp.ir.read_program import ProgramReader
 from jaxpp.ir.values import byte_size, is_used
 
 PASSES = (InferPlacement(), InsertTransfers(), PlanBuffers(), DeduplicateFunctions(), VerifyProgram())
@@ -116,7 +116,7 @@ def bytes_moved(module: ir.Module, *observers: Observer) -> int:
     """Run the passes on `module`, and count the bytes that its program sends."""
     run_passes(module, PASSES, observers)
     with module.context:
-        program = read_program(module)
+        program = ProgramReader(module).program
     return sum(program.registers[hop.source][hop.operand].bytes for hop in program.hops.values())
 
 

@@ -19,7 +19,7 @@ from jaxpp.hlo_passes import run_passes
 from jaxpp.hlo_passes.program.verify_origins import VerifyOrigins
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.errors import ProgramError
-from jaxpp.ir.read_program import read_program
+from jaxpp.ir.read_program import ProgramReader
 from jaxpp.validation.cpu import Runner
 from jaxpp.validation.interpreter import Interpreter
 
@@ -128,7 +128,7 @@ def results(text: str, runner: Runner) -> dict[int, list[tuple[int, Any]]]:
         generator = np.random.default_rng(0)
         given = {
             number: runner.put(generator.normal(size=argument.spec.shape).astype(argument.spec.dtype))
-            for number, argument in sorted(read_program(module).arguments.items())
+            for number, argument in sorted(ProgramReader(module).program.arguments.items())
         }
         found = Interpreter(module, runner).run(given)
         return {number: [(mesh, np.asarray(value)) for mesh, value in each] for number, each in found.items()}

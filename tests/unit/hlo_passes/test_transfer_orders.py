@@ -5,6 +5,7 @@ import re
 
 import pytest
 from jaxlib.mlir import ir
+from unit.ir.orders import transfer_order
 
 from jaxpp import _compat, schedules
 from jaxpp.hlo_passes.base import run_passes
@@ -13,8 +14,8 @@ from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
 from jaxpp.hlo_passes.program.verify_program import VerifyProgram
 from jaxpp.ir.kinds import form_of
 from jaxpp.ir.program import Call, Program, Send
-from jaxpp.ir.read_program import read_program
-from jaxpp.ir.transports import RULES, OrderError, Rules, transfer_order
+from jaxpp.ir.read_program import ProgramReader
+from jaxpp.ir.transports import RULES, OrderError, Rules, check_order
 
 MOST = int(os.environ.get("JAXPP_TEST_MESHES", "0"))
 """If given, all numbers of meshes up to it are tried: of 8, that takes minutes."""
@@ -78,7 +79,7 @@ def _run(text: str, transport: str) -> Program:
     with _compat.make_context():
         module = ir.Module.parse(text)
         run_passes(module, [InsertTransfers(transport), PlanBuffers(), VerifyProgram(transport=transport)])
-        return read_program(module)
+        return ProgramReader(module).program
 
 
 def made(name: str, meshes: int) -> schedules.Schedule | None:
@@ -114,7 +115,7 @@ def test_every_schedule(name: str) -> None:
             times = [transfer_order(program, transport, hop=hop).time for hop in HOPS]
             assert all(time <= limit * least for time, limit, least in zip(times, most, free, strict=True))
         for transport in RULES:
-            transfer_order(programs[-1], transport)  # that of the strictest
+            check_order(programs[-1], transport)  # that of the strictest
 
 
 def test_an_order_for_another_transport_may_not_do() -> None:
@@ -125,11 +126,11 @@ def test_an_order_for_another_transport_may_not_do() -> None:
         "the send to mesh 1 of forward of stage 0, microbatch 1 (channel 2)"
     )
     pulled = program_of(schedule, "pull")
-    transfer_order(pulled, "nccl")
+    check_order(pulled, "nccl")
     for transport in ("pair", "device_put"):
         text = f"deadlock: by the transport '{transport}' these meshes wait for one another\n  mesh 0: {wait}"
         with pytest.raises(OrderError, match=re.escape(text)):
-            transfer_order(pulled, transport)
+            check_order(pulled, transport)
 
 
 def test_what_several_meshes_make_comes_from_the_first_of_them() -> None:

@@ -6,9 +6,10 @@ from random import Random
 
 import pytest
 from unit.ir.explorer import always_ends, mutated, program_of, random_program
+from unit.ir.orders import transfer_order
 
 from jaxpp.ir.program import Call, Instruction, Receive, Send
-from jaxpp.ir.transports import RULES, OrderError, Rules, check_transport, transfer_order
+from jaxpp.ir.transports import RULES, OrderError, Rules, check_order, check_transport
 
 TWO = (True, False)
 EVERY = [
@@ -30,7 +31,7 @@ def test_the_proof_agrees_with_all_interleavings() -> None:
             program = mutated(random, program)
         rules = EVERY[number % len(EVERY)]
         try:
-            transfer_order(program, rules)
+            check_order(program, rules)
             proved = True
         except OrderError:
             proved = False
@@ -113,10 +114,10 @@ WAITING: list[list[Instruction]] = [
 def test_what_it_says(transport: str, lines: list[list[Instruction]], devices: int, text: str | None) -> None:
     program = program_of(lines, (devices,) * 2)
     if text is None:
-        transfer_order(program, transport)
+        check_order(program, transport)
     else:
         with pytest.raises(OrderError) as error:
-            transfer_order(program, transport)
+            check_order(program, transport)
         assert str(error.value) == text
 
 

@@ -8,7 +8,7 @@ from unit.runtime.processes.random_programs import RandomProgram
 from unit.runtime.programs import Pipeline, parse
 
 from jaxpp.ir.program import Call, Constant, Instruction, Receive, Send
-from jaxpp.ir.transports import RULES, transfer_order
+from jaxpp.ir.transports import RULES, check_order
 from jaxpp.runtime.execution.order import merged_order, with_pulls, with_receives_at_sends
 
 
@@ -93,7 +93,7 @@ def test_receives_at_their_sends_are_an_order_for_every_transport() -> None:
                 due.append((mesh, each))
         assert due == order
         for rules in RULES:
-            transfer_order(dataclasses.replace(program, sequences=tuple(map(tuple, lines))), rules)
+            check_order(dataclasses.replace(program, sequences=tuple(map(tuple, lines))), rules)
         assert with_receives_at_sends(order, []) == order
 
 

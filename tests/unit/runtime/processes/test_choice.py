@@ -12,7 +12,7 @@ from unit.end_to_end.compare import batch, make_mesh, sgd_step, weights
 import jaxpp
 from jaxpp import distributed
 from jaxpp.ir.program import Program
-from jaxpp.ir.transports import RULES, OrderError, transfer_order
+from jaxpp.ir.transports import RULES, OrderError, check_order
 from jaxpp.runtime import load
 from jaxpp.runtime.processes import choice, job
 from jaxpp.runtime.processes.membership import ProcessError
@@ -115,7 +115,7 @@ def test_programs_are_ordered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_ordered_for(program: Program, transport: str) -> bool:
     try:
-        transfer_order(program, transport)
+        check_order(program, transport)
     except OrderError:
         return False
     return True
