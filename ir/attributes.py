@@ -105,9 +105,9 @@ def is_number(attribute: ir.Attribute | None, least: int = 0, below: float = inf
     return isinstance(attribute, ir.IntegerAttr) and least <= attribute.value < below
 
 
-def are_numbers(attribute: ir.Attribute | None, below: float = inf) -> bool:
-    """Whether it is an `array<i64: ...>` of numbers from 0 to below this bound."""
-    return isinstance(attribute, ir.DenseI64ArrayAttr) and all(0 <= number < below for number in numbers(attribute))
+def are_numbers(attribute: ir.Attribute | None) -> bool:
+    """Whether it is an `array<i64: ...>` of numbers from 0 on, at least one."""
+    return isinstance(attribute, ir.DenseI64ArrayAttr) and min(numbers(attribute), default=-1) >= 0
 
 
 def found(entry: Mapping[str, ir.Attribute] | ir.OpAttributeMap, name: str) -> str:

@@ -15,7 +15,6 @@ class Form:
     """What a task of a kind becomes: a call of a function.
 
     Attributes:
-        made_by: the pass that makes this function.
         optional: a schedule may have such a task for some microbatches of a stage, and none for the others.
         is_copy: the function returns its arguments as they are, in another memory or on another mesh: the runtime
             copies, and compiles nothing.
@@ -23,7 +22,6 @@ class Form:
         sends_late: what such a task takes from another mesh is sent when its turn comes, not as soon as it is made.
     """
 
-    made_by: str
     optional: bool = False
     is_copy: bool = False
     back: str = ""
@@ -31,15 +29,15 @@ class Form:
 
 
 FORMS: Final[Mapping[str, Form]] = {
-    "forward": Form("outline-stages"),
-    "backward": Form("outline-stages"),
-    "input_grad": Form("split-backward"),
-    "weight_grad": Form("split-backward"),
-    "recompute": Form("split-forward", optional=True),
-    "offload": Form("move-residuals", optional=True, is_copy=True, back="reload"),
-    "reload": Form("move-residuals", optional=True, is_copy=True),
-    "evict": Form("move-residuals", optional=True, is_copy=True, back="load"),
-    "load": Form("move-residuals", optional=True, is_copy=True, sends_late=True),
+    "forward": Form(),
+    "backward": Form(),
+    "input_grad": Form(),
+    "weight_grad": Form(),
+    "recompute": Form(optional=True),
+    "offload": Form(optional=True, is_copy=True, back="reload"),
+    "reload": Form(optional=True, is_copy=True),
+    "evict": Form(optional=True, is_copy=True, back="load"),
+    "load": Form(optional=True, is_copy=True, sends_late=True),
 }
 """The kinds that a program can have. A schedule with any other is refused, unless the kind is bound to a function."""
 
@@ -48,7 +46,7 @@ COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_gra
 }
 """How long a task of each kind is taken to run, in forward tasks; copies take no time of their mesh, others take 1."""
 
-OPERATION: Final = Form("call-operations", optional=True)
+OPERATION: Final = Form(optional=True)
 """The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
 
 AROUND: Final = ("before", "after", "gather", "reshard")

@@ -204,14 +204,10 @@ def check_call(op: ir.Operation, mesh: int) -> None:
     for name in pairs[0]:
         _check(op, what, op.attributes, name, "a number from 0 on", at.is_number)
     for name in pairs[1]:
-        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", _are_some)
+        _check(op, what, op.attributes, name, "numbers from 0 on, array<i64: ...>", at.are_numbers)
     _check(op, what, op.attributes, at.SLICE, "a number from 0 on", at.is_number)
-    _check(op, what, op.attributes, at.SLICES, "numbers from 0 on, array<i64: ...>", _are_some)
+    _check(op, what, op.attributes, at.SLICES, "numbers from 0 on, array<i64: ...>", at.are_numbers)
     given = [name for pair in pairs for name in pair if name in op.attributes]
     if given and tuple(given) not in pairs:
         expected = f"{at.STAGE} and {at.MICROBATCH}, or {at.STAGES} and {at.MICROBATCHES}"
         raise ProgramError(f"{what} has {' and '.join(given)}, expected {expected}", location=op.location)
-
-
-def _are_some(said: ir.Attribute) -> bool:
-    return at.are_numbers(said) and len(ir.DenseI64ArrayAttr(said)) > 0

@@ -28,12 +28,12 @@ from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import leave
 from jaxpp.ir.values import defining_op
 
-# An operand of a fused call: the number of the function's argument, or (call, result) for a value that stays inside.
 _ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
 """What a call of one task says of it."""
 
-Source: TypeAlias = int | tuple[int, int]
-Signature: TypeAlias = tuple[tuple[str, tuple[Source, ...]], ...]
+Operand: TypeAlias = int | tuple[int, int]
+"""Where a fused call has an operand from: the number of the argument, or (call, result) for what stays inside."""
+Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,11 @@ def _read(calls: list[ir.Operation]) -> _FusedCalls:
     inside: dict[ir.Value, tuple[int, int]] = {}
     shared: dict[ir.Value, int] = {}
     arguments: list[tuple[int, int]] = []
-    signature: list[tuple[str, tuple[Source, ...]]] = []
+    signature: list[tuple[str, tuple[Operand, ...]]] = []
     for number, op in enumerate(calls):
-        sources: list[Source] = []
+        sources: list[Operand] = []
         for position, value in enumerate(op.operands):
-            source: Source | None = inside.get(value)
+            source: Operand | None = inside.get(value)
             if source is None:
                 source = shared.get(value)
             if source is None:

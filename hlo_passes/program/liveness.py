@@ -9,11 +9,10 @@ from typing import TypeAlias
 from jaxpp.ir.kinds import FORMS, form_of
 from jaxpp.ir.program import Call, Instruction, Program, Receive, Send
 from jaxpp.ir.tensors import TensorSpec
+from jaxpp.schedules.task import Unit
 
-_Unit: TypeAlias = tuple[int, int]
+_Slice: TypeAlias = tuple[int, int]
 """A microbatch, and a slice of its sequence: 0 where that is not cut."""
-_Key: TypeAlias = tuple[int, int, int]
-"""A stage, a microbatch, a slice."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ def peaks_of(program: Program) -> list[Peak]:
     return [_peak_of(program, mesh, remade) for mesh in range(program.meshes)]
 
 
-def _peak_of(program: Program, mesh: int, remade: Set[_Key]) -> Peak:
+def _peak_of(program: Program, mesh: int, remade: Set[Unit]) -> Peak:
     sequence = program.sequences[mesh]
     specs = program.registers[mesh]
     keys = list(map(id, specs))  # the reader has one object for all equal specs; to hash one takes long
@@ -101,12 +100,12 @@ class _Activations:
     """
 
     def __init__(
-        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[_Key], gathered: Set[int]
+        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[Unit], gathered: Set[int]
     ) -> None:
         self._sequence, self._specs, self._remade = sequence, specs, remade
-        self._made_for: list[Sequence[_Unit] | None] = [()] * len(specs)  # None: any, as it came from another mesh
-        self._calls: dict[_Key, list[tuple[int, Call, str]]] = {}
-        """By key its calls: the index of each, and as what kind of task it counts."""
+        self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
+        self._calls: dict[Unit, list[tuple[int, Call, str]]] = {}
+        """The calls of each: the index of each, and as what kind of task it counts."""
         for index, each in enumerate(sequence):
             if isinstance(each, Receive):
                 self._made_for[each.result] = None
@@ -123,15 +122,15 @@ class _Activations:
     def peak(self) -> int:
         """The most that are alive at once."""
         change = [0] * (len(self._sequence) + 2)
-        for key, calls in self._calls.items():
-            for start, stop in self._spans(key, calls):
+        for unit, calls in self._calls.items():
+            for start, stop in self._spans(unit, calls):
                 change[start] += 1
                 change[stop + 1] -= 1
         return max(accumulate(change))
 
-    def _spans(self, key: _Key, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
+    def _spans(self, unit: Unit, calls: Sequence[tuple[int, Call, str]]) -> list[tuple[int, int]]:
         """From which call to which the residuals of one stage and microbatch are alive."""
-        specs, made_for, one = self._specs, self._made_for, key[1:]
+        specs, made_for, one = self._specs, self._made_for, unit[1:]
         since: dict[int, int] = {}  # by register, the index of the call that read or made it first
         last: dict[int, int] = {}  # by register, the last call of these that reads it: another stage may later
         residuals: list[tuple[int, int]] = []  # (index, register), from which call on each is alive
@@ -144,7 +143,7 @@ class _Activations:
                 for register in own:
                     since.pop(register, None)
             # Nor where it is moved, or a function of the user's looks at it.
-            moved = key in self._remade and (form_of(kind).is_copy or kind not in FORMS)
+            moved = unit in self._remade and (form_of(kind).is_copy or kind not in FORMS)
             if kind == "evict" and not moved:
                 residuals += [(index, register) for register in call.results]
             elif not moved:

@@ -150,7 +150,7 @@ class StepCopies:
         return self.emit(made).results[ir.OpResult(value).result_number]
 
     def _too_late(self, missing: CallOfStep) -> PassError:
-        """That a task which the schedule begins now needs, through the updates between them, one that stands later."""
+        """The error for a task that needs, perhaps through updates, a task that the schedule runs later."""
         task, *between = self._asked
         message = f"{self.named(task)} needs a value of {self.named(missing)}, which the schedule runs later"
         hint = "a schedule of all steps needs a delay of as many updates as it overlaps steps"

@@ -22,7 +22,7 @@ from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
 from jaxpp.ir.values import defining_op
 
-Key: TypeAlias = tuple[str, int, int]
+TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
 
 _HALVES = ("input_grad", "weight_grad")
@@ -90,7 +90,7 @@ class _Template:
     """
 
     op: ir.Operation
-    key: Key
+    key: TemplateKey
     is_copy: bool
     name: str
     function: ir.Operation
@@ -119,7 +119,7 @@ class _Unrolled:
         self._position: dict[ir.Value, int] = {argument: number for number, argument in enumerate(loop.body.arguments)}
         self._yielded = list(terminator(loop.body).operands)
         self._initial = list(loop.op.operands)
-        self._templates: dict[Key, _Template] = {}
+        self._templates: dict[TemplateKey, _Template] = {}
         self._source: dict[ir.Value, tuple[_Template, int]] = {}
         self._groups = 0
         self._recomputes = False
@@ -195,7 +195,7 @@ class _Unrolled:
             if (key := (task.kind, task.stage, task.slice + 1)) in self._templates and key[2] == self._loop.slices:
                 self._emit(mesh, task, key)
 
-    def _keys(self, task: schedules.Task) -> list[Key]:
+    def _keys(self, task: schedules.Task) -> list[TemplateKey]:
         """The templates of a task: one, none, or the two halves of a backward."""
         key = _key(task)
         if task.kind == "forward" and self._recomputes:
@@ -207,7 +207,7 @@ class _Unrolled:
         halves = [(kind, task.stage, task.slice) for kind in _HALVES] if task.kind == "backward" else []
         return [half for half in halves if half in self._templates]
 
-    def _emit(self, mesh: int, task: schedules.Task, key: Key) -> Step:
+    def _emit(self, mesh: int, task: schedules.Task, key: TemplateKey) -> Step:
         template = self._templates[key]
         attribute, meshes = self._meshes[mesh]
         operands = list(template.operands)
@@ -320,7 +320,7 @@ def _hint(maker: schedules.Task, task: schedules.Task | None) -> str:
     return "what one microbatch hands on to the next must be made and used by one stage"
 
 
-def _key(task: schedules.Task) -> Key:
+def _key(task: schedules.Task) -> TemplateKey:
     return task.kind, task.stage, task.slice
 
 
