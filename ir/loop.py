@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from jaxlib.mlir import ir
 
@@ -85,13 +85,13 @@ class MicrobatchLoop:
         homes = self.plan.placement.homes
         return homes if self.slices == 1 else homes * self.slices + homes[-1:]
 
-    @property
+    @cached_property
     def counts(self) -> dict[ir.Value, tuple[int, int]]:
         """(start, step) of each argument of the body that counts microbatches."""
         lines = zip(self.indices, self.starts, self.steps, strict=True)
         return {self.body.arguments[index]: (start, step) for index, start, step in lines}
 
-    @property
+    @cached_property
     def carried(self) -> set[ir.Value]:
         """The other arguments of the body: what the last microbatch handed on."""
         return set[ir.Value](self.body.arguments).difference(self.counts)

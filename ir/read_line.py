@@ -15,6 +15,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import ProgramError
 from jaxpp.ir.functions import body_of, callee, kind_and_stage, name_of, operations, terminator
 from jaxpp.ir.kinds import form_of, operations_of
+from jaxpp.ir.mesh_functions import tasks_of_call
 from jaxpp.ir.moves import Move
 from jaxpp.ir.program import Call, Constant, Function, Instruction, Receive, Send, TaskName
 from jaxpp.ir.program_form import Border, check_call
@@ -408,19 +409,19 @@ class Line:
                 if min(one[:3]) >= 0:
                     return one
         check_call(op, self.mesh)
-        stages, microbatches = at.integers(op, at.STAGES), at.integers(op, at.MICROBATCHES)
-        kinds = function.kind.split("+") if stages else []
-        if len(stages) != len(microbatches):
-            raise ProgramError(
-                f"{at.STAGES} has {len(stages)} numbers, {at.MICROBATCHES} has {len(microbatches)}; expected one of "
-                "each for every task of the call",
-                location=op.location,
-            )
-        if len(kinds) != len(stages):
-            message = f"the call of @{callee(op)}, which is a {function.kind or 'function'}, has {len(stages)} tasks"
+        count = len(at.integers(op, at.STAGES))
+        for name in (at.MICROBATCHES, at.SLICES):
+            found = len(at.integers(op, name))
+            if name in attributes and found != count:
+                raise ProgramError(
+                    f"{at.STAGES} has {count} numbers, {name} has {found}; expected one of each for every task of the "
+                    "call",
+                    location=op.location,
+                )
+        if count and len(function.kind.split("+")) != count:
+            message = f"the call of @{callee(op)}, which is a {function.kind or 'function'}, has {count} tasks"
             raise ProgramError(message, location=op.location)
-        parts = at.integers(op, at.SLICES) or [0] * len(stages)
-        fused = tuple(TaskName(*each) for each in zip(kinds, stages, microbatches, parts, strict=True))
+        fused = tuple(tasks_of_call(op, function.kind)) if count else ()
         return at.integer(op, at.STAGE), at.integer(op, at.MICROBATCH), at.integer(op, at.SLICE) or 0, fused
 
     def _return(self, results: Sequence[Border], step: Step[int]) -> None:

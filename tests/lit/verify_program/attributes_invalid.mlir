@@ -298,6 +298,21 @@ module attributes {jaxpp.meshes = 1 : i64} {
 
 // -----
 
+// Fused tasks with a slice too few.
+
+// CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: jaxpp.stages has 2 numbers, jaxpp.slices has 1; expected one of each for every task of the call
+module attributes {jaxpp.meshes = 1 : i64} {
+  func.func public @mesh_0(%x: tensor<f32> {jaxpp.argument = 0 : i64}) -> (tensor<f32> {jaxpp.result = 0 : i64}) attributes {jaxpp.mesh = 0 : i64} {
+    %c = call @both(%x) {jaxpp.stages = array<i64: 0, 0>, jaxpp.microbatches = array<i64: 0, 1>, jaxpp.slices = array<i64: 0>} : (tensor<f32>) -> tensor<f32>
+    return %c : tensor<f32>
+  }
+  func.func private @both(%a: tensor<f32> {jaxpp.part = 0 : i64}) -> (tensor<f32> {jaxpp.part = 0 : i64}) attributes {jaxpp.kind = "forward+forward"} {
+    return %a : tensor<f32>
+  }
+}
+
+// -----
+
 // A stage below the first.
 
 // CHECK: attributes_invalid.mlir:[[# @LINE + 3]]:10: error: the call of @forward_0: jaxpp.stages is array<i64: 0, -1>, expected numbers from 0 on, array<i64: ...>
