@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TypeAlias
 
 from jaxpp.ir.kinds import FORMS, form_of
@@ -55,7 +55,8 @@ def _peak_of(program: Program, mesh: int, remade: Set[Unit]) -> Peak:
     gathering = {name: function.gathered for name, function in program.functions.items() if function.gathered}
     calls = (each for each in sequence if isinstance(each, Call) and each.function in gathering)
     gathered = {each.results[number] for each in calls for number in gathering[each.function]}
-    return Peak(here, _Activations(sequence, specs, remade, gathered).peak(), host)
+    parts = {name: function.result_parts for name, function in program.functions.items() if function.result_parts}
+    return Peak(here, _Activations(sequence, specs, remade, gathered, parts).peak(), host)
 
 
 def _peak_bytes(
@@ -97,10 +98,16 @@ class _Activations:
 
     remade: the (stage, microbatch, slice) that are recomputed, on any mesh.
     gathered: the registers of weights that a task gathers for tasks after it.
+    parts: of each function that is several tasks, the number of the task that makes each result.
     """
 
     def __init__(
-        self, sequence: Sequence[Instruction], specs: Sequence[TensorSpec], remade: Set[Unit], gathered: Set[int]
+        self,
+        sequence: Sequence[Instruction],
+        specs: Sequence[TensorSpec],
+        remade: Set[Unit],
+        gathered: Set[int],
+        parts: Mapping[str, Sequence[int]],
     ) -> None:
         self._sequence, self._specs, self._remade = sequence, specs, remade
         self._made_for: list[Sequence[_Slice] | None] = [()] * len(specs)  # None: any, as it came from another mesh
@@ -116,8 +123,9 @@ class _Activations:
                 here = [task[2:] for task in tasks]
                 for task in tasks:
                     self._calls.setdefault(task[1:], []).append((index, each, task[0]))
-                for register in each.results:
-                    self._made_for[register] = () if register in gathered else here
+                makers = [here[part : part + 1] for part in parts.get(each.function, ())] if len(here) > 1 else ()
+                for register, made_for in zip(each.results, makers or repeat(here), strict=False):
+                    self._made_for[register] = () if register in gathered else made_for
 
     def peak(self) -> int:
         """The most that are alive at once."""

@@ -29,6 +29,10 @@ def offload_and_recompute(schedule: schedules.Schedule) -> schedules.Schedule:
     return schedules.offload(schedules.recompute(schedule))
 
 
+def one_at_a_time(schedule: schedules.Schedule) -> schedules.Schedule:
+    return schedules.offload(schedule, ahead=0)
+
+
 def evict_and_offload(schedule: schedules.Schedule) -> schedules.Schedule:
     return schedules.offload(schedules.evict(schedule))
 
@@ -78,7 +82,7 @@ def test_peaks_of_the_whole_library(name: str) -> None:
     elif name in NAMES:
         changes = [*changes, offload_and_recompute, recompute_and_evict, evict_and_offload]
     else:
-        changes = [changes[schedules.names().index(name) % 3]]
+        changes = [(schedules.recompute, one_at_a_time, schedules.evict)[schedules.names().index(name) % 3]]
     for schedule in (plain, *(change(plain) for change in changes)):
         arguments = (weights(schedule.stages), batch(8))
         assert peaks(lower(partial(sgd_step, schedule=schedule), arguments, 4)) == activations(schedule)
