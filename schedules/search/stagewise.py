@@ -68,7 +68,7 @@ class Search:
             if at != 0:
                 least_moved = least_moved or self._least(moved)
                 if (first := least_moved[number]) is not None:
-                    found += moved[number][first:]
+                    found += moved[number][first :: len(self.groups[number][1])]  # a step for each stage
             options.append(found)
         if not all(options):
             return None
