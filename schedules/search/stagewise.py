@@ -3,15 +3,17 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import pairwise, product
 
 StageChoices = Mapping[int, "Way"]
 """The way of each stage."""
 
 _MOST_PRODUCTS = 300
 """As many combinations of what the groups may do are all simulated; of more, one group is changed at a time."""
-_MOST_MIXED = 4096
-"""As many combinations of the stages of one group are compared; with many stages, of fewer levels each."""
+_MOST_PARTS = 6
+"""As many stages of one group go ways of their own; of more, those that stand next to each other go the same way."""
+_MOST_MIXED = 4**_MOST_PARTS
+"""As many combinations of the parts of one group are compared: with many parts, of fewer levels each."""
 _MOST_WRONG = 8
 """How often a combination may turn out to need more than was reckoned, before only proven ones are taken."""
 
@@ -68,7 +70,7 @@ class Search:
             if at != 0:
                 least_moved = least_moved or self._least(moved)
                 if (first := least_moved[number]) is not None:
-                    found += moved[number][first:]
+                    found += moved[number][first :: len(self.groups[number][1])]  # a step for each stage
             options.append(found)
         if not all(options):
             return None
@@ -150,72 +152,88 @@ class Search:
         return {stage: way for choice in choices for stage, way in choice.items()}
 
 
+_Part = tuple[int, ...]
+"""Stages of one group that do the same."""
+
+
 @dataclass
 class _Reckoning:
-    """The memory of each mesh as a sum over its stages, each in proportion to the bytes that a stage keeps.
+    """The memory of each mesh as a sum over the parts of its group, each in proportion to the bytes that a part keeps.
 
     A peak is the most of several moments, so that it is at most what lies on the line between all and the least.
     """
 
     search: Search
     nothing: Sequence[int]
-    slopes: dict[tuple[int, bool], list[float]] = field(default_factory=dict[tuple[int, bool], list[float]])
-    """Of each (stage, offloaded) the bytes of each mesh for a byte that the stage keeps."""
-    moved: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """Of each stage what the meshes need less if it is offloaded."""
+    parts: dict[int, list[_Part]]
+    """Of each group: its stages, or of many stages those that stand next to each other together."""
+    slopes: dict[tuple[_Part, bool], list[float]] = field(default_factory=dict[tuple[_Part, bool], list[float]])
+    """Of each (part, offloaded) the bytes of each mesh for a byte that the part keeps."""
+    moved: dict[_Part, list[int]] = field(default_factory=dict[_Part, list[int]])
+    """Of each part what the meshes need less if it is offloaded."""
     wrong: list[StageChoices] = field(default_factory=list[StageChoices])
     """What turned out not to fit; nor does what does less again."""
 
     @classmethod
     def of(cls, search: Search, numbers: Sequence[int]) -> "_Reckoning":
-        """Measure the stages of these groups, one of each group at a time."""
+        """Measure the parts of these groups, one of each group at a time."""
         nothing: dict[int, Way] = {stage: Way() for _, stages in search.groups for stage in stages}
-        made = cls(search, search.peaks(nothing))
-        groups = [search.groups[number][1] for number in numbers]
-        for position in range(max(map(len, groups), default=0)):
-            stages = [each[position] for each in groups if position < len(each)]
-            again = search.peaks(nothing | {stage: Way(search.last(stage)) for stage in stages})
-            kept = search.peaks(nothing | {stage: Way(0, stage not in search.moved) for stage in stages})
-            both = search.peaks(
-                nothing | {stage: Way(search.last(stage), stage not in search.moved) for stage in stages}
-            )
-            for stage in stages:
-                span = max(search.levels[stage][0][0] - search.levels[stage][-1][0], 1)
+        parts = {number: _parts(search.groups[number][1]) for number in numbers}
+        made = cls(search, search.peaks(nothing), parts)
+        for position in range(max(map(len, parts.values()), default=0)):
+            measured = [each[position] for each in parts.values() if position < len(each)]
+            stages = [stage for part in measured for stage in part]
+
+            def peaks(again: bool, moved: bool, stages: Sequence[int] = stages) -> Sequence[int]:
+                ways = {s: Way(search.last(s) if again else 0, moved and s not in search.moved) for s in stages}
+                return search.peaks(nothing | ways)
+
+            again, kept, both = peaks(True, False), peaks(False, True), peaks(True, True)
+            for part in measured:
+                span = max(sum(search.levels[s][0][0] - search.levels[s][-1][0] for s in part), 1)
                 for offload, most, less in ((False, made.nothing, again), (True, kept, both)):
-                    made.slopes[stage, offload] = [(a - b) / span for a, b in zip(most, less, strict=True)]
-                made.moved[stage] = [a - b for a, b in zip(made.nothing, kept, strict=True)]
+                    made.slopes[part, offload] = [(a - b) / span for a, b in zip(most, less, strict=True)]
+                made.moved[part] = [a - b for a, b in zip(made.nothing, kept, strict=True)]
         return made
 
     def mixed(self, number: int) -> list[StageChoices]:
         """The combinations of ways that fit into the meshes of a group, and none of which another one is better."""
-        meshes, stages = self.search.groups[number]
-        most = max(2, int(_MOST_MIXED ** (1 / len(stages))) // 2)
+        meshes, parts = self.search.groups[number][0], self.parts[number]
+        most = max(2, int(_MOST_MIXED ** (1 / len(parts))) // 2)
         found: dict[tuple[bool, ...], list[tuple[float, float, StageChoices]]] = {}
-        for ways in product(*(self._ways(stage, most) for stage in stages)):
-            choice = dict(zip(stages, ways, strict=True))
-            fits = all(self._peak(mesh, choice) <= self.search.limits[mesh] for mesh in meshes)
+        for ways in product(*(self._ways(part, most) for part in parts)):
+            choice = {stage: way for each in ways for stage, way in each.items()}
+            fits = all(self._peak(number, mesh, choice) <= self.search.limits[mesh] for mesh in meshes)
             if fits and not any(_does_less(choice, wrong) for wrong in self.wrong):
                 levels = {stage: self.search.levels[stage][way.level] for stage, way in choice.items()}
                 flops = sum(flops for _, flops in levels.values())
                 copied = sum(size for stage, (size, _) in levels.items() if choice[stage].offload)
-                found.setdefault(tuple(way.offload for way in ways), []).append((flops, copied, choice))
+                found.setdefault(tuple(way.offload for way in choice.values()), []).append((flops, copied, choice))
         return [choice for each in found.values() for choice in _undominated(each)]
 
-    def _ways(self, stage: int, most: int) -> Iterator[Way]:
-        last = self.search.last(stage)
-        count = min(most, last + 1)
-        for level in sorted({round(n * last / max(count - 1, 1)) for n in range(count)}):
-            yield Way(level)
-            if stage not in self.search.moved:
-                yield Way(level, True)
+    def _ways(self, part: _Part, most: int) -> list[StageChoices]:
+        last = {stage: self.search.last(stage) for stage in part}
+        count = min(most, max(last.values()) + 1)
+        found: list[StageChoices] = []
+        for n, offload in product(range(count), (False, True)):
+            levels = {stage: round(n * each / max(count - 1, 1)) for stage, each in last.items()}
+            ways = {stage: Way(level, offload and stage not in self.search.moved) for stage, level in levels.items()}
+            found += [ways] if ways not in found else []
+        return found
 
-    def _peak(self, mesh: int, choice: StageChoices) -> float:
-        peak = float(self.nothing[mesh])
-        for stage, way in choice.items():
-            if stage in self.moved:
-                less = self.search.levels[stage][0][0] - self.search.levels[stage][way.level][0]
-                peak -= self.slopes[stage, way.offload][mesh] * less + (self.moved[stage][mesh] if way.offload else 0)
+    def _peak(self, number: int, mesh: int, choice: StageChoices) -> float:
+        peak, levels = float(self.nothing[mesh]), self.search.levels
+        for part in self.parts[number]:
+            less = sum(levels[stage][0][0] - levels[stage][choice[stage].level][0] for stage in part)
+            offload = any(choice[stage].offload for stage in part)
+            peak -= self.slopes[part, offload][mesh] * less + (self.moved[part][mesh] if offload else 0)
         return peak
+
+
+def _parts(stages: Sequence[int]) -> list[_Part]:
+    count = min(len(stages), _MOST_PARTS)
+    ends = [len(stages) * n // count for n in range(count + 1)]
+    return [tuple(stages[start:end]) for start, end in pairwise(ends)]
 
 
 def _does_less(one: StageChoices, other: StageChoices) -> bool:

@@ -86,6 +86,28 @@ def test_the_best_of_all(
     assert met >= 3
 
 
+def test_many_stages_of_one_group() -> None:
+    """Forty-eight stages on two meshes that share them (`evict`): neighbours go the same way, and little is tried."""
+    levels = {stage: [(100, 0), (60, 10), (10, 40)] for stage in range(48)}
+    asked: list[StageChoices] = []
+
+    def peaks(choice: StageChoices) -> list[int]:
+        asked.append(choice)
+        sizes = [0 if way.offload else levels[stage][way.level][0] for stage, way in choice.items()]
+        return [sum(sizes[:24]) + 5, sum(sizes[24:])]
+
+    def time(choice: StageChoices) -> tuple[float, float]:
+        again = sum(levels[stage][way.level][1] for stage, way in choice.items())
+        return float(again + 30 * sum(way.offload for way in choice.values())), 0.0
+
+    search = Search([([0, 1], list(range(48)))], levels, (), (), [1500, 1500], peaks, time)
+    found = search.run()
+    assert found is not None
+    assert max(peaks(found)) <= 1500
+    assert len(asked) < 40
+    assert time(found) < min(time({**dict.fromkeys(levels, Way(2))}), time(dict.fromkeys(levels, Way(0, True))))
+
+
 def test_no_more_recompute_than_it_takes() -> None:
     """Each mesh gives up the fewest bytes that are enough; one that has room gives up nothing."""
     levels = {stage: [(100 - 10 * n, n) for n in range(10)] for stage in range(2)}
