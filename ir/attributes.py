@@ -154,11 +154,13 @@ def sharding_by(
 def _per_value(
     attribute: ir.Attribute | None, index: int, lists: dict[ir.Attribute, list[ir.Attribute]] | None
 ) -> ir.Attribute | None:
-    if attribute is None or not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+    if attribute is None:
         return None
     found = lists.get(attribute) if lists is not None else None
     if found is None:
-        found = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
+        if not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+            return None
+        found = sdy.TensorShardingPerValueAttr(attribute).shardings
         if lists is not None:
             lists[attribute] = found
     return found[index]

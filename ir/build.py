@@ -34,7 +34,7 @@ def remake(
         name or op.name,
         results=[result.type for result in op.results] if types is None else list(types),
         operands=list(op.operands if operands is None else operands),
-        attributes={each: op.attributes[each] for each in op.attributes} | dict(changed or {}),
+        attributes={**dict(op.attributes.items()), **(changed or {})},
         regions=len(op.regions),
         ip=ip or ir.InsertionPoint(op),
         loc=op.location,
