@@ -68,8 +68,7 @@ def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
     entries = ir.DictAttr(attribute)  # jaxlib's iterators over attributes end in a C++ exception: slower than indices
-    named = [entries[number] for number in range(len(entries))]
-    return {each.name: each.attr for each in named}
+    return {(entry := entries[number]).name: entry.attr for number in range(len(entries))}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:
