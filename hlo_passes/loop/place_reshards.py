@@ -11,8 +11,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import sharded
-from jaxpp.ir.functions import operations
-from jaxpp.ir.loop import MicrobatchLoop
+from jaxpp.ir.functions import main_of, nested
 from jaxpp.ir.shardings import MeshAxes
 from jaxpp.ir.values import defining_op
 
@@ -46,7 +45,7 @@ class PlaceReshards(Pass):
         mesh = MeshAxes.of(module)
         if mesh is None:
             return
-        for op in list(filter(boundary.is_mark, operations(MicrobatchLoop.of(module).body))):
+        for op in [op for op in nested(main_of(module)) if boundary.is_mark(op)]:
             for number in range(len(op.operands)):
                 _place(mesh, op, number)
 
