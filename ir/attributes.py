@@ -68,8 +68,7 @@ def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
     entries = ir.DictAttr(attribute)  # jaxlib's iterators over attributes end in a C++ exception: slower than indices
-    named = [entries[number] for number in range(len(entries))]
-    return {each.name: each.attr for each in named}
+    return {(entry := entries[number]).name: entry.attr for number in range(len(entries))}
 
 
 def numbers(attribute: ir.Attribute) -> list[int]:
@@ -154,11 +153,13 @@ def sharding_by(
 def _per_value(
     attribute: ir.Attribute | None, index: int, lists: dict[ir.Attribute, list[ir.Attribute]] | None
 ) -> ir.Attribute | None:
-    if attribute is None or not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+    if attribute is None:
         return None
     found = lists.get(attribute) if lists is not None else None
     if found is None:
-        found = list(sdy.TensorShardingPerValueAttr(attribute).shardings)
+        if not sdy.TensorShardingPerValueAttr.isinstance(attribute):
+            return None
+        found = sdy.TensorShardingPerValueAttr(attribute).shardings
         if lists is not None:
             lists[attribute] = found
     return found[index]

@@ -36,7 +36,7 @@ def remake(
         name or op.name,
         results=[result.type for result in op.results] if types is None else list(types),
         operands=list(op.operands if operands is None else operands),
-        attributes={each: op.attributes[each] for each in op.attributes if types is None or each != at.SHARDING}
+        attributes={name: value for name, value in op.attributes.items() if types is None or name != at.SHARDING}
         | dict(changed or {}),
         regions=len(op.regions),
         ip=ip or ir.InsertionPoint(op),

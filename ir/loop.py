@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from jaxlib.mlir import ir
 
@@ -11,6 +11,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of
 from jaxpp.ir.values import defining_op, is_integer_scalar
+from jaxpp.schedules.given import as_text, of_text
 
 _MOST = 1 << 20
 """The most microbatches or stages that a loop may have: more are a mistake, and would take hours."""
@@ -30,12 +31,6 @@ def entries(loop: ir.Operation) -> dict[str, ir.Attribute]:
             hint='it is a dictionary: {length = 8 : i64, schedule = "..."}',
         )
     return fields
-
-
-@lru_cache(maxsize=1)
-def parsed(text: str) -> schedules.Schedule:
-    """The schedule that `text` says: several passes after one another read the same text, which may be long."""
-    return schedules.parse(text)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class MicrobatchLoop:
     def plan(self) -> schedules.Schedule:
         """The schedule itself. Raises PassError when its text is none."""
         try:
-            return parsed(self.schedule)
+            return of_text(self.schedule)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
 
@@ -117,7 +112,7 @@ class MicrobatchLoop:
     def rescheduled(self, change: Callable[[schedules.Schedule], schedules.Schedule]) -> "MicrobatchLoop":
         """The loop with another schedule, also in the module. Raises PassError where `change` refuses its own."""
         try:
-            made = replace(self, schedule=str(change(self.plan)))
+            made = replace(self, schedule=as_text(change(self.plan), microbatches=self.length))
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=self.op.location) from error
         made.write()

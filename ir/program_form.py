@@ -142,15 +142,17 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]
     values: dict[int, dict[int, Border]] = {}
     borders: list[list[Border]] = []
     for mesh, function in enumerate(meshes):
+        function_name = name_of(function)
         signature = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
         types = signature.inputs if kind == "argument" else signature.results
         borders.append([])
         for position, (type_, entry) in enumerate(zip(types, table(function), strict=True)):
-            border = _read_border(function, kind, position, type_, entry, name)
+            what = f"{kind} {position} of @{function_name}"
+            border = _read_border(function, what, kind, type_, entry, name)
             value = values.setdefault(border.number, {})
             if mesh in value:
                 said = f"{name} = {entry[name]}"
-                raise ProgramError(f"@{name_of(function)} has a second {kind} with {said}", location=function.location)
+                raise ProgramError(f"@{function_name} has a second {kind} with {said}", location=function.location)
             value[mesh] = border
             borders[-1].append(border)
     for number, value in values.items():
@@ -161,8 +163,7 @@ def read_borders(meshes: Sequence[ir.Operation], kind: str) -> list[list[Border]
     return borders
 
 
-def _read_border(function: ir.Operation, kind: str, position: int, type_: ir.Type, entry: Entry, name: str) -> Border:
-    what = f"{kind} {position} of @{name_of(function)}"
+def _read_border(function: ir.Operation, what: str, kind: str, type_: ir.Type, entry: Entry, name: str) -> Border:
     if name not in entry:
         raise ProgramError(f"{what} has no {name}", location=function.location)
     _check(function, what, entry, name, f"the number of the step's {kind}", at.is_number)

@@ -81,6 +81,7 @@ class MeshAxes:
     own: bool = True
     _read: dict[ir.Attribute, list[tuple[str, ...]]] = field(default_factory=dict, compare=False, repr=False)
     _written: dict[tuple[tuple[str, ...], ...], ir.Attribute] = field(default_factory=dict, compare=False, repr=False)
+    _lists: dict[ir.Attribute, list[ir.Attribute]] = field(default_factory=dict, compare=False, repr=False)
 
     @staticmethod
     def of(module: ir.Module) -> "MeshAxes | None":
@@ -125,7 +126,7 @@ class MeshAxes:
 
     def read(self, value: ir.Value) -> Sequence[tuple[str, ...]]:
         """For each dimension of `value` the axes of more than one device that shard it; a part of an axis is none."""
-        sharding = at.value_sharding(value)
+        sharding = at.value_sharding(value, self._lists)
         axes = self.axes(sharding) if sharding is not None else ()
         return axes or [()] * ir.RankedTensorType(value.type).rank  # what is on one device, as a callback is, has none
 

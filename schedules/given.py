@@ -15,9 +15,10 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
+from jaxpp.schedules.check import check
 from jaxpp.schedules.errors import ScheduleError
 from jaxpp.schedules.library import LIBRARY, make, options_of
 from jaxpp.schedules.schedule import Schedule
@@ -139,7 +140,7 @@ def resolve(
     return build(microbatches)
 
 
-def as_text(given: object, *, microbatches: int, meshes: int | None = None) -> str:
+def as_text(given: object, *, microbatches: int, meshes: int | None = None, **options: object) -> str:
     """The text form of what was given: a grid, or a name (of the library, or "auto") while `meshes` is not known.
 
     Raises: as `resolve`, which reads the text.
@@ -147,7 +148,29 @@ def as_text(given: object, *, microbatches: int, meshes: int | None = None) -> s
     is_name = given == AUTO or library_name(given) is not None
     if isinstance(given, str) and ("\n" in given or (meshes is None and is_name)):
         return given
-    return str(resolve(given, meshes=meshes, microbatches=microbatches))
+    schedule = resolve(given, meshes=meshes, microbatches=microbatches, **options)
+    text = str(schedule)
+    _WRITTEN.clear()
+    _WRITTEN[text] = schedule
+    return text
+
+
+@lru_cache(maxsize=1)
+def of_text(text: str) -> Schedule:
+    """The schedule that a grid says, checked. Several passes ask for one text, which may be long.
+
+    Raises:
+        ScheduleError: the text can't be read, or the schedule is wrong.
+    """
+    schedule = _WRITTEN.pop(text, None)
+    if not isinstance(schedule, Schedule):  # `build` may have returned anything
+        return Schedule.parse(text)
+    check(schedule)
+    return schedule
+
+
+_WRITTEN: Final[dict[str, object]] = {}
+"""The latest text that `as_text` wrote, and its schedule: to read it takes several times as long as to check it."""
 
 
 def _from_words(words: str, meshes: int | None, microbatches: int | None, options: Mapping[str, object]) -> Schedule:

@@ -27,9 +27,9 @@ from jaxpp.ir.counted import counters, trip_count, trips, wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, main_of, nested, nested_by_name, operations
 from jaxpp.ir.kinds import operations_of, parse_operations, write_operations
-from jaxpp.ir.loop import MicrobatchLoop, entries, parsed
+from jaxpp.ir.loop import MicrobatchLoop, entries
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.schedules.given import library_name
+from jaxpp.schedules.given import as_text, library_name, of_text
 
 _LARGE = 1 << 20
 """A schedule of more cells takes long to make."""
@@ -124,7 +124,7 @@ class FindMicrobatchLoop(Pass):
     def known_schedule(self, module: ir.Module) -> schedules.Schedule | None:
         """What `schedule_of` says, for passes that run before; None where it raises: the errors are those of `run`."""
         try:
-            return parsed(self.schedule_of(module))
+            return of_text(self.schedule_of(module))
         except (PassError, schedules.ScheduleError):
             return None
 
@@ -153,13 +153,13 @@ class FindMicrobatchLoop(Pass):
                 self._check_meshes(loop, length)
             if "\n" not in text:
                 options = options_of_steps(module, text)
-                text = str(schedules.resolve(text, meshes=self.meshes, microbatches=length, **options))
-            schedule = parsed(text)
+                text = as_text(text, meshes=self.meshes, microbatches=length, **options)
+            schedule = of_text(text)
             steps = 1
             if takes_steps(module, schedule, loop):
                 steps = schedules.steps_of(schedule)
                 schedule = schedules.first_step(schedule)
-                text = str(schedule)
+                text = as_text(schedule, microbatches=length)
         except schedules.ScheduleError as error:
             raise PassError(str(error), location=loop.location) from error
         check_runnable(schedule, loop, operations)

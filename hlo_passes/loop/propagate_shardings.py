@@ -19,6 +19,7 @@ from jaxpp.ir.values import defining_op
 
 _RULE = "sdy.sharding_rule"
 _RESHARDS = ("sdy.reshard", "sdy.sharding_constraint")
+_AS_INPUT = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,16 @@ def _propagate(module: ir.Module) -> None:
     shardy = _shardy(len(functions(module)) == 1)
     shardy.enable_verifier(False)  # which would look at the module after each of 35 passes: 3/4 of their time
     shardy.run(module.operation)
-    for op in list(nested(main_of(module))):
+    for op in nested(main_of(module)):
         if ruled and _RULE in op.attributes:
             del op.attributes[_RULE]
-        if op.name in _RESHARDS and at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
-            set_task(op, latest_task(op.operands))
-        met = op.name in _RESHARDS and at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"])
-        if met:
-            replace(op, op.operands)
-        else:
-            as_input(op)
+        if op.name in _RESHARDS:
+            if at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
+                set_task(op, latest_task(op.operands))
+            if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
+                replace(op, op.operands)
+                continue
+        as_input(op)
     _reshard_results(module)
 
 
@@ -158,7 +159,7 @@ def _give_rules(module: ir.Module) -> bool:
 
 def as_input(op: ir.Operation) -> None:
     """Replace the operations that only Shardy's propagation writes by ones that both Shardy and XLA read."""
-    name = {"sdy.constant": "stablehlo.constant", "sdy.reshard": "sdy.sharding_constraint"}.get(op.name)
+    name = _AS_INPUT.get(op.name)
     if name is None:
         return
     if op.name == "sdy.constant" and isinstance(op.results[0].type.element_type, ir.ComplexType):

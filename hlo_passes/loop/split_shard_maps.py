@@ -63,7 +63,8 @@ class SplitShardMaps(Pass):
 
     def run(self, module: ir.Module) -> None:
         """Split those of `@main`."""
-        inside = [op for op in nested(main_of(module)) if op.name == at.SHARD_MAP]
+        loops = [op for op in operations(body_of(main_of(module))) if op.name == "stablehlo.while"]
+        inside = [op for loop in loops if at.LOOP in loop.attributes for op in nested(loop) if op.name == at.SHARD_MAP]
         if not inside:
             return
         schedule = FindMicrobatchLoop(self.schedule, self.meshes).known_schedule(module)

@@ -1,7 +1,7 @@
 """`plan-buffers`: where each value dies, and which results may take over the buffer of an argument."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -86,33 +86,32 @@ def _alias(function: ir.Operation, dying: set[int]) -> None:
         return  # what is in another memory has a buffer of its own
     for entry in arguments:
         entry.pop(at.ALIAS, None)  # of an earlier run
-    free = {block.arguments[number]: number for number in sorted(dying)}
+    free: defaultdict[tuple[ir.Type, ir.Attribute | None], dict[ir.Value, int]] = defaultdict(dict)
+    for number in sorted(dying):
+        argument = block.arguments[number]
+        free[argument.type, arguments[number].get(at.SHARDING)][argument] = number
     for index, value in enumerate(terminator(block).operands):
-        number = _elementwise_source(value, free, arguments, results[index].get(at.SHARDING))
-        if number is not None:
+        alike = free[value.type, results[index].get(at.SHARDING)]
+        source = _elementwise_source(value, alike) if alike else None
+        if source is not None:
+            number = alike.pop(source)
             arguments[number][at.ALIAS] = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), index)
-            del free[block.arguments[number]]
     at.set_tables(function, arguments=arguments)
 
 
-def _elementwise_source(
-    value: ir.Value,
-    free: dict[ir.Value, int],
-    arguments: Sequence[dict[str, ir.Attribute]],
-    sharding: ir.Attribute | None,
-) -> int | None:
-    """The number of a free argument that `value` is computed from through cheap operations on its own type."""
+def _elementwise_source(value: ir.Value, free: Container[ir.Value]) -> ir.Value | None:
+    """One of the values `free`, all of its type, from which `value` is computed through cheap operations on it."""
+    if value in free:
+        return value
     work, seen = deque([value]), {value}
     while work:
-        current = work.popleft()  # the nearest first: a weight rather than its gradient
-        number = free.get(current)
-        if number is not None and at.same(arguments[number].get(at.SHARDING), sharding):
-            return number
-        op = defining_op(current)
+        op = defining_op(work.popleft())  # the nearest first: a weight rather than its gradient
         if op is None or not is_cheap(op):
             continue
         for operand in op.operands:
-            if operand.type == value.type and operand not in seen:
+            if operand in free:
+                return operand
+            if operand not in seen and operand.type == value.type:
                 seen.add(operand)
                 work.append(operand)
     return None

@@ -15,12 +15,12 @@ from jaxpp.hlo_passes.program.step_copies import CallOfStep, StepCopies
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import kind_and_stage
 from jaxpp.ir.kinds import AROUND
-from jaxpp.ir.loop import parsed
 from jaxpp.ir.mesh_functions import meshes_of, tasks_of_call
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.program import TaskName
 from jaxpp.ir.steps import MainLine, handed, leave
 from jaxpp.ir.train_loop import TrainLoopAttr
+from jaxpp.schedules.given import of_text
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class UnrollSteps(Pass):
             return
         copies = StepCopies(module, loop, check_placed(module).steps)
         if loop.schedule:
-            for call in _Order(copies, parsed(loop.schedule)).calls():
+            for call in _Order(copies, of_text(loop.schedule)).calls():
                 copies.emit(call)
         else:
             _one_after_the_other(copies, loop.steps)

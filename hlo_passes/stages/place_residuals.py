@@ -82,10 +82,11 @@ def _share_reshaped(loop: MicrobatchLoop) -> None:
         if op.name != "stablehlo.reshape" or task is None or task_of_value(op.operands[0]) != task:
             continue
         old, new = op.operands[0], _behind_mark(op.results[0])
-        shared, read = (_read_by_others(value, task, loop.body) for value in (old, new))
+        shared = _read_by_others(old, task, loop.body)
+        if not shared or not _read_by_others(new, task, loop.body):
+            continue
         maker = ir.OpResult(new).owner
-        readers = (op_of(loop.body, use.owner.operation) for _, use in shared)
-        if not shared or not read or not all(map(maker.is_before_in_block, readers)):
+        if not all(maker.is_before_in_block(op_of(loop.body, use.owner.operation)) for _, use in shared):
             continue
         made: dict[StageTask, ir.Value] = {}
         for reader, use in shared:

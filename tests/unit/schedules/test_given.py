@@ -1,12 +1,13 @@
 """What may be given as a schedule: names, names with options, files, texts, objects."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from jaxpp import schedules as S
-from jaxpp.schedules.given import as_text, library_name
+from jaxpp.schedules.given import as_text, library_name, of_text
 
 ZB_V = S.make("zb-v", meshes=2, microbatches=4)
 
@@ -29,6 +30,18 @@ def test_the_text_of_what_was_given() -> None:
     assert as_text("auto", microbatches=4) == "auto"
     with pytest.raises(S.ScheduleError, match="1f2b"):
         as_text("1f2b", microbatches=4)
+
+
+def test_a_text_that_was_just_written_is_not_read_again_but_checked() -> None:
+    mine = replace(ZB_V, name="just written")
+    text = as_text(mine, microbatches=4)
+    assert of_text(text) is of_text(text) is mine
+    assert of_text(f"{text}\n") == S.parse(text) == mine
+    wrong = replace(ZB_V, orders=tuple(order[1:] for order in ZB_V.orders))
+    with pytest.raises(S.ScheduleError):
+        of_text(as_text(wrong, microbatches=4))
+    with pytest.raises(S.ScheduleError):
+        of_text(as_text("any\ntext", microbatches=4))
 
 
 def test_options_in_braces() -> None:
