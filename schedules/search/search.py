@@ -50,10 +50,12 @@ _TASTES: Final = (
     Taste(60, depth=-0.05),
     Taste(100, memory=-0.05, depth=-0.05),
     Taste(1000, memory=-0.05, alike=1),
+    Taste(1000, memory=-0.05, alike=4),
 )
 """Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem.
 
-The last one is wide: where memory is tight, the best orders look bad for long. Few of its states have the same counts.
+The last two are wide: where memory is tight, the best orders look bad for long. In the first of them no two states have
+the same counts; of the second, where a few may, less is cut off by then, as only what may be better than the best is kept.
 """
 
 _NARROW: Final = 8
@@ -80,7 +82,7 @@ _PROOF: Final = 0.2
 _IN_RULES: Final = 0.01
 """The share of everything that is spent after each beam on rules for what a mesh prefers."""
 
-_ANNEALED: Final = 0.5
+_ANNEALED: Final = 0.45
 """The share of everything that is left for annealing."""
 
 _ROUND: Final = 3e-3
