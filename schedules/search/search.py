@@ -55,7 +55,7 @@ _TASTES: Final = (
 """Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem.
 
 The last two are wide: where memory is tight, the best orders look bad for long. In the first of them no two states have
-the same counts; of the second, where a few may, less is cut off by then, as only what may be better than the best is kept.
+the same counts. In the second a few may: by then only states that may come to better than the best are left.
 """
 
 _NARROW: Final = 8
