@@ -47,7 +47,6 @@ _TASTES: Final = (
     Taste(30, memory=-0.05, depth=-0.05),
     Taste(60, memory=-0.05, alike=1),
     Taste(60, alike=1),
-    Taste(60, depth=-0.05),
     Taste(100, memory=-0.05, depth=-0.05),
     Taste(1000, memory=-0.05, alike=1),
     Taste(1000, memory=-0.05, alike=4),
@@ -82,7 +81,7 @@ _PROOF: Final = 0.2
 _IN_RULES: Final = 0.01
 """The share of everything that is spent after each beam on rules for what a mesh prefers."""
 
-_ANNEALED: Final = 0.45
+_ANNEALED: Final = 0.5
 """The share of everything that is left for annealing."""
 
 _ROUND: Final = 3e-3
