@@ -137,10 +137,9 @@ def test_zb_h1_is_not_slower_than_1f1b(homes: tuple[int, ...], after: list[list[
     placement = Placement.of(*homes, after=after)
     times = [(0.5, 1.0, 2.0)[stage * 2 % 3] for stage in range(placement.stages)]
     costs = S.Costs(forward=times, input_grad=times, weight_grad=[0.75 * time for time in times], hop=0.1)
-    options = {"meshes": placement.meshes, "microbatches": 8, "placement": placement}
-    one, zero = (
-        S.simulate(S.make(name, **options, **more), costs) for name, more in (("1f1b", {}), ("zb-h1", {"costs": costs}))
-    )
+    one = S.simulate(S.make("1f1b", meshes=placement.meshes, microbatches=8, placement=placement), costs)
+    made = S.make("zb-h1", meshes=placement.meshes, microbatches=8, placement=placement, costs=costs)
+    zero = S.simulate(made, costs)
     assert zero.makespan <= most * one.makespan + 1e-9
     assert max(zero.peak_activations("W")) <= max(one.peak_activations("W"))
 
