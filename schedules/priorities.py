@@ -30,6 +30,7 @@ def by_priority(
     *,
     tasks: Iterable[str | Kind] = ("forward", "backward"),
     limit: Callable[[int], int] | None = None,
+    in_flight: Callable[[int], int] | None = None,
     mesh_of: Callable[[Task], int] | None = None,
     costs: Costs | None = None,
 ) -> Schedule:
@@ -45,6 +46,8 @@ def by_priority(
         priority: of a task: a number, or a tuple to compare; ties go to the lower microbatch, then the higher stage.
         tasks: the kinds that every stage runs for every microbatch; a user's as `Kind`.
         limit: for each stage the most activations that a mesh keeps alive of it: no forward starts beyond it.
+        in_flight: likewise the most microbatches of which the forward has begun and the input gradient has not ended,
+            where weight gradients may come later than that.
         mesh_of: the mesh of a task, where its stage is on several.
         costs: times of the tasks; by default F, I and W take equally long, and B as long as two.
 
@@ -66,7 +69,7 @@ def by_priority(
     first = Schedule.of(name, placement, rows, [kind for kind in kinds.values() if isinstance(kind, Kind)])
     if first.graph.lacking or not first.rules.keys() >= kinds.keys():
         check(first)
-    run = _ByPriority(first, costs, types, homes, priority, limit)
+    run = _ByPriority(first, costs, types, homes, priority, limit, in_flight)
     run.run()
     run.check_done()
     orders = tuple(tuple(types[each][microbatch] for each, microbatch in order) for order in run.orders)
@@ -103,6 +106,7 @@ class _ByPriority(Dispatch):
         homes: Sequence[Sequence[int]],
         preferred: Callable[[Task], Any],
         limit: Callable[[int], int] | None,
+        in_flight: Callable[[int], int] | None,
     ) -> None:
         self.types, self.preferred = types, preferred
         graph = first.graph
@@ -117,29 +121,37 @@ class _ByPriority(Dispatch):
         tracks = {numbers[number]: graph.tracks[number] for number in graph.asides}
         super().__init__(times, [0.0] * len(types), users, homes, first.meshes, tracks)
         forwards = {tasks[0].stage: each for each, tasks in enumerate(types) if tasks[0].kind == "forward"}
-        self.limits = {each: limit(stage) for stage, each in forwards.items()} if limit else {}
-        # For the last type of a stage its forward, whose activations it gives back.
-        last = "weight_grad" if "weight_grad" in graph.numbers else "backward"
-        stages = {each: tasks[0].stage for each, tasks in enumerate(types) if tasks[0].kind == last}
-        self.frees = {each: forwards[stage] for each, stage in stages.items() if self.limits}
-        # Activations by the mesh that keeps them and the forward that made them.
-        self.alive: dict[tuple[int, int], int] = defaultdict(int)
+        # Each limit counts activations from the forward that makes them to the last type of its stage, or its gradient.
+        kinds = graph.numbers.keys()
+        ends = (
+            "weight_grad" if "weight_grad" in kinds else "backward",
+            "input_grad" if "input_grad" in kinds else "backward",
+        )
+        given = [(most, end) for most, end in zip((limit, in_flight), ends, strict=True) if most]
+        self.limits = {each: [most(stage) for most, _ in given] for stage, each in forwards.items()}
+        self.frees = {
+            each: [(number, forwards[tasks[0].stage]) for number, (_, end) in enumerate(given) if tasks[0].kind == end]
+            for each, tasks in enumerate(types)
+        }
+        # Activations by the mesh that keeps them, the number of the limit, and the forward that made them.
+        self.alive: dict[tuple[int, int, int], int] = defaultdict(int)
 
     def priority(self, each: int, microbatch: int) -> Any:
         task = self.types[each][microbatch]
         return self.preferred(task), microbatch, -task.stage
 
     def fits(self, mesh: int, each: int) -> bool:
-        return each not in self.limits or self.alive[mesh, each] < self.limits[each]
+        limits = self.limits.get(each, ())
+        return all(self.alive[mesh, number, each] < most for number, most in enumerate(limits))
 
     def started(self, mesh: int, each: int) -> None:
-        if each in self.limits:
-            self.alive[mesh, each] += 1
+        for number in range(len(self.limits.get(each, ()))):
+            self.alive[mesh, number, each] += 1
 
     def ended(self, each: int, microbatch: int) -> None:
-        if each in self.frees:
-            mesh = self.homes[self.frees[each]][microbatch]
-            self.alive[mesh, self.frees[each]] -= 1
+        for number, forward in self.frees[each]:
+            mesh = self.homes[forward][microbatch]
+            self.alive[mesh, number, forward] -= 1
             self.touched.add(mesh)
 
     def check_done(self) -> None:
@@ -155,5 +167,6 @@ class _ByPriority(Dispatch):
             raise ScheduleError("the kinds of tasks need one another in a circle: nothing can run")
         each, microbatch = held[0]
         task = self.types[each][microbatch]
-        alive = f"{self.alive[self.homes[each][microbatch], each]} activations of stage {task.stage} are alive"
+        kept = max(self.alive[self.homes[each][microbatch], number, each] for number in range(len(self.limits[each])))
+        alive = f"{kept} activations of stage {task.stage} are alive"
         raise ScheduleError(f"nothing can run on: {task.words} is beyond the limit, as {alive} and none can be freed")

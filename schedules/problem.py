@@ -51,6 +51,7 @@ class Problem:
         memory: what each type adds to the memory of its mesh (forwards) or gives back (the others).
         limits: for each mesh, what its memory may come to.
         objective: what to make as small as possible.
+        gathers: for each stage the time to gather its weights for a run of its tasks; none where no stage gathers.
     """
 
     placement: Placement
@@ -61,6 +62,7 @@ class Problem:
     memory: list[float]
     limits: list[float]
     objective: Objective = "makespan"
+    gathers: Sequence[float] = ()
     mesh_of: list[int] = field(init=False)
     needs: list[int] = field(init=False)
 
@@ -143,7 +145,7 @@ class Problem:
 
     def run(self, orders: Orders) -> list[list[float]] | None:
         """The end of each task of each mesh, in its order; None where the orders deadlock."""
-        needs, delays, times = self.needs, self.delays, self.times
+        needs, delays, times, gathers, stages = self.needs, self.delays, self.times, self.gathers, self.stages
         ends: list[list[float]] = [[] for _ in times]
         rows: list[list[float]] = [[] for _ in orders]
         clocks = [0.0] * len(orders)
@@ -153,16 +155,18 @@ class Problem:
             mesh = runnable.pop()
             order, row, clock = orders[mesh], rows[mesh], clocks[mesh]
             for position in range(len(row), len(order)):
-                each = order[position]
+                each, start = order[position], clock
                 need, mine = needs[each], ends[each]
+                if gathers and (not position or (order[position - 1] - each) % stages):
+                    start += gathers[each % stages]
                 if need >= 0:
                     if len(ends[need]) <= len(mine):
                         # A type has one user on each other mesh at most, and that waits in one place.
                         waiting[need] = mesh
                         break
                     arrives = ends[need][len(mine)] + delays[each]
-                    clock = max(clock, arrives)
-                clock += times[each]
+                    start = max(start, arrives)
+                clock = start + times[each]
                 mine.append(clock)
                 row.append(clock)
                 if each in waiting:
@@ -279,6 +283,7 @@ def make_problem(
         memory=[*made, *(-rest for rest in kept)] if split_backward else made,
         limits=list(memory.limits),
         objective=objective,
+        gathers=costs.gathers(empty) if costs.gather != 0 else (),
     )
 
 

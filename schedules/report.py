@@ -97,8 +97,11 @@ class Report:
 
     @cached_property
     def makespan(self) -> float:
-        """The time from the first task to the last: that of a training step whose optimizer waits for all meshes."""
-        return max(self.run.ends) - min(self.run.starts)
+        """The time to the end of the last task: that of a training step whose optimizer waits for all meshes.
+
+        It begins with the first task, or with the gather of its weights.
+        """
+        return max(self.run.ends)
 
     @cached_property
     def longest_stage(self) -> float:

@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.errors import whole_number
 from jaxpp.schedules.language import F, I, Plan, W
-from jaxpp.schedules.library.classic import placed
+from jaxpp.schedules.library.classic import one_f_one_b, placed
 from jaxpp.schedules.library.zero_bubble_auto import best_orders
 from jaxpp.schedules.priorities import by_priority
 from jaxpp.schedules.problem import MemoryLimits, make_problem
+from jaxpp.schedules.rewrites import split_backward
 from jaxpp.schedules.schedule import Schedule
-from jaxpp.schedules.task import Placement
+from jaxpp.schedules.simulate import simulate
+from jaxpp.schedules.task import Placement, Task
+
+_RANKS: Final = {"forward": 0, "input_grad": 1, "weight_grad": 2}
 
 
-def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
+def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None, costs: Costs | None = None) -> Schedule:
     """1F1B's memory, a third of its bubble (Zero Bubble, arXiv 2401.10241).
 
     The order of 1F1B; mesh i delays its weight gradients by i backwards, so that every mesh keeps p activations.
     With more than p microbatches it takes mT + (p - 1)(F + B - W + 4c), where W is at most F and B, and 2c at most
     W.
 
+    On another placement a mesh takes, whenever it is free, the oldest forward of a stage that has less than its share
+    in flight, as in 1F1B, else the oldest input gradient, else the oldest weight gradient. It owes weight gradients
+    until it keeps as many activations as the mesh that keeps most in 1F1B. The order of 1F1B with its backwards in two
+    is taken instead where that is faster, as it may be if stages of a mesh are unequal: on the costs this schedule is
+    never slower than 1F1B.
+
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
-        placement: any other placement, such as one of stages that are a graph: see `zb_h2`.
+        placement: any other placement, such as one of stages that are a graph.
+        costs: times that the order on another placement is for; by default all tasks take equally long.
 
     Raises:
-        ScheduleError: a count is below 1, or the placement does not fit.
+        ScheduleError: a count is below 1, the placement does not fit, or the costs are for other stages.
     """
-    return _delayed("zb-h1", meshes, microbatches, 1, placement)
+    placement = placed("zb-h1", meshes, 1, placement)
+    if placement == Placement.linear(meshes):
+        return _delayed("zb-h1", placement, microbatches, 1)
+    costs, heights, stages_of = costs or Costs(), placement.heights, placement.stages_of
+    shares = [sum(heights[stage] for stage in stages_of(mesh)) for mesh in range(meshes)]
+
+    def limit(stage: int) -> int:
+        mesh = placement[stage]
+        return heights[stage] + (max(shares) - shares[mesh]) // len(stages_of(mesh))
+
+    owing = by_priority(
+        "zb-h1", placement, microbatches, _rank, tasks=_RANKS, limit=limit, in_flight=heights.__getitem__, costs=costs
+    )
+    at_once = replace(split_backward(one_f_one_b(meshes, microbatches, placement=placement)), name="zb-h1")
+    return min(owing, at_once, key=lambda made: simulate(made, costs).makespan)
 
 
 def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
@@ -39,8 +67,8 @@ def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) ->
     step its optimizer on its own.
 
     On another placement a mesh takes, whenever it is free, the oldest forward of a stage that keeps less than its
-    share, else the oldest input gradient, else the oldest weight gradient. The share of a stage is h, the number of
-    stages on the longest way from it to the last one; 2h - 1 here, where on a linear placement meshes keep 2p - 1.
+    share, else the oldest input gradient, else the oldest weight gradient. The share of a stage is 2h - 1 for
+    the number h of stages on the longest way from it to the last one; on a linear placement meshes keep 2p - 1.
 
     Args:
         meshes: number of meshes p, at least 1.
@@ -50,7 +78,11 @@ def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) ->
     Raises:
         ScheduleError: a count is below 1, or the placement does not fit.
     """
-    return _delayed("zb-h2", meshes, microbatches, 2, placement)
+    placement = placed("zb-h2", meshes, 1, placement)
+    if placement == Placement.linear(meshes):
+        return _delayed("zb-h2", placement, microbatches, 2)
+    shares = [2 * height - 1 for height in placement.heights]
+    return by_priority("zb-h2", placement, microbatches, _rank, tasks=_RANKS, limit=shares.__getitem__)
 
 
 def zb_1p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedule:
@@ -83,22 +115,16 @@ def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
     return _automatic("zb-2p", meshes, microbatches, costs, 2 * meshes)
 
 
-def _delayed(name: str, meshes: int, microbatches: int, ahead: int, placement: Placement | None) -> Schedule:
+def _rank(task: Task) -> tuple[int, int]:
+    """Forwards first, weight gradients last; of those of a kind the oldest."""
+    return _RANKS[task.kind], task.microbatch
+
+
+def _delayed(name: str, placement: Placement, microbatches: int, ahead: int) -> Schedule:
     """For each mesh behind it a mesh runs `ahead` forwards ahead, for each before it owes as many weight gradients."""
-    placement = placed(name, meshes, 1, placement)
-    if placement != Placement.linear(meshes):
-        ranks = {"forward": 0, "input_grad": 1, "weight_grad": 2}
-        return by_priority(
-            name,
-            placement,
-            microbatches,
-            lambda task: (ranks[task.kind], task.microbatch),
-            tasks=ranks,
-            limit=lambda stage: ahead * (placement.heights[stage] - 1) + 1,
-        )
     plan = Plan(name, placement, microbatches)
     for i, mesh in enumerate(plan):
-        mesh.warm_up(F(i) * ahead * (meshes - 1 - i), (F(i) + I(i)) * ahead * i)
+        mesh.warm_up(F(i) * ahead * (placement.meshes - 1 - i), (F(i) + I(i)) * ahead * i)
         mesh.repeat(F(i) + I(i) + W(i))
     return plan.draft()
 

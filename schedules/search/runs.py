@@ -49,11 +49,12 @@ class Run:
         times, waits, end_of, runnable = self.cells.times, self.cells.waits, self.end_of, self.runnable
         begins = self.begins if self.cells.by_time else None
         special, waiting, from_start = self.special, self.waiting, self.cells.objective == "makespan"
+        gathers = self.cells.gathers
         while runnable:
             mesh = runnable.pop()
             done, clock = self.ends[mesh], self.clocks[mesh]
             for cell in self.rows[mesh][len(done) :]:
-                begin = clock
+                begin = clock + self.cells.lead(self.rows[mesh], len(done)) if gathers else clock
                 for need, delay in waits[cell]:
                     arrives = end_of[need] + delay
                     if arrives > begin:

@@ -47,13 +47,14 @@ _TASTES: Final = (
     Taste(30, memory=-0.05, depth=-0.05),
     Taste(60, memory=-0.05, alike=1),
     Taste(60, alike=1),
-    Taste(60, depth=-0.05),
     Taste(100, memory=-0.05, depth=-0.05),
     Taste(1000, memory=-0.05, alike=1),
+    Taste(1000, memory=-0.05, alike=4),
 )
 """Tried first, on every placement; random ones follow. Which of them is best differs from problem to problem.
 
-The last one is wide: where memory is tight, the best orders look bad for long. Few of its states have the same counts.
+The last two are wide: where memory is tight, the best orders look bad for long. In the first of them no two states have
+the same counts. In the second a few may: by then only states that may come to better than the best are left.
 """
 
 _NARROW: Final = 8

@@ -90,11 +90,14 @@ class Settled(ABC):
 
 def settled(cells: Cells) -> Settled:
     """The orders of these cells."""
-    return Whole(cells) if special_cells(cells) or cells.by_time else Partly(cells)
+    return Whole(cells) if special_cells(cells) or cells.by_time or cells.gathers else Partly(cells)
 
 
 class Whole(Settled):
-    """All that is run again with each change, as cells run beside their mesh, or memory depends on times."""
+    """All that is run again with each change.
+
+    Cells run beside their mesh, memory depends on times, or how long a cell takes depends on the one before it.
+    """
 
     def __init__(self, cells: Cells) -> None:
         super().__init__(cells)
@@ -122,6 +125,7 @@ class Whole(Settled):
     def ahead(self, cell: int, latest: float) -> list[int]:
         mesh, position = self.mesh_of[cell], self.position(cell)
         self.work += position
+        latest -= self.cells.lead(self.rows[mesh], position)
         asides, tracks = self.cells.asides, self.cells.tracks
         used = set(tracks.get(cell, ()))
         return [

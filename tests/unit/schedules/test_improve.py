@@ -317,3 +317,18 @@ def test_microbatches_that_are_not_in_turn_may_change_places() -> None:
     assert S.simulate(crossed).makespan == 10
     found = S.improve(crossed, seconds=0.2)
     assert (found.value, found.lower_bound) == (9, 9)
+
+
+@pytest.mark.parametrize("offloaded", [(), (0,)])
+def test_gathers_count(offloaded: tuple[int, ...]) -> None:
+    """Where gathers take time, tasks of a stage gather in runs; the value has the gathers, as the simulator does."""
+    costs = replace(COSTS, gather=1.0)
+    plan = S.make("interleaved-1f1b", meshes=2, microbatches=4)
+    plan = S.offload(plan, *offloaded) if offloaded else plan
+    found = S.improve(plan, costs, seconds=0.1)
+    assert found.value == pytest.approx(S.simulate(found, costs).makespan)
+    assert found.value < 0.95 * S.simulate(plan, costs).makespan
+    searched = S.search(2, 4, costs, placement="looped", chunks=2, seconds=0.1)
+    assert searched.value == pytest.approx(S.simulate(searched, costs).makespan)
+    blind = S.search(2, 4, COSTS, placement="looped", chunks=2, seconds=0.1)
+    assert searched.value < S.simulate(blind, costs).makespan
