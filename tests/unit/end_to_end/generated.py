@@ -21,6 +21,7 @@ from unit.end_to_end.test_scanned_layers import stack
 import jaxpp.api as jaxpp
 from jaxpp import schedules
 from jaxpp.schedules.library import options_of
+from jaxpp.schedules.steps import first_step
 
 MICROBATCHES = 3
 CHAINS = [name for name in schedules.names() if not name.startswith(("seq1f1b", "slimpipe", "vocab"))]
@@ -70,13 +71,14 @@ def plans(stages: int, microbatches: int) -> Sequence[schedules.Schedule]:
 
 def scans(model: random.Random, draw: random.Random) -> Case:
     """Stages of operations at random, most of which scan over their layers."""
-    count = model.choice([2, 2, 4])
-    stages = tuple(stage_of(model) for _ in range(count))
+    count = model.choice([2, 2, 2, 4])
+    names, stages = zip(*(stage_of(model) for _ in range(count)), strict=True)
     params = [stack(k, LAYERS) for k in range(count)]
     plan = draw.choice(plans(count, MICROBATCHES))
-    sharded = P(None, "data")
-    loss = partial(in_stages, stages)
-    return Case(plan, loss, params, compare.batch(MICROBATCHES), sharded=sharded, tolerance=1e-4)
+    case = Case(plan, partial(in_stages, stages), params, compare.batch(MICROBATCHES), sharded=P(None, "data"))
+    case.tolerance = 1e-4
+    case.words += sorted({*itertools.chain(*names)} & {"branch"})
+    return case
 
 
 def in_stages(stages: Sequence[Callable[[jax.Array, Any], jax.Array]], params: Any, microbatch: Any) -> jax.Array:
@@ -120,7 +122,7 @@ def stacked(model: random.Random, draw: random.Random) -> Case:
     case = Case(plan, loss, jnp.stack(compare.weights(layers)), compare.batch(4), sharded=P(None, "data"))
     if stages < layers or draw.random() < 0.2:
         ends = [0, *sorted(draw.sample(range(1, layers), stages - 1)), layers]
-        case.options["cuts"] = [end - start for start, end in zip(ends, ends[1:], strict=False)]
+        case.options["cuts"] = [end - start for start, end in itertools.pairwise(ends)]
         case.words.append("cuts")
     return case
 
@@ -178,7 +180,7 @@ def slices(model: random.Random, draw: random.Random) -> Case:
     options = {} if name == "1f1b" else {"slices": count}
     plan = schedules.make(name, meshes=meshes, microbatches=MICROBATCHES, **options)
     ends = (0, *sorted(model.sample(range(1, decoder.LENGTH), count - 1)), decoder.LENGTH)
-    cuts = tuple(end - start for start, end in zip(ends, ends[1:], strict=False)) if kind == "cuts" else None
+    cuts = tuple(end - start for start, end in itertools.pairwise(ends)) if kind == "cuts" else None
     loss = partial(in_slices, kind=kind, count=count, cuts=cuts, again=again, ties=ties)
     sharded = {"tokens": P(None, "data"), "head": P("data"), "blocks": P("data")}
     case = Case(plan, loss, decoder.parameters(stages), decoder.batch(MICROBATCHES), sharded=sharded)
@@ -232,13 +234,17 @@ def delayed(model: random.Random, draw: random.Random) -> Case:
     delay = model.randint(1, steps - 1)
     case = model.choice([chain, scans, stacked])(model, draw)
     microbatches = case.plan.microbatches
-    possible = [schedules.make("pipedream-2bw", meshes=case.plan.stages, microbatches=4, steps=steps, delay=delay)] * 3
-    possible = possible if microbatches == 4 else []
+    possible = list[schedules.Schedule]()
     for plan in plans(case.plan.stages, microbatches * steps):
         try:
-            possible.append(schedules.in_steps(plan, steps, delay))
+            plan = schedules.in_steps(plan, steps, delay)
+            first_step(plan)
         except schedules.ScheduleError:
-            continue  # the order of this one has no place for updates
+            continue  # the order of this one has no place for updates, or differs from step to step
+        possible.append(plan)
+    if microbatches >= case.plan.stages:
+        options = {"microbatches": microbatches, "steps": steps, "delay": delay}
+        possible += [schedules.make("pipedream-2bw", meshes=case.plan.stages, **options)] * 3
     case.plan, case.loop = draw.choice(possible), (steps, delay)
     return case
 
