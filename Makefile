@@ -19,7 +19,8 @@ LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
   $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
-  ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing)) \
+  ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing \
+  end_to_end/test_generated)) \
   tests/unit/healing $(addprefix tests/unit/,$(addsuffix .py,ray/test_start test_packaging test_benchmarks_gpu test_benchmarks_memory \
   test_benchmarks_truth))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1

@@ -106,9 +106,12 @@ class _StackSplitter:
 
     def run(self) -> None:
         """Rewrite `@main` in place."""
-        for op in self._ops[:-1]:
-            if op != self._loop.op and len(op.results) == 1:
-                self._find_homes(op)
+        are_known = False
+        while not are_known:
+            for op in self._ops[:-1]:
+                if op != self._loop.op and len(op.results) == 1:
+                    self._find_homes(op)
+            are_known = not self._cut_versions()
         self._evaluator = Evaluator(
             {value: self._sliced(value, homes) for value, homes in self._homes.items() if defining_op(value) is None}
         )
@@ -155,6 +158,25 @@ class _StackSplitter:
                 if all(self._homes.get(each, homes) == homes for each in op.operands):
                     self._put(value, homes, padding)
                     work += [each for each in op.operands if each not in self._homes and shape_of(each)]
+
+    def _cut_versions(self) -> bool:
+        """Cut older weights, which a step hands on, as the stack that they were or will be; returns if there are more.
+
+        The loop need not read them: of weights that are two steps old those that are one step old.
+        """
+        found = len(self._homes)
+        for value, fed in self._state():
+            for known, other in ((value, fed), (fed, value)):
+                if known in self._homes and other in self._may_cut and other not in self._homes:
+                    self._put(other, self._homes[known], self._padding[known])
+        return len(self._homes) > found
+
+    def _state(self) -> list[tuple[ir.Value, ir.Value]]:
+        """The results of a step that are arguments of the next one, with these arguments."""
+        arguments, results = self._block.arguments, at.result_attributes(self._main)
+        returned = stored(self._module, list(self._ops[-1].operands))
+        pairs = ((value, entry.get(at.FEEDS)) for value, entry in zip(returned, results, strict=False))
+        return [(value, arguments[feeds.value]) for value, feeds in pairs if isinstance(feeds, ir.IntegerAttr)]
 
     def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
         """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made.
@@ -259,8 +281,8 @@ class _StackSplitter:
             if homes is not None:
                 end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))
                 results[number][at.BLOCKS] = at.i64s(homes)
-        for number, value in list(enumerate(end.operands))[len(kept) :]:
-            if value in self._homes:
+        for number, value in list(enumerate(end.operands)):
+            if value in self._homes and at.BLOCKS not in results[number]:
                 end.operands[number] = self._all_rows(value, end)
         for entry, homes in zip(arguments, cut, strict=True):
             if homes is not None:

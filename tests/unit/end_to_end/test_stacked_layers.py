@@ -56,6 +56,23 @@ def test_options_of_scan(options: dict[str, Any]) -> None:
     check_loss(partial(loss, **options), "1f1b", stacked(), same_as=None if "reverse" in options else loss)
 
 
+@pytest.mark.parametrize("mixes", [False, True])
+def test_older_weights_that_a_step_hands_on(mixes: bool) -> None:
+    """Nothing reads them in the loop; they are cut as the weights that they were."""
+
+    def older(weight: jax.Array, before: jax.Array) -> jax.Array:
+        return weight + 0.1 * before[::-1] if mixes else weight
+
+    def step(state: Any, batch: Any) -> Any:
+        weights, last, _ = state
+        new, losses, _ = gradient_step(weights, batch, loss=loss, schedule="1f1b")
+        return (new, jax.tree.map(older, weights, last), last), losses
+
+    state = stacked(), *(jax.tree.map(jnp.zeros_like, stacked()) for _ in range(2))
+    (_, last, before), _ = check(step, (state, batch(4)), make_mesh(4), steps=3, feed=feed_state)
+    assert not any(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves((last, before)))
+
+
 def in_fori_loop(params: Any, microbatch: Any) -> jax.Array:
     def body(i: Any, x: jax.Array) -> jax.Array:
         return mark(layer(jax.tree.map(lambda leaf: leaf[i], params), x))
