@@ -47,7 +47,8 @@ class Wire:
 
     def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
         self._socket = connected
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setblocking(True)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
         self._chunks = collections.deque([beginning])
@@ -186,7 +187,7 @@ class _Outgoing:
         """Wait until the arrays are computed; returns the frame."""
         if not self.frame:
             try:
-                data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
+                data, is_error = b"".join(map(_compat.to_bytes, self.arrays)), False
             except Exception as error:  # the receiver is told what the computation raised
                 data, is_error = str(error).encode()[: SMALL // 16], True
             self.frame = _HEAD.pack(self.number, len(data), is_error) + data
