@@ -148,7 +148,7 @@ class Links:
                 pieces.append((transfer, list(range(len(order), len(order) + len(numbers)))))
                 order += numbers
         transport, offered = self.transport, [transfer for transfer, _ in pieces]
-        shards = list if self._is_whole(send.channel) else lambda values: _compat.shards(values[0])
+        shards = list if self._is_whole(send.channel) else _shards
         self._offers.update(offered)
         route = route_of(self.program, send.channel, self.owners)
         cut = route.cut(order, self.positions(mesh), partial(self._type, spec, mesh))
@@ -331,6 +331,11 @@ class Links:
     def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
         """The type of a piece, on this process's device at that position of the mesh."""
         return self.shardings.type_at(mesh, spec.dtype, position, shape)
+
+
+def _shards(values: Sequence[Any]) -> Sequence[Any]:
+    """The arrays on single devices of the one value that is given."""
+    return _compat.shards(values[0])
 
 
 def _tasks(program: Program) -> dict[int, Call]:

@@ -91,7 +91,7 @@ def test_a_second_connection_is_left_to_others(
     make: Make, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
 ) -> None:
     if family == socket.AF_INET:  # as where a system has no names for Unix sockets, or the peer is on another machine
-        monkeypatch.setattr(unix, "_name", lambda address: b"/no/such/folder/" + address.encode())
+        monkeypatch.setattr(unix, "_name", partial(str.format, "/no/such/folder/{}"))
     first, second = make(0), make(1)
     connected(first, second)
     (one, before), (other, after) = first.wires[1], second.wires[0]
