@@ -232,14 +232,6 @@ def to_host(array: Any) -> Any:
         return np.asarray(array)
 
 
-def to_bytes(array: Any) -> bytes | memoryview:
-    """The bytes of an array on one device, when it is computed; on a CPU a view of the array: 1 us, not 4."""
-    try:
-        return memoryview(array)
-    except (BufferError, TypeError):  # a type that Python has no letter for, or an error, which numpy raises as it was
-        return to_host(array).tobytes()
-
-
 class OwnTransfers:
     """`with OwnTransfers():` lets this thread copy whatever `jax.transfer_guard` says.
 

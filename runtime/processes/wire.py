@@ -189,7 +189,7 @@ class _Outgoing:
         """Wait until the arrays are computed; returns the frame."""
         if not self.frame:
             try:
-                data, is_error = b"".join(map(_compat.to_bytes, self.arrays)), False
+                data, is_error = b"".join([_compat.to_host(array).tobytes() for array in self.arrays]), False
             except Exception as error:  # the receiver is told what the computation raised
                 data, is_error = str(error).encode()[: SMALL // 16], True
             self.frame = _HEAD.pack(self.number, len(data), is_error) + data

@@ -170,19 +170,6 @@ def test_a_batch_of_copies(always: bool) -> None:
     np.testing.assert_array_equal(copied[1], FOUR)
 
 
-def test_bytes_of_an_array() -> None:
-    mesh = NamedSharding(Mesh(np.array(jax.devices()[:1]), ("data",)), PartitionSpec("data"))
-    with jax.transfer_guard("disallow"), _compat.OwnTransfers():
-        view = _compat.to_bytes(jax.device_put(FOUR, mesh))
-        assert (type(view), bytes(view)) == (memoryview, FOUR.tobytes())
-        small = FOUR.astype("bfloat16")
-        assert _compat.to_bytes(jax.device_put(small, mesh)) == small.tobytes()
-    deleted = jnp.ones(3)
-    deleted.delete()
-    with pytest.raises(RuntimeError, match=r"^Array has been deleted with shape=float32\[3\]"):
-        _compat.to_bytes(deleted)
-
-
 def test_numbers_go_to_a_device_and_back_whatever_the_guard_says() -> None:
     sharding = SingleDeviceSharding(jax.devices()[1])
     with jax.transfer_guard("disallow"):
