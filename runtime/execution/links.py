@@ -148,12 +148,13 @@ class Links:
                 pieces.append((transfer, list(range(len(order), len(order) + len(numbers)))))
                 order += numbers
         transport, offered = self.transport, [transfer for transfer, _ in pieces]
+        shards = list if self._is_whole(send.channel) else _shards
         self._offers.update(offered)
         route = route_of(self.program, send.channel, self.owners)
         cut = route.cut(order, self.positions(mesh), partial(self._type, spec, mesh))
 
         def run(values: Sequence[Any]) -> list[Any]:
-            parts = cut(_compat.shards(values[0]))
+            parts = cut(shards(values))
             for transfer, indices in pieces:
                 transport.offer(transfer, self._step, [parts[index] for index in indices])
             self._offered.update(offered)
@@ -181,7 +182,7 @@ class Links:
         waits = [(index, Waiting(far[number], mesh, action, self.owners)) for index, number in enumerate(order)]
         waits = [(index, waiting) for index, waiting in waits if waiting.peer != self.me]
         join = route.join(order, self.positions(mesh), partial(self._type, spec, mesh))
-        unread = self._meetings.unread
+        unread, is_whole = self._meetings.unread, self._is_whole(receive.channel)
 
         def run(values: Sequence[Any]) -> list[Any]:
             values = list(values)
@@ -189,7 +190,7 @@ class Links:
                 if unread[waiting.peer]:
                     self._meetings.check(waiting.peer, self.owners)
                 values[index] = self.transport.wait(values[index], waiting)
-            return [placed.join(join(values))]
+            return values if is_whole else [placed.join(join(values))]
 
         return run
 
@@ -297,23 +298,44 @@ class Links:
                 pieces = [route.pieces[each] for each in numbers]
                 sources = [(each.source, each.shape) for each in pieces]
                 targets = [(each.target, each.shape) for each in pieces]
+                is_whole = self._is_whole(channel)
                 self._made[channel, sender, receiver] = ProcessTransfer(
                     key(self._digest.hex(), sender, receiver, channel, *specs, numbers),
                     sender,
                     receiver,
-                    self._types(specs[0], hop.source, sources),
-                    self._types(specs[1], hop.target, targets),
+                    self._types(specs[0], hop.source, sources, is_whole),
+                    self._types(specs[1], hop.target, targets, is_whole),
                 )
             found.append((self._made[channel, sender, receiver], numbers))
         return found
 
-    def _types(self, spec: TensorSpec, mesh: int, pieces: Sequence[tuple[int, Sequence[int]]]) -> list[Any]:
+    def _is_whole(self, channel: int) -> bool:
+        """Whether arrays cross as the programs have them, without being taken apart into those of single devices.
+
+        They do between two meshes of one device; a transport that moves arrays by programs of its own needs the shards.
+        """
+        hop = self.program.hops[channel]
+        sizes = self.program.partitions[hop.source], self.program.partitions[hop.target]
+        return sizes == (1, 1) and not self.is_ordered
+
+    def _types(
+        self, spec: TensorSpec, mesh: int, pieces: Sequence[tuple[int, Sequence[int]]], is_whole: bool
+    ) -> list[Any]:
         """The types of pieces at one end; empty where that is another process's whose devices JAX doesn't know here."""
-        return [self._type(spec, mesh, *each) for each in pieces] if self.shardings.knows(mesh) else []
+        if not self.shardings.knows(mesh):
+            return []
+        if is_whole:
+            return [jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=self.shardings.place(spec, (mesh,)).sharding)]
+        return [self._type(spec, mesh, *each) for each in pieces]
 
     def _type(self, spec: TensorSpec, mesh: int, position: int, shape: Sequence[int]) -> Any:
         """The type of a piece, on this process's device at that position of the mesh."""
         return self.shardings.type_at(mesh, spec.dtype, position, shape)
+
+
+def _shards(values: Sequence[Any]) -> Sequence[Any]:
+    """The arrays on single devices of the one value that is given."""
+    return _compat.shards(values[0])
 
 
 def _tasks(program: Program) -> dict[int, Call]:

@@ -6,7 +6,8 @@ the other's address at once: the end that dialled before makes a new connection,
 somebody listens there. If nobody does, the process has died.
 
 There is a second connection to each peer, for values. It begins in the same way, and then belongs to a `Wire`. It is
-not made anew when it breaks: the values on their way in it are lost.
+not made anew when it breaks: the values on their way in it are lost. Within one machine it is a Unix socket, over
+which a small value takes less of the processor than over TCP.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ import weakref
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
+from jaxpp.runtime.processes import unix
 from jaxpp.runtime.processes.handshake import LONGEST, Connection, RefusedError, WrongSecretError, introduce
 
 LIFE, VALUES, NOTHING = "life", "values", "nothing"
@@ -80,8 +82,9 @@ class Watchdog:
         self._secret, self._on_loss = secret, on_loss
         self._pause = min(seconds / 4, 5.0)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host.strip("[]"), 0), family=family)
-        self._host = host
+        self._host, self._listeners = host, [socket.create_server((host.strip("[]"), 0), family=family)]
+        if local := unix.listen(self.address):
+            self._listeners.append(local)
         self._wake, self._woken = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._changed = threading.Condition()
@@ -107,7 +110,7 @@ class Watchdog:
     @property
     def address(self) -> str:
         """host:port where peers connect to."""
-        return f"{self._host}:{self._listener.getsockname()[1]}"
+        return f"{self._host}:{self._listeners[0].getsockname()[1]}"
 
     @property
     def lost(self) -> list[Loss]:
@@ -137,6 +140,8 @@ class Watchdog:
                 raise ConnectionError(f"process {peer} at {addresses[peer]} {reason}")
 
     def _dial(self, peer: int, address: str, use: str) -> Connection:
+        if use == VALUES and (connected := unix.connect(address, ANSWER_SECONDS)):
+            return Connection(connected, True, use)
         host, port = address.rsplit(":", 1)
         try:
             return Connection(socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS), True, use)
@@ -177,12 +182,12 @@ class Watchdog:
         """Close all sockets; in a forked child too, which would keep the connections of its dead parent open."""
         connections = [key.data for key in self._selector.get_map().values() if key.data is not None]
         sockets = [each.socket for each in (*connections, *self._new)]
-        for each in (*sockets, *(wire for wire, _ in self.wires.values()), self._listener, self._wake, self._woken):
+        for each in (*sockets, *(wire for wire, _ in self.wires.values()), *self._listeners, self._wake, self._woken):
             each.close()
 
     def _run(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ)
-        self._selector.register(self._woken, selectors.EVENT_READ)
+        for each in (*self._listeners, self._woken):
+            self._selector.register(each, selectors.EVENT_READ)
         said = time.monotonic()
         while self._open:
             # Repeat the check: a process that was stopped by SIGSTOP has not read what came in the meantime.
@@ -198,9 +203,10 @@ class Watchdog:
     def _handle(self, key: selectors.SelectorKey) -> None:
         if key.fileobj is self._woken:
             self._woken.recv(LONGEST)
-        elif key.fileobj is self._listener:
+        elif (listener := key.fileobj) in self._listeners:
+            assert isinstance(listener, socket.socket)
             with contextlib.suppress(OSError):  # the other end has hung up already
-                self._add(Connection(self._listener.accept()[0]))
+                self._add(Connection(listener.accept()[0]))
         elif key.events == selectors.EVENT_WRITE:
             self._connected(key.data)
         elif key.data.socket.fileno() >= 0:  # not closed since the selector saw it

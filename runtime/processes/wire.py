@@ -47,7 +47,10 @@ class Wire:
 
     def __init__(self, connected: socket.socket, beginning: bytes = b"") -> None:
         self._socket = connected
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        else:  # a Unix socket's buffer, which does not grow by itself as TCP's does
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * SMALL)
         connected.setblocking(True)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, int(TICK * 1e6)))
         self._chunks = collections.deque([beginning])

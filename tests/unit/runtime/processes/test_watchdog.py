@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from jaxpp.runtime.processes import unix
 from jaxpp.runtime.processes.watchdog import Loss, Watchdog
 
 SECRET = b"the secret of the job"
@@ -85,10 +86,16 @@ def test_a_goodbye_is_no_loss(make: Make) -> None:
     assert first.wait_for_goodbyes(20)
 
 
-def test_a_second_connection_is_left_to_others(make: Make) -> None:
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_a_second_connection_is_left_to_others(
+    make: Make, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+) -> None:
+    if family == socket.AF_INET:  # as where a system has no names for Unix sockets, or the peer is on another machine
+        monkeypatch.setattr(unix, "_name", partial(str.format, "/no/such/folder/{}"))
     first, second = make(0), make(1)
     connected(first, second)
     (one, before), (other, after) = first.wires[1], second.wires[0]
+    assert one.family == other.family == family
     one.setblocking(True)
     other.setblocking(True)
     one.sendall(b"\xff" * 5000)  # no message of a watchdog

@@ -26,16 +26,18 @@ NEVER = 1 << 60
 """A number under which nothing comes."""
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
+def pair(kind: str = "tcp") -> tuple[socket.socket, socket.socket]:
+    if kind == "unix":
+        return socket.socketpair()
     with socket.create_server(("127.0.0.1", 0)) as server:
         first = socket.create_connection(server.getsockname())
         return first, server.accept()[0]
 
 
-@pytest.fixture
-def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+@pytest.fixture(params=["tcp", "unix"])
+def sockets(request: pytest.FixtureRequest) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Both ends of a connection."""
-    first, second = pair()
+    first, second = pair(request.param)
     yield first, second
     first.close()
     second.close()
