@@ -131,7 +131,8 @@ class _Unrolled:
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
         steps = TrainLoopAttr.of(module)
-        self._has_orders = bool(steps and steps.schedule) and not schedules.is_in_one_order(parsed(steps.schedule))
+        every = steps.schedule if steps is not None else ""
+        self._has_orders = bool(every) and not schedules.is_in_one_order(parsed(every))
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
