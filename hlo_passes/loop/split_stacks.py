@@ -109,6 +109,7 @@ class _StackSplitter:
         for op in self._ops[:-1]:
             if op != self._loop.op and len(op.results) == 1:
                 self._find_homes(op)
+        self._adopt_state()
         self._evaluator = Evaluator(
             {value: self._sliced(value, homes) for value, homes in self._homes.items() if defining_op(value) is None}
         )
@@ -151,10 +152,28 @@ class _StackSplitter:
             if op is None:
                 if value in self._may_cut:
                     self._put(value, homes, padding)
-            elif is_elementwise(op) and op.block == self._block and not is_uniform(value, 0):
-                if all(self._homes.get(each, homes) == homes for each in op.operands):
+            elif op.block == self._block and not is_uniform(value, 0) and (along := mapped(op)) is not None:
+                rows = [each for each, dimension in filter(None, along.operands) if dimension == 0]
+                if rows and all(self._homes.get(each, homes) == homes for each in rows):
                     self._put(value, homes, padding)
-                    work += [each for each in op.operands if each not in self._homes and shape_of(each)]
+                    work += [each for each in rows if each not in self._homes]
+
+    def _adopt_state(self) -> None:
+        """Cut state that is handed on: an argument that becomes a block's value in the next step, or is made of one."""
+        arguments, returned = list(self._block.arguments), list(self._ops[-1].operands)
+        pairs = [(value, arguments[fed]) for value, fed in zip(returned, self._fed, strict=True) if fed >= 0]
+        known = 0
+        while len(self._homes) > known:
+            known = len(self._homes)
+            for one, other in [*pairs, *((other, one) for one, other in pairs)]:
+                if one in self._homes and other not in self._homes and other in self._may_cut:
+                    self._put(other, self._homes[one], self._padding[one])
+
+    @property
+    def _fed(self) -> list[int]:
+        """For each result of `@main` the number of the argument that it is in the next step, or -1."""
+        found = (entry.get(at.FEEDS) for entry in at.result_attributes(self._main))
+        return [feeds.value if isinstance(feeds, ir.IntegerAttr) else -1 for feeds in found]
 
     def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
         """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made.
@@ -253,9 +272,7 @@ class _StackSplitter:
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
         cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
         kept = stored(self._module, list(end.operands))
-        for number, value in enumerate(kept):
-            feeds = results[number].get(at.FEEDS)
-            fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
+        for number, (value, fed) in enumerate(zip(kept, self._fed, strict=False)):
             homes = cut[fed] if 0 <= fed < len(cut) else self._homes.get(value)
             if homes is not None:
                 end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))
