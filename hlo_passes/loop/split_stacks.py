@@ -33,7 +33,7 @@ class SplitStacks(Pass):
 
     - `jaxpp.blocks = array<i64: 2, 3>` on an argument or a result of `@main`: it is stored as two equal blocks along
       its first dimension, on the meshes 2 and 3. The argument is only read through its blocks (a slice for each), the
-      result is put together from its own.
+      result is put together from its own. So is state that only passes from step to step on the way to a block.
     - A stage takes its rows out of the block of its mesh. Where a mesh has several separate runs of stages (interleaved
       schedules, V-shaped ones), rows of other meshes' blocks are sent to it once per step, their gradients back:
       `jaxpp.rows_sent` on the module are the bytes of these rows. None is sent where the layers are stored in the order
