@@ -14,7 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, erase_dead
 from jaxpp.ir.functions import body_of, main_of, nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.ops import is_elementwise, shape_of
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op, is_zero
