@@ -60,8 +60,8 @@ def train(
     Raises:
         RuntimeError: not started by `jaxpp-run`.
         EndError: too many hosts were lost, or the same step failed three times.
-        ValueError: `steps` or `every` is less than 1, or `watch` less than 0; `jaxpp-run --prepare` without `plans`; with
-            plans, a step that can't be saved.
+        ValueError: `steps` or `every` is less than 1, or `watch` less than 0; `jaxpp-run --prepare` without `plans`;
+            with plans, a step that can't be saved.
     """
     if HEAD not in os.environ:
         raise RuntimeError("jaxpp.healing.train needs processes that are started anew: run the script by jaxpp-run")
@@ -172,7 +172,7 @@ class _Training:
         return state, step
 
     def _step(self, batch: Any) -> CompiledStep:
-        """The step for the processes that are here: loaded if it was saved for each of them, else compiled, and saved."""
+        """The step for the processes that are here: loaded if each of them has saved it, else compiled, and saved."""
         made = self.make_step()
         if self.plans is None:
             return made.lower(self.like, batch).compile()
