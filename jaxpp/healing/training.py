@@ -68,8 +68,8 @@ def train(
     for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    shown = on_step or (lambda number, output: None)
-    training = _Training(make_step, state, batch, steps, every, watch, shown, None if plans is None else Path(plans))
+    folder = None if plans is None else Path(plans)
+    training = _Training(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None), folder)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
