@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
@@ -16,6 +16,10 @@ from jaxpp.ir.ops import shape_of
 from jaxpp.ir.values import defining_op
 
 ADD, MAXIMUM, INSERT = "stablehlo.add", "stablehlo.maximum", "stablehlo.dynamic_update_slice"
+
+
+Part: TypeAlias = tuple[int, int | None]
+"""What a mesh adds up: the mesh, and the stage, where each of its stages has a sum of its own."""
 
 
 class MicrobatchRows(NamedTuple):
@@ -35,8 +39,8 @@ class Accumulator:
         rows: of which microbatch each row is, when it has rows.
         values: what it is in the loop body: the argument, and what each task makes of it.
         stages: the stages of the tasks that update it, in their order.
-        parts: what it is so far in the unrolled program, on each mesh that updates it.
-        microbatches: those that each mesh has added.
+        parts: what it is so far in the unrolled program, by `Part`.
+        microbatches: those that each part has.
     """
 
     initial: ir.Value
@@ -45,37 +49,38 @@ class Accumulator:
     rows: MicrobatchRows | None = None
     values: list[ir.Value] = field(default_factory=list)
     stages: list[int] = field(default_factory=list)
-    parts: dict[int, ir.Value] = field(default_factory=dict)
-    microbatches: dict[int, list[int]] = field(default_factory=dict)
+    parts: dict[Part, ir.Value] = field(default_factory=dict)
+    microbatches: dict[Part, list[int]] = field(default_factory=dict)
 
-    def start(self, mesh: int, ip: ir.InsertionPoint) -> ir.Operation | None:
-        """Begin on `mesh`: the first mesh with the initial value, others with a zero, which is made, if it is a sum."""
+    def start(self, part: Part, ip: ir.InsertionPoint) -> ir.Operation | None:
+        """Begin `part`: the first one with the initial value, others with a zero, which is made, if it is a sum."""
         zeros = None
         if self.parts and self.operator == ADD:
             zeros = sharded(constant(self.initial.type, 0, ip=ip, loc=ir.Location.unknown()), self.sharding)
-        self.parts[mesh] = self.initial if zeros is None else zeros
+        self.parts[part] = self.initial if zeros is None else zeros
         return None if zeros is None else defining_op(zeros)
 
-    def update(self, mesh: int, microbatch: int, value: ir.Value) -> None:
-        """Note that a task of `microbatch` on `mesh` has updated that mesh's accumulator to `value`."""
-        self.parts[mesh] = value
-        self.microbatches.setdefault(mesh, []).append(microbatch)
+    def update(self, part: Part, microbatch: int, value: ir.Value) -> None:
+        """Note that a task of `microbatch` has updated `part` to `value`."""
+        self.parts[part] = value
+        self.microbatches.setdefault(part, []).append(microbatch)
 
     def total(self, homes: Sequence[Sequence[int]], ip: ir.InsertionPoint) -> ir.Value:
         """Combine all parts, beginning with those on the home meshes of the last stage that updates the accumulator."""
-        order = dict.fromkeys(mesh for stage in reversed(self.stages) for mesh in homes[stage] if mesh in self.parts)
+        places = ((mesh, of) for stage in reversed(self.stages) for mesh in homes[stage] for of in (stage, None))
+        order = dict.fromkeys(part for part in places if part in self.parts)
         if not order:  # the schedule leaves out all tasks that would add to it
             return self.initial
         first, *others = order
         total = self.parts[first]
         written = list(self.microbatches[first])
-        for mesh in others:
+        for part in others:
             with ip, ir.Location.unknown():
                 if self.rows is None:
-                    made = combine(self.operator, [total, self.parts[mesh]], ip, ir.Location.unknown())
+                    made = combine(self.operator, [total, self.parts[part]], ip, ir.Location.unknown())
                 else:
-                    made = stablehlo.select(self._mask(self.rows, written), total, self.parts[mesh])
-                    written += self.microbatches[mesh]
+                    made = stablehlo.select(self._mask(self.rows, written), total, self.parts[part])
+                    written += self.microbatches[part]
             total = sharded(made, self.sharding)
         return total
 

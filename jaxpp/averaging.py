@@ -1,7 +1,7 @@
 """`SparseAveraging`: replicas that train apart, and average some of their weights at each step, some steps later."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from jaxpp.lowering.arguments import leaf_names
 from jaxpp.lowering.marks import is_array
+from jaxpp.lowering.prefixes import entries_per_leaf
 from jaxpp.schedules.errors import whole_number
 
 
@@ -19,7 +20,8 @@ class Averaging(NamedTuple):
     Attributes:
         steps: how many there were, int32[].
         flying: for each average that has not arrived, the oldest first, and for each leaf: the average, and what each
-            replica had when it was taken, [elements] and [replicas, elements].
+            replica had when it was taken, [elements] and [replicas, elements]; of stacked layers [layers, elements] and
+            [layers, replicas, elements].
         drift: for each leaf the moving average of how far its elements move while an average is under way.
     """
 
@@ -54,16 +56,25 @@ class SparseAveraging:
     The elements are taken in rounds of `parts` steps, each once in a round and at random; the first drift of an
     element is its first difference. An all-reduce moves a `parts`-th of what one of all gradients would.
 
+    Of stacked layers, of which each mesh stores the rows of its own stages, the layers are the first dimension and the
+    replicas the second one, which `axes` and `in_axes` of `jax.vmap` say: then the averages lie with their layers.
+
+        averaging = jaxpp.SparseAveraging(axes={"layers": 1, "head": 0})
+        gradient = jax.vmap(jax.value_and_grad(loss), in_axes=(averaging.axes, 0), out_axes=(0, averaging.axes))
+
     Attributes:
         parts: how many steps it takes until each element was averaged once; 20 are the paper's 5 %.
         delay: how many steps an average is under way, at least 0; 0 is sparse averaging without a drift.
         momentum: how slowly the drift changes, from 0 to less than 1.
         seed: of the random choice.
+        axes: which dimension of the weights are the replicas, 0 or 1: a number, or a tree of numbers that is a prefix
+            of the weights.
 
     Raises:
         ScheduleError: `parts`, `delay` or `seed` is no whole number, or too small.
-        ValueError: `momentum` is not in its range; when called: leaves differ in their number of replicas, or the
-            weights are not those that the state was made for.
+        ValueError: `momentum` is not in its range, or an axis is neither 0 nor 1; when called: leaves differ in their
+            number of replicas, the axes are no prefix of the weights, or these are not those that the state was made
+            for.
         TypeError: when called: a leaf is no array of real numbers with a dimension of replicas, or the state is none.
     """
 
@@ -71,6 +82,7 @@ class SparseAveraging:
     delay: int = 0
     momentum: float = 0.9
     seed: int = 0
+    axes: Any = field(default=0, hash=False)
 
     def __post_init__(self) -> None:
         whole_number(self.parts, "parts", least=1)
@@ -78,21 +90,28 @@ class SparseAveraging:
         whole_number(self.seed, "seed", least=0)
         if not isinstance(self.momentum, Real) or not 0 <= self.momentum < 1:
             raise ValueError(f"SparseAveraging: momentum must be from 0 to less than 1, found {self.momentum!r}")
+        for axis in jax.tree.leaves(self.axes):
+            if type(axis) is not int or axis not in (0, 1):
+                raise ValueError(
+                    "SparseAveraging: axes are 0, where the replicas are the first dimension, or 1, behind that of "
+                    f"stacked layers; found {axis!r}"
+                )
 
     def start(self, weights: Any) -> Averaging:
         """The state before the first step; of `jax.ShapeDtypeStruct`s too."""
-        leaves = list(map(jax.typeof, _leaves(weights)))
+        leaves, axes = _leaves(weights, self.axes)
+        leaves = list(map(jax.typeof, leaves))
         sent = tuple(
-            (jnp.zeros(rows, leaf.dtype), jnp.zeros((leaf.shape[0], rows), leaf.dtype))
-            for leaf in leaves
-            for rows in [self._shape(leaf)[0]]
+            (jnp.zeros((*layers, rows), leaf.dtype), jnp.zeros((*layers, leaf.shape[axis], rows), leaf.dtype))
+            for leaf, axis in zip(leaves, axes, strict=True)
+            for layers, rows in [(leaf.shape[:axis], self._shape(leaf, axis)[0])]
         )
         drift = tuple(jnp.zeros(leaf.shape, leaf.dtype) for leaf in leaves)
         return Averaging(jnp.int32(0), tuple(jax.tree.map(jnp.copy, sent) for _ in range(self.delay)), drift)
 
     def __call__(self, weights: Any, state: Averaging) -> tuple[Any, Averaging]:
         """The weights after a step's own update, and its state, to those of the next step."""
-        leaves, tree = _leaves(weights), jax.tree.structure(weights)
+        (leaves, axes), tree = _leaves(weights, self.axes), jax.tree.structure(weights)
         if not isinstance(state, Averaging):  # pyright: ignore[reportUnnecessaryIsInstance]  # users have no checker
             raise TypeError(f"SparseAveraging: expected averaging.start(weights), found {type(state).__name__}")
         types = (map(jax.typeof, each) for each in (state.drift, leaves))
@@ -105,72 +124,93 @@ class SparseAveraging:
             )
         flying = [[each[number] for each in state.flying] for number in range(len(leaves))]
         made = [
-            self._averaged(number, leaf, state.drift[number], flying[number], state.steps)
-            for number, leaf in enumerate(leaves)
+            self._averaged(number, leaf, axis, state.drift[number], flying[number], state.steps)
+            for number, (leaf, axis) in enumerate(zip(leaves, axes, strict=True))
         ]
         under_way = tuple(zip(*(each[2] for each in made), strict=True))
         after = Averaging(state.steps + 1, under_way, tuple(each[1] for each in made))
         return jax.tree.unflatten(tree, [each[0] for each in made]), after
 
     def _averaged(
-        self, number: int, weight: jax.Array, drift: jax.Array, flying: list[Any], count: jax.Array
+        self, number: int, weight: jax.Array, axis: int, drift: jax.Array, flying: list[Any], count: jax.Array
     ) -> tuple[jax.Array, jax.Array, list[Any]]:
         """A leaf and its drift after this step, and the averages of it that are under way then."""
-        columns = weight.shape, self._shape(weight)[1]
-        rows, drifts = _in_rows(weight, columns[1]), _in_rows(drift, columns[1])
-        own = _taken(rows, self._chosen(number, weight, count))
-        (average, before), *under_way = [*flying, (own.mean(0), own)]
+        columns = self._shape(weight, axis)[1]
+        rows, drifts = _in_rows(weight, axis, columns), _in_rows(drift, axis, columns)
+        own = _taken(rows, self._is_chosen(number, weight, axis, count))
+        (average, before), *under_way = [*flying, (own.mean(axis), own)]
         sent = count - self.delay
-        chosen = self._chosen(number, weight, sent)
-        moved = _taken(rows, chosen) - before
-        slow = self.momentum * _taken(drifts, chosen) + (1 - self.momentum) * moved
-        drifted = jnp.where(sent < columns[1], moved, slow).astype(weight.dtype)
-        arrives = (jnp.arange(columns[1]) == chosen[:, None]) & (sent >= 0)
-        made = (
-            jnp.where(arrives, new[..., None], old).reshape(weight.shape[0], -1)
-            for new, old in ((average + drifted, rows), (drifted, drifts))
+        is_chosen = self._is_chosen(number, weight, axis, sent)
+        moved = _taken(rows, is_chosen) - before
+        slow = self.momentum * _taken(drifts, is_chosen) + (1 - self.momentum) * moved
+        drifted = jnp.where(sent < columns, moved, slow).astype(weight.dtype)
+        arrives = is_chosen & (sent >= 0)
+        after, drift = (
+            _in_shape(jnp.where(arrives, new[..., None], old), weight.shape, axis)
+            for new, old in ((jnp.expand_dims(average, axis) + drifted, rows), (drifted, drifts))
         )
-        size = weight.size // weight.shape[0]
-        after, drift = (each[:, :size].reshape(weight.shape) for each in made)
         return after, drift, under_way
 
-    def _shape(self, weight: Any) -> tuple[int, int]:
+    def _shape(self, weight: Any, axis: int) -> tuple[int, int]:
         """Rows and columns of the elements of one replica; at each step an element of each row is averaged."""
-        size = weight.size // weight.shape[0]
+        size = math.prod(weight.shape[axis + 1 :])
         columns = max(1, min(self.parts, size))
         return -(-size // columns), columns
 
-    def _chosen(self, number: int, weight: jax.Array, step: jax.Array) -> jax.Array:
-        """The column of each row whose turn it is: in a round each has all, from one on that is drawn anew."""
-        rows, columns = self._shape(weight)
+    def _is_chosen(self, number: int, weight: jax.Array, axis: int, step: jax.Array) -> jax.Array:
+        """In which column of each row, [..., 1, rows, columns], an element has its turn.
+
+        In a round each column has it once, from one on that is drawn anew.
+        """
+        rows, columns = self._shape(weight, axis)
         key = jax.random.fold_in(jax.random.fold_in(jax.random.key(self.seed), number), step // columns)
-        return (jax.random.randint(key, (rows,), 0, columns) + step) % columns
+        chosen = (jax.random.randint(key, (*weight.shape[:axis], rows), 0, columns) + step) % columns
+        return jnp.expand_dims(chosen[..., None] == jnp.arange(columns), axis)
 
 
-def _in_rows(leaf: jax.Array, columns: int) -> jax.Array:
-    """The elements of each replica, [replicas, rows, columns], with zeros behind the last one."""
-    flat = leaf.reshape(leaf.shape[0], -1)
-    return jnp.pad(flat, ((0, 0), (0, -flat.shape[1] % columns))).reshape(leaf.shape[0], -1, columns)
+# What follows is written without gathers and slices, which would need all layers of a stack at once (`split-stacks`).
 
 
-def _taken(rows: jax.Array, chosen: jax.Array) -> jax.Array:
-    """An element of each row, [replicas, rows]."""
-    return jnp.take_along_axis(rows, chosen[None, :, None], axis=2)[..., 0]
+def _in_rows(leaf: jax.Array, axis: int, columns: int) -> jax.Array:
+    """The elements of each replica, [..., replicas, rows, columns], with zeros behind the last one."""
+    flat = leaf.reshape(*leaf.shape[: axis + 1], -1)
+    return _resized(flat, -flat.shape[-1] % columns).reshape(*flat.shape[:-1], -1, columns)
 
 
-def _leaves(weights: Any) -> list[Any]:
-    """The leaves, all with the same number of replicas."""
+def _in_shape(rows: jax.Array, shape: tuple[int, ...], axis: int) -> jax.Array:
+    """What `_in_rows` made of a leaf of this shape, in that."""
+    flat = rows.reshape(*shape[: axis + 1], -1)
+    return _resized(flat, math.prod(shape[axis + 1 :]) - flat.shape[-1]).reshape(shape)
+
+
+def _resized(flat: jax.Array, more: int) -> jax.Array:
+    """With so many zeros more along the last dimension, or, if it is negative, so many elements less."""
+    return jax.lax.pad(flat, jnp.zeros((), flat.dtype), [(0, 0, 0)] * (flat.ndim - 1) + [(0, more, 0)])
+
+
+def _taken(rows: jax.Array, is_chosen: jax.Array) -> jax.Array:
+    """An element of each row, [..., replicas, rows]."""
+    return jnp.where(is_chosen, rows, 0).sum(-1, dtype=rows.dtype)
+
+
+def _leaves(weights: Any, axes: Any) -> tuple[list[Any], list[int]]:
+    """The leaves, all with the same number of replicas, and for each of them the dimension of these."""
     leaves = jax.tree.leaves(weights)
-    for name, leaf in zip(leaf_names("weights", weights), leaves, strict=True):
+    try:
+        along = entries_per_leaf(axes, weights, lambda entry: isinstance(entry, int))
+    except ValueError as error:
+        raise ValueError(f"SparseAveraging: axes={axes} are no prefix of the weights: {error}") from None
+    for name, leaf, axis in zip(leaf_names("weights", weights), leaves, along, strict=True):
         shape = jax.typeof(leaf).shape if is_array(leaf) else ()
-        if not math.prod(shape) or not shape:
+        if not math.prod(shape) or len(shape) <= axis:
             found = f"of shape {shape}" if is_array(leaf) else type(leaf).__name__
-            raise TypeError(f"SparseAveraging: {name} is {found}, expected an array [replicas, ...]")
+            expected = "[layers, replicas, ...]" if axis else "[replicas, ...]"
+            raise TypeError(f"SparseAveraging: {name} is {found}, expected an array {expected}")
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise TypeError(f"SparseAveraging: {name} is of type {leaf.dtype}, which has no mean")
-        if leaf.shape[0] != leaves[0].shape[0]:
+        if leaf.shape[axis] != leaves[0].shape[along[0]]:
             raise ValueError(
-                f"SparseAveraging: {name} has {leaf.shape[0]} replicas along its first dimension, "
-                f"the leaf before it {leaves[0].shape[0]}"
+                f"SparseAveraging: {name} has {leaf.shape[axis]} replicas along its {'second' if axis else 'first'} "
+                f"dimension, the leaf before it {leaves[0].shape[along[0]]}"
             )
-    return leaves
+    return leaves, along

@@ -66,6 +66,25 @@ def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, lik
     return CompiledStep(lowered, executable, module, options)
 
 
+def fits(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> bool:
+    """Whether this process has a step there that `load` takes as it is, for arguments of these types."""
+    try:
+        saved = SavedStep.read(path)
+        with refused(path):
+            check_surroundings(saved, _mesh(saved, path), path)
+            taken: Any = jax.eval_shape(_same, *arguments)
+            expected = [(each.shape, each.dtype) for each in jax.tree.leaves(taken)]
+            found = [(each.shape, each.dtype) for each in types(saved.description["in_types"])]
+            same_tree = saved.description["in_tree"] == trees.to_json(jax.tree.structure((arguments, {})))
+    except (SavedStepError, OSError):
+        return False
+    return same_tree and found == expected
+
+
+def _same(*arguments: Any) -> Any:
+    return arguments
+
+
 def _lowered(saved: SavedStep, module: ProgramModule, mesh: MpmdMesh, nodes: trees.Nodes, path: Any) -> Lowered:
     description = saved.description
     try:

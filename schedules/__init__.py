@@ -99,7 +99,7 @@ from jaxpp.schedules.rewrites import freeze, insert, recompute, split_backward, 
 from jaxpp.schedules.schedule import Schedule
 from jaxpp.schedules.search import Found, Partition, Tuned, improve, make, partition, search, tune
 from jaxpp.schedules.simulate import simulate
-from jaxpp.schedules.steps import UPDATE, first_step, in_steps, repeat, steps_of
+from jaxpp.schedules.steps import UPDATE, first_step, in_steps, is_in_one_order, repeat, steps_of
 from jaxpp.schedules.task import Placement, Task
 
 parse = Schedule.parse
@@ -183,6 +183,7 @@ __all__ = [
     "improve",
     "in_steps",
     "insert",
+    "is_in_one_order",
     "make",
     "merged_numbers",
     "merged_order",

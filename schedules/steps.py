@@ -6,6 +6,9 @@
 An `optimizer` task, the update of a stage, has the number of the last microbatch of its step. The forwards of a step
 wait for the update `delay` + 1 steps before: with a delay two versions of the weights are alive, or more, and the next
 step begins before the last one ends (PipeDream-2BW, arXiv 2006.09503).
+
+All steps have the same tasks. Their order may differ: a V-shaped schedule fills and drains in another order than that
+of its steady state.
 """
 
 from __future__ import annotations
@@ -51,6 +54,8 @@ def repeat(schedule: Schedule, steps: int, waits: bool = False) -> Schedule:
 def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001, waits: bool = False) -> Schedule:
     """Put the updates of several steps into a schedule of all their microbatches.
 
+    A backward is whole, and a group of tasks is fused, where it is so in all steps.
+
     Args:
         schedule: runs each stage on one mesh.
         steps: how many, at least 1; they have equal numbers of microbatches.
@@ -60,7 +65,7 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
 
     Raises:
         ScheduleError: the steps don't divide the microbatches, a stage is on several meshes, the schedule has updates
-            already, or a forward stands before the update that it waits for.
+            already, or runs a step before the update that it waits for.
     """
     steps, delay = whole_number(steps, "steps", least=1), whole_number(delay, "delay", least=0)
     check_type(schedule)
@@ -73,6 +78,7 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
     if several is not None:
         homes = len(schedule.placement.homes[several])
         raise ScheduleError(f"{schedule.name}: stage {several} is on {homes} meshes, a loop over steps needs it on one")
+    schedule = _with_equal_steps(schedule, steps)
     first, last = dict[tuple[int, int], Task](), dict[tuple[int, int], Task]()
     for task in schedule:
         unit = task.stage, task.microbatch // count
@@ -91,8 +97,49 @@ def in_steps(schedule: Schedule, steps: int, delay: int = 0, time: float = 0.001
     needs = (*known["forward"].needs, *(Need((UPDATE,), optional=True, microbatch=offset) for offset in sorted(starts)))
     kinds += [update, Kind("forward", needs)] if steps > 1 else [update]
     made = Schedule.of(schedule.name, schedule.placement, rows, kinds, schedule.skipped)
+    _check_updates(made, count, delay)
     check(made)
     return made
+
+
+def _with_equal_steps(schedule: Schedule, steps: int) -> Schedule:
+    """Split each backward that another step splits, and take apart what another step does not fuse."""
+    count = schedule.microbatches // steps
+
+    def in_first(task: Task) -> Task:
+        return replace(task, microbatch=task.microbatch % count)
+
+    split = {in_first(task) for task in schedule if task.kind == "weight_grad"}
+    cells = [cell for row in schedule.cells for cell in row if len({task.microbatch // count for task in cell}) == 1]
+    fused = Counter(tuple(map(in_first, cell)) for cell in cells if len(cell) > 1)
+
+    def halves(task: Task) -> Sequence[Task]:
+        weight_grad = replace(task, kind="weight_grad")
+        whole = task.kind != "backward" or in_first(weight_grad) not in split
+        return (task,) if whole else (replace(task, kind="input_grad"), weight_grad)
+
+    def parts(cell: Cell) -> Iterable[Cell]:
+        tasks = [part for task in cell for part in halves(task)]
+        is_kept = len(tasks) == len(cell) and fused.get(tuple(map(in_first, cell)), steps) == steps
+        return [cell] if is_kept else [(task,) for task in tasks]
+
+    rows = [[part for cell in row for part in parts(cell)] for row in schedule.cells]
+    return Schedule.of(schedule.name, schedule.placement, rows, schedule.kinds, schedule.skipped)
+
+
+def _check_updates(schedule: Schedule, count: int, delay: int) -> None:
+    """Refuse a forward that its mesh runs before the update of `delay` + 1 steps before."""
+    for order in schedule.orders:
+        updated = {task.stage: 0 for task in order}
+        for task in order:
+            step = task.microbatch // count
+            updated[task.stage] += task.kind == UPDATE
+            if task.kind == "forward" and step > updated[task.stage] + delay:
+                raise ScheduleError(
+                    f"{schedule.name}: stage {task.stage} begins step {step} before the update of step "
+                    f"{step - delay - 1}, whose weights it reads with a delay of {delay}: give each step more "
+                    f"microbatches than {count}, a larger delay, or a schedule that keeps fewer activations"
+                )
 
 
 def _with_updates(row: Sequence[Cell], last: Mapping[tuple[int, int], Task], count: int, waits: bool) -> Iterable[Cell]:
@@ -116,12 +163,10 @@ def steps_of(schedule: Schedule) -> int:
 
 
 def first_step(schedule: Schedule) -> Schedule:
-    """The first of the steps that `in_steps` made, without its update: the others run the same tasks in its order.
-
-    Copies to the host and to peers, which run beside the others, may stand elsewhere in each step.
+    """The first of the steps that `in_steps` made, without its update: the others run the same tasks, in any order.
 
     Raises:
-        ScheduleError: another step has other tasks, or another order.
+        ScheduleError: another step has other tasks, or runs those of a kind and a stage in another order.
     """
     steps = steps_of(schedule)
     count = schedule.microbatches // steps
@@ -131,8 +176,8 @@ def first_step(schedule: Schedule) -> Schedule:
         for mesh, (expected, found) in enumerate(zip(rows[0], other, strict=True)):
             if {task for cell in expected for task in cell} != {task for cell in found for task in cell}:
                 what = "other tasks"
-            elif _turns(expected, beside) != _turns(found, beside):
-                what = "its tasks in another order"
+            elif _of_each_stage(expected, beside) != _of_each_stage(found, beside):
+                what = "the microbatches of a stage in another order"
             else:
                 continue
             raise ScheduleError(
@@ -144,10 +189,26 @@ def first_step(schedule: Schedule) -> Schedule:
     return Schedule.of(schedule.name, schedule.placement, rows[0], kinds, skipped)
 
 
-def _turns(row: Iterable[Cell], beside: Collection[str]) -> list[Cell]:
-    """What takes the turn of its mesh."""
-    cells = (tuple(task for task in cell if task.kind not in beside) for cell in row)
-    return [cell for cell in cells if cell]
+def is_in_one_order(schedule: Schedule) -> bool:
+    """Whether each mesh runs the tasks of each step in the order of the first one, but for copies beside them."""
+    count = schedule.microbatches // steps_of(schedule)
+    beside = {name for name, rule in schedule.rules.items() if COMPUTE not in rule.uses}
+
+    def turns(row: Sequence[Cell], step: int) -> list[Cell]:
+        cells = (tuple(task for task in cell if task.kind not in beside) for cell in _of_step(row, step, count))
+        return [cell for cell in cells if cell]
+
+    return all(turns(row, step) == turns(row, 0) for row in schedule.cells for step in range(1, steps_of(schedule)))
+
+
+def _of_each_stage(row: Iterable[Cell], beside: Collection[str]) -> Mapping[tuple[str, int], list[tuple[int, int]]]:
+    """Of each kind and stage its (microbatch, slice) in order, but for what runs beside the other tasks of its mesh."""
+    found = defaultdict[tuple[str, int], list[tuple[int, int]]](list)
+    for cell in row:
+        for task in cell:
+            if task.kind not in beside:
+                found[task.kind, task.stage].append((task.microbatch, task.slice))
+    return found
 
 
 def _of_step(row: Iterable[Cell], step: int, count: int) -> list[Cell]:

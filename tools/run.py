@@ -36,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wait", type=float, default=0.0, metavar="S", help="seconds that the others wait for one that is started anew"
     )
+    parser.add_argument(
+        "--prepare", action="store_true", help="compile the step for each smaller number of processes first"
+    )
     parser.add_argument("--here", type=int, metavar="N", help="how many of them on this host; all")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", help="where the other hosts connect to")
     parser.add_argument("--join", metavar="HOST:PORT", help="take part in the job that was started there")
@@ -77,7 +80,8 @@ def _run(options: argparse.Namespace, secret: bytes, command: Sequence[str]) -> 
         return Agent(options.join, secret, command, options.here or 1, own).run()
     host, _, port = options.listen.rpartition(":")
     count = options.processes
-    office = Office(count, options.least or count, options.wait, host, int(port), secret)
+    least = options.least or count
+    office = Office(count, least, options.wait, host, int(port), secret, prepares=options.prepare)
     return Agent(office.address, secret, command, options.here or count, host).run()
 
 
@@ -96,7 +100,8 @@ def _wrong(options: argparse.Namespace) -> str:
     if options.here is not None and options.here < 1:
         return f"--here {options.here} is less than 1"
     if options.join:
-        return "--join knows --processes and --least from there" if options.processes or options.least else ""
+        is_known = options.processes or options.least or options.prepare
+        return "--join knows --processes, --least and --prepare from there" if is_known else ""
     if not options.processes or options.processes < 1:
         return "give --processes, at least 1"
     for name in ("least", "here"):

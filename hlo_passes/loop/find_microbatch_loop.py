@@ -18,7 +18,7 @@ from jaxpp.hlo_passes.loop.marks import (
     stages_of,
     wrong_number,
 )
-from jaxpp.hlo_passes.loop.of_steps import options_of_steps, takes_steps
+from jaxpp.hlo_passes.loop.of_steps import resolved, takes_steps
 from jaxpp.hlo_passes.loop.recomputed import reuse_recomputed_marks
 from jaxpp.hlo_passes.loop.runnable import check_runnable
 from jaxpp.ir import attributes as at
@@ -152,8 +152,7 @@ class FindMicrobatchLoop(Pass):
             if library_name(text):
                 self._check_meshes(loop, length)
             if "\n" not in text:
-                options = options_of_steps(module, text)
-                text = as_text(text, meshes=self.meshes, microbatches=length, **options)
+                text = str(resolved(module, text, self.meshes, length))
             schedule = of_text(text)
             steps = 1
             if takes_steps(module, schedule, loop):

@@ -11,17 +11,34 @@ from jaxpp.schedules.given import library_name
 from jaxpp.schedules.library import options_of
 
 
-def options_of_steps(module: ir.Module, given: str) -> dict[str, int]:
-    """What a schedule by name is to be told of the loop over steps: how many there are, and their delay."""
+def resolved(module: ir.Module, given: str, meshes: int, microbatches: int) -> schedules.Schedule:
+    """The schedule that was given on one line; with a delay a schedule by name is one of all steps.
+
+    Args:
+        module: with the loop over steps, if it is one.
+        given: a name of the library, or a file.
+        meshes: their number.
+        microbatches: of a step.
+
+    Raises:
+        PassError: the schedule overlaps steps, and there is no delay.
+        ScheduleError: there is no such schedule for these numbers, or its steps can't overlap.
+    """
     loop, name = TrainLoopAttr.of(module), library_name(given)
-    if loop is None or loop.steps == 1 or name is None or "steps" not in options_of(name):
-        return {}
+    if loop is None or loop.steps == 1 or name is None:
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
+    if "steps" in options_of(name):
+        if not loop.delay:
+            raise PassError(
+                f"the schedule {name} overlaps steps, whose gradients are not delayed",
+                hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
+            )
+        options = {"steps": loop.steps, "delay": loop.delay}
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches, **options)
     if not loop.delay:
-        raise PassError(
-            f"the schedule {name} overlaps steps, whose gradients are not delayed",
-            hint="give the train_loop a delay, or a schedule of one step, such as 1f1b",
-        )
-    return {"steps": loop.steps, "delay": loop.delay}
+        return schedules.resolve(given, meshes=meshes, microbatches=microbatches)
+    every = schedules.resolve(given, meshes=meshes, microbatches=microbatches * loop.steps)
+    return schedules.in_steps(every, loop.steps, loop.delay)
 
 
 def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operation) -> bool:
@@ -41,7 +58,7 @@ def takes_steps(module: ir.Module, schedule: schedules.Schedule, loop: ir.Operat
             f"the gradients are delayed by {found.delay}, but the schedule {schedule.name} is of one step: nothing "
             "would overlap",
             location=loop.location,
-            hint='give one of several steps, "pipedream-2bw" or, as an object, '
+            hint='give one by name, such as "1f1b", which is then of all steps, or an object of several, such as '
             f"jaxpp.PipeDream2BW({schedule.meshes}, steps={found.steps}, delay={found.delay}); or leave the delay out",
         )
     if steps > 1 and found is not None:

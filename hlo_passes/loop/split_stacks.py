@@ -14,7 +14,7 @@ from jaxpp.ir import attributes as at
 from jaxpp.ir.build import combine, erase_dead
 from jaxpp.ir.functions import body_of, main_of, nested, operations, reducer
 from jaxpp.ir.loop import MicrobatchLoop
-from jaxpp.ir.ops import is_elementwise, shape_of
+from jaxpp.ir.ops import shape_of
 from jaxpp.ir.rows import clone_as, concatenation, is_uniform, rows_of
 from jaxpp.ir.train_loop import stored
 from jaxpp.ir.values import byte_size, defining_op, is_zero
@@ -33,7 +33,7 @@ class SplitStacks(Pass):
 
     - `jaxpp.blocks = array<i64: 2, 3>` on an argument or a result of `@main`: it is stored as two equal blocks along
       its first dimension, on the meshes 2 and 3. The argument is only read through its blocks (a slice for each), the
-      result is put together from its own.
+      result is put together from its own. So is state that only passes from step to step on the way to a block.
     - A stage takes its rows out of the block of its mesh. Where a mesh has several separate runs of stages (interleaved
       schedules, V-shaped ones), rows of other meshes' blocks are sent to it once per step, their gradients back:
       `jaxpp.rows_sent` on the module are the bytes of these rows. None is sent where the layers are stored in the order
@@ -154,10 +154,11 @@ class _StackSplitter:
             if op is None:
                 if value in self._may_cut:
                     self._put(value, homes, padding)
-            elif is_elementwise(op) and op.block == self._block and not is_uniform(value, 0):
-                if all(self._homes.get(each, homes) == homes for each in op.operands):
+            elif op.block == self._block and not is_uniform(value, 0) and (along := mapped(op)) is not None:
+                rows = [each for each, dimension in filter(None, along.operands) if dimension == 0]
+                if rows and all(self._homes.get(each, homes) == homes for each in rows):
                     self._put(value, homes, padding)
-                    work += [each for each in op.operands if each not in self._homes and shape_of(each)]
+                    work += [each for each in rows if each not in self._homes]
 
     def _cut_versions(self) -> bool:
         """Cut older weights, which a step hands on, as the stack that they were or will be; returns if there are more.
@@ -173,10 +174,15 @@ class _StackSplitter:
 
     def _state(self) -> list[tuple[ir.Value, ir.Value]]:
         """The results of a step that are arguments of the next one, with these arguments."""
-        arguments, results = self._block.arguments, at.result_attributes(self._main)
-        returned = stored(self._module, list(self._ops[-1].operands))
-        pairs = ((value, entry.get(at.FEEDS)) for value, entry in zip(returned, results, strict=False))
-        return [(value, arguments[feeds.value]) for value, feeds in pairs if isinstance(feeds, ir.IntegerAttr)]
+        returned, arguments = stored(self._module, list(self._ops[-1].operands)), self._block.arguments
+        pairs = zip(returned, self._fed, strict=False)
+        return [(value, arguments[fed]) for value, fed in pairs if 0 <= fed < len(arguments)]
+
+    @property
+    def _fed(self) -> list[int]:
+        """For each result of `@main` the number of the argument that it is in the next step, or -1."""
+        found = (entry.get(at.FEEDS) for entry in at.result_attributes(self._main))
+        return [feeds.value if isinstance(feeds, ir.IntegerAttr) else -1 for feeds in found]
 
     def _homes_of_pieces(self, op: ir.Operation) -> dict[Homes, float]:
         """For a concatenation that may be the gradient of a stack, the homes on which most of its rows are made.
@@ -274,9 +280,7 @@ class _StackSplitter:
         arguments, results = at.argument_attributes(self._main), at.result_attributes(self._main)
         cut, end = [self._homes.get(value) for value in self._block.arguments], self._ops[-1]
         kept = stored(self._module, list(end.operands))
-        for number, value in enumerate(kept):
-            feeds = results[number].get(at.FEEDS)
-            fed = feeds.value if isinstance(feeds, ir.IntegerAttr) else -1
+        for number, (value, fed) in enumerate(zip(kept, self._fed, strict=False)):
             homes = cut[fed] if 0 <= fed < len(cut) else self._homes.get(value)
             if homes is not None:
                 end.operands[number] = concatenation(self._blocks(value, homes, end), 0, ir.InsertionPoint(end))

@@ -331,6 +331,12 @@ def _product(op: ir.Operation, dimension: int) -> list[int | None] | None:
     return [left[dimension], right[dimension]] if dimension < len(left) else None
 
 
+def _pads(op: ir.Operation, dimension: int) -> list[int | None] | None:
+    """Handle padding, or cutting, within each row."""
+    edges = [at.integers(op, name)[dimension] for name in ("edge_padding_low", "edge_padding_high", "interior_padding")]
+    return None if any(edges) else [dimension, None]
+
+
 _MOVES: dict[str, Callable[[ir.Operation, ir.Value, int], Moved | None]] = {
     "stablehlo.concatenate": _concatenate,
     "stablehlo.dynamic_slice": _slice,
@@ -347,6 +353,7 @@ _MOVES: dict[str, Callable[[ir.Operation, ir.Value, int], Moved | None]] = {
 _MAPS: dict[str, Callable[[ir.Operation, int], list[int | None] | None]] = {
     "stablehlo.broadcast_in_dim": _broadcast,
     "stablehlo.dot_general": _product,
+    "stablehlo.pad": _pads,
     "stablehlo.reduce": _reduce,
     "stablehlo.transpose": _transpose,
 }

@@ -11,7 +11,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
-from jaxpp.ir.accumulators import Accumulator, find_accumulators
+from jaxpp.ir.accumulators import Accumulator, Part, find_accumulators
 from jaxpp.ir.build import constant
 from jaxpp.ir.counted import wrapped
 from jaxpp.ir.errors import PassError
@@ -20,7 +20,9 @@ from jaxpp.ir.kinds import form_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op
+from jaxpp.schedules.given import of_text
 
 TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
@@ -38,7 +40,8 @@ class UnrollMicrobatches(Pass):
 
     Sums, maxima and stacks over the microbatches (`Add`, `Max`, `Concat`) are threaded through the calls of each mesh
     alone, in the order of the schedule, and put together after the last call: a stage may be on several meshes, a
-    weight may be used by several stages, and only one value per mesh crosses.
+    weight may be used by several stages, and only one value per mesh crosses. Where the steps of a `jaxpp.train_loop`
+    run their tasks in different orders, each stage of a mesh has a sum of its own: its microbatches have one order.
 
     Calls that are one task carry the same `jaxpp.fused`, for `fuse-tasks`: those of a group that the schedule fuses,
     and the two halves of a backward, where the schedule splits that stage's backward for other microbatches only. What
@@ -128,6 +131,9 @@ class _Unrolled:
         self.steps = list(map(Step.of, before[: before.index(loop.op)]))
         by_name = functions(module)
         self._accumulators = find_accumulators(loop, by_name)
+        steps = TrainLoopAttr.of(module)
+        every = steps.schedule if steps is not None else ""
+        self._has_orders = bool(every) and not schedules.is_in_one_order(of_text(every))
         self._stands_for = {value: each for each in self._accumulators.values() for value in each.values}
         self._inside = set(operations(loop.body))
         for op in operations(loop.body):
@@ -213,7 +219,7 @@ class _Unrolled:
         operands = list(template.operands)
         for n, accumulator, source in template.varying:
             if accumulator is not None:
-                operands[n] = self._part(accumulator, mesh)
+                operands[n] = self._value_so_far(accumulator, self._part(accumulator, mesh, task))
             elif source is not None and task.microbatch in source[0].made:
                 operands[n] = source[0].made[task.microbatch][source[1]]
             else:
@@ -229,18 +235,21 @@ class _Unrolled:
         # jaxlib's iterator over results ends in a C++ exception: slower than indices
         results = template.made[task.microbatch] = [found[n] for n in template.results]
         for accumulator, n in template.accumulators:
-            accumulator.update(mesh, task.microbatch, results[n])
+            accumulator.update(self._part(accumulator, mesh, task), task.microbatch, results[n])
         one = (task.stage, task.microbatch, task.slice, mesh)
         made = Step(op, "func.call", operands, results, template.name, template.function, meshes, one)
         self.steps.append(made)
         return made
 
-    def _part(self, accumulator: Accumulator, mesh: int) -> ir.Value:
-        """What an accumulator is so far on a mesh."""
-        if mesh not in accumulator.parts:
-            zeros = accumulator.start(mesh, self._ip)
+    def _part(self, accumulator: Accumulator, mesh: int, task: schedules.Task) -> Part:
+        """The part of an accumulator that a task updates."""
+        return mesh, task.stage if self._has_orders and accumulator.rows is None else None
+
+    def _value_so_far(self, accumulator: Accumulator, part: Part) -> ir.Value:
+        if part not in accumulator.parts:
+            zeros = accumulator.start(part, self._ip)
             self.steps += [] if zeros is None else [Step.of(zeros)]
-        return accumulator.parts[mesh]
+        return accumulator.parts[part]
 
     def _value(self, value: ir.Value, microbatch: int, task: schedules.Task | None) -> ir.Value:
         """What `value` of the loop body is in iteration `microbatch`."""

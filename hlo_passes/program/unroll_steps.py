@@ -30,7 +30,7 @@ class UnrollSteps(Pass):
     The calls are cloned, never their functions. Results that are the state go into the next step as they are; batches
     are sliced, and metrics stacked, by calls of their own. Microbatches are numbered through all steps.
 
-    Where the schedule is of all steps (`pipedream-2bw`), their tasks stand in its order, and the update of each mesh
+    Where the schedule is of all steps (with a delay), their tasks stand in its order, and the update of each mesh
     stands where its gradients are there, by the times of the schedule. Else each mesh runs one step after the other;
     what needs values of other meshes, and nobody waits for, stands behind the tasks of the next step. In both cases
     only what a task reads holds it back.

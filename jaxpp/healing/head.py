@@ -76,6 +76,7 @@ class Head:
     start_service: starts a coordination service for so many processes; returns it and its address.
     drop: called with (generation, step) when the states before that are no longer needed.
     patience: seconds that a process has to leave a generation that is broken, before it is killed.
+    prepares: whether the step is first compiled for each smaller number of processes.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Head:
         start_service: Callable[[int], tuple[Any, str]],
         drop: Callable[[int, int], None],
         patience: float = 45.0,
+        prepares: bool = False,
     ) -> None:
         self.processes, self.least, self.wait, self.patience = processes, least, wait, patience
         self._start_service, self._drop = start_service, drop
@@ -101,6 +103,7 @@ class Head:
         self._attempts: list[int] = []
         self._error = ""
         self._was_safe = self._waits_told = False
+        self._to_prepare = list(range(least, processes)) if prepares else []
 
     def joined(self, worker: Worker) -> None:
         """A process waits to take part."""
@@ -207,7 +210,11 @@ class Head:
         except LostError as error:
             self.stop(str(error))
             return
-        self._begin(sorted(ready, key=lambda each: each.slot), resume)
+        taking_part = sorted(ready, key=lambda each: each.slot)
+        if resume is None and self._to_prepare and len(ready) > self._to_prepare[-1]:
+            self._begin(taking_part[: self._to_prepare.pop()], None, prepares=True)
+        else:
+            self._begin(taking_part, resume)
 
     def _may_begin(self, ready: list[Worker]) -> bool:
         """Whether to begin without the others. Those that took part before don't wait for those that start anew."""
@@ -241,7 +248,7 @@ class Head:
         if self._attempts.count(step) >= ATTEMPTS:
             raise LostError(f"what follows step {step} failed {ATTEMPTS} times, at last: {self._error}")
 
-    def _begin(self, workers: list[Worker], resume: dict[str, Any] | None) -> None:
+    def _begin(self, workers: list[Worker], resume: dict[str, Any] | None, *, prepares: bool = False) -> None:
         if self.generation is not None:
             self.generation.service.shutdown()
             self.former.append(self.generation)
@@ -249,11 +256,12 @@ class Head:
         service, coordinator = self._start_service(len(workers))
         self.generation = Generation(number, len(workers), service)
         self._first_ready, self._waits_told = None, False
+        message = {"go": number, "count": len(workers), "coordinator": coordinator, "resume": resume}
         for place, each in enumerate(workers):
             each.number, each.is_ready, each.took_part = place, False, True
-            each.send(
-                go=number, number=place, count=len(workers), coordinator=coordinator, stores=each.stores, resume=resume
-            )
-        if number > 1:
+            each.send(**message, number=place, stores=each.stores, prepares=prepares)
+        if prepares:
+            tell(f"{len(workers)} of {self.processes} processes compile the step ahead")
+        elif number > 1:
             where = f"after step {resume['step']}" if resume else "from the beginning"
             tell(f"{len(workers)} of {self.processes} processes go on {where}")

@@ -124,15 +124,17 @@ class Agent:
 class Office:
     """The head, and the connections to it: one thread for each, and one that decides.
 
-    processes, least, wait: as of Head.
+    processes, least, wait, prepares: as of Head.
     host, port: where it listens.
     """
 
-    def __init__(self, processes: int, least: int, wait: float, host: str, port: int, secret: bytes) -> None:
+    def __init__(
+        self, processes: int, least: int, wait: float, host: str, port: int, secret: bytes, *, prepares: bool = False
+    ) -> None:
         self._host = host
         self._todo: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._agents: list[tuple[str, MessageConnection, Sequence[int]]] = []
-        self._head = Head(processes, least, wait, self._start_service, self._drop)
+        self._head = Head(processes, least, wait, self._start_service, self._drop, prepares=prepares)
         self.address = Listener(host, secret, self._serve, port).address
         threading.Thread(target=self._run, name="jaxpp-office", daemon=True).start()
 

@@ -37,6 +37,7 @@ class Go:
 
     resume: the state to go on from: its generation and step, and by owner the Stores that hold its parts. None: the
     first one.
+    prepares: whether it only compiles the step for so many processes.
     """
 
     go: int
@@ -45,6 +46,7 @@ class Go:
     coordinator: str
     stores: Sequence[str]
     resume: Mapping[str, Any] | None
+    prepares: bool = False
 
 
 class Membership:

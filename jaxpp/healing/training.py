@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,7 +11,8 @@ from jaxpp._system import tell
 from jaxpp.auto_step import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
-from jaxpp.runtime.processes import membership
+from jaxpp.loading import fits, load
+from jaxpp.runtime.processes import job, membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
 from jaxpp.step import CompiledStep
@@ -25,6 +27,7 @@ def train(
     every: int = 1,
     watch: int = 0,
     on_step: Callable[[int, Any], None] | None = None,
+    plans: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Make `steps` steps in the processes of `jaxpp-run`, whichever of them die on the way.
 
@@ -37,7 +40,8 @@ def train(
         make_step: makes the step, of `mpmd_jit_with_loop`, over `jax.devices()`; called whenever other processes take
             part. JAX is then started anew: nothing of it may be kept from one call to the next but numpy arrays.
         state: makes the first state, the same in every process, as numpy arrays, numbers or arrays of one device. It is
-            called once in each process, and again only if a process dies before the first state was copied.
+            called once in each process, once more for each number of processes that `jaxpp-run --prepare` tries, and
+            again if a process dies before the first state was copied.
         batch: makes the batch of a step, the same whenever and wherever it is asked.
         steps: how many, at least one.
         every: steps from copy to copy. Of the steps that `on_step` was told of at most so many are made again.
@@ -45,6 +49,10 @@ def train(
             some times as long; 0: never. A slow one is named; with `schedule="auto"` the layers are then dealt out
             anew.
         on_step: called as (i, output) after each step, in all processes; for one that is made again, once more.
+        plans: a folder, which all hosts see, for the compiled steps: one for each number of processes, saved when it is
+            first compiled, or before the first step with `jaxpp-run --prepare`. Where there is one, processes that come
+            or go need neither tracing nor compiling. It does not know when the code of the training changes: give
+            another folder then.
 
     Returns: the last state; the processes are those of a job of `jax.distributed`, as after
         `jaxpp.distributed.initialize`.
@@ -52,14 +60,16 @@ def train(
     Raises:
         RuntimeError: not started by `jaxpp-run`.
         EndError: too many hosts were lost, or the same step failed three times.
-        ValueError: `steps` or `every` is less than 1, or `watch` less than 0.
+        ValueError: `steps` or `every` is less than 1, or `watch` less than 0; `jaxpp-run --prepare` without `plans`;
+            with plans, a step that can't be saved.
     """
     if HEAD not in os.environ:
         raise RuntimeError("jaxpp.healing.train needs processes that are started anew: run the script by jaxpp-run")
     for name, value, least in (("steps", steps, 1), ("every", every, 1), ("watch", watch, 0)):
         if value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    training = _Training(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None))
+    folder = None if plans is None else Path(plans)
+    training = _Training(make_step, state, batch, steps, every, watch, on_step or (lambda number, output: None), folder)
     while True:
         if (last := training.generation()) is not None:
             return last[0]
@@ -77,9 +87,10 @@ class _Training:
         every: int,
         watch: int,
         on_step: Callable[[int, Any], None],
+        plans: Path | None,
     ) -> None:
         self.make_step, self.make_state, self.batch = make_step, state, batch
-        self.steps, self.every, self.watch, self.on_step = steps, every, watch, on_step
+        self.steps, self.every, self.watch, self.on_step, self.plans = steps, every, watch, on_step, plans
         self.membership = Membership()
         self.like: Any = None
         self.slow: set[int] = set()
@@ -102,6 +113,13 @@ class _Training:
         return None
 
     def _steps(self, go: Go) -> tuple[Any] | None:
+        if go.prepares:
+            if self.plans is None:
+                raise ValueError(
+                    "jaxpp-run --prepare compiles steps ahead, and jaxpp.healing.train has no plans= folder"
+                )
+            self._begun(go, 0)
+            return None
         first = go.resume["step"] if go.resume else 0
         state, step = self._begun(go, first)
         self.slow = set()
@@ -148,7 +166,21 @@ class _Training:
         if go.resume is None or self.like is None:
             state = self.make_state()
             self.like = described(state)
-        step = self.make_step().lower(self.like, self.batch(min(first, self.steps - 1))).compile()
+        step = self._step(self.batch(min(first, self.steps - 1)))
         if go.resume is not None:
             state = placed(self.like, step.in_shardings[0][0], self.membership.held())
         return state, step
+
+    def _step(self, batch: Any) -> CompiledStep:
+        """The step for the processes that are here: loaded if each of them has saved it, else compiled, and saved."""
+        made = self.make_step()
+        if self.plans is None:
+            return made.lower(self.like, batch).compile()
+        folder, arguments = self.plans / f"{jax.process_count()}_processes", (self.like, batch)
+        if set(job.gather(str(fits(folder, arguments)))) == {"True"}:
+            return load(folder, like=arguments)
+        step = made.lower(*arguments).compile()
+        if isinstance(step, AutoStep):
+            raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
+        step.save(folder)
+        return step

@@ -4,6 +4,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -22,12 +23,12 @@ REPLICAS, STEPS = 2, 3
 
 def chosen_elements(averaging: jaxpp.SparseAveraging, shape: tuple[int, ...], steps: int) -> list[np.ndarray]:
     """Which elements each step averages: those that are equal after it, without a delay."""
-    sparse = jaxpp.SparseAveraging(averaging.parts, 0, seed=averaging.seed)
-    apart = {"w": np.arange(2 * np.prod(shape), dtype=np.float32).reshape(2, *shape)}
+    sparse, axis = replace(averaging, delay=0), averaging.axes
+    apart = {"w": np.moveaxis(np.arange(2 * np.prod(shape), dtype=np.float32).reshape(2, *shape), 0, axis)}
     state, found = sparse.start(apart), list[np.ndarray]()
     for _ in range(steps):
         after, state = sparse(apart, state)
-        found.append(np.asarray(after["w"][0] == after["w"][1]))
+        found.append(np.asarray(after["w"].take(0, axis) == after["w"].take(1, axis)))
     return found
 
 
@@ -43,18 +44,22 @@ def test_a_round_averages_each_element_once(parts: int, shape: tuple[int, ...]) 
     )
 
 
-@pytest.mark.parametrize("delay", [0, 1, 3])
-def test_it_is_what_its_definition_says(delay: int) -> None:
-    """Written out in numpy, element by element, for replicas that move by themselves."""
-    averaging = jaxpp.SparseAveraging(parts=3, delay=delay, momentum=0.75)
-    rng, steps = np.random.default_rng(0), 11
-    found = {"w": jnp.asarray(rng.normal(size=(REPLICAS, 4, 2)), jnp.float32)}
-    expected, drift, seen = np.asarray(found["w"]), np.zeros((REPLICAS, 4, 2), np.float32), np.zeros((4, 2), bool)
-    chosen, history = chosen_elements(averaging, (4, 2), steps), list[np.ndarray]()
+@pytest.mark.parametrize(("delay", "axis"), [(0, 0), (1, 0), (3, 0), (0, 1), (2, 1)])
+def test_it_is_what_its_definition_says(delay: int, axis: int) -> None:
+    """Written out in numpy, element by element, for replicas that move by themselves; also of stacked layers."""
+    averaging = jaxpp.SparseAveraging(parts=3, delay=delay, momentum=0.75, axes=axis)
+    rng, steps, shape = np.random.default_rng(0), 11, (4, 2) if axis == 0 else (2, 4)
+    expected = rng.normal(size=(REPLICAS, *shape)).astype(np.float32)
+    found = {"w": jnp.moveaxis(jnp.asarray(expected), 0, axis)}
+    drift, seen = np.zeros((REPLICAS, *shape), np.float32), np.zeros(shape, bool)
+    chosen, history = chosen_elements(averaging, shape, steps), list[np.ndarray]()
+    if axis:  # each layer has rounds of its own, at random
+        assert all(each.any(1).all() for each in chosen)
+        assert any((each[0] != each[1]).any() for each in chosen)
     state, step = averaging.start(found), jax.jit(averaging)
     for t in range(steps):
-        move = rng.normal(size=(REPLICAS, 4, 2)).astype(np.float32)
-        found, state = step({"w": found["w"] + move}, state)
+        move = rng.normal(size=(REPLICAS, *shape)).astype(np.float32)
+        found, state = step({"w": found["w"] + np.moveaxis(move, 0, axis)}, state)
         expected = expected + move
         history.append(expected.copy())
         if t >= delay:
@@ -67,8 +72,8 @@ def test_it_is_what_its_definition_says(delay: int) -> None:
                     drift[replica][element] = 0.75 * old + 0.25 * moved if seen[element] else moved
                     expected[replica][element] = mean + drift[replica][element]
                 seen[element] = True
-        np.testing.assert_allclose(found["w"], expected, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(state.drift[0], drift, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.moveaxis(found["w"], axis, 0), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(np.moveaxis(state.drift[0], axis, 0), drift, rtol=1e-5, atol=1e-6)
 
 
 AVERAGING = jaxpp.SparseAveraging(parts=4, delay=2)
@@ -103,6 +108,51 @@ def test_replicas_in_a_loop_over_steps() -> None:
     assert apart[0] < 0.5 * apart[1]
 
 
+def stacked_loss(params: Any, microbatch: Any) -> Any:
+    """Of a scan over layers, and a head."""
+
+    def layer(x: Any, w: Any) -> tuple[Any, None]:
+        return jaxpp.mark_stage_end(jnp.tanh(x @ w)), None
+
+    x, _ = jax.lax.scan(layer, microbatch["x"], params["layers"])
+    return jnp.mean((x @ params["head"] - microbatch["y"]) ** 2)
+
+
+@pytest.mark.parametrize(("meshes", "delay"), [(2, 1), (4, 2)])
+def test_stacked_layers_are_averaged_where_they_are(meshes: int, delay: int) -> None:
+    """Weights, drift and what is under way lie in blocks of a layer, and nothing but averages crosses replicas."""
+    averaging = jaxpp.SparseAveraging(parts=5, delay=delay, axes={"layers": 1, "head": 0})
+
+    def step(state: Any, batch: Any, older: Any) -> Any:
+        gradient = jax.value_and_grad(stacked_loss)
+        gradient = jax.vmap(gradient, in_axes=(averaging.axes, 0), out_axes=(0, averaging.axes))
+        losses, gradients = jaxpp.treduce(partial(gradient, older), batch, schedule="1f1b")
+        made = jax.tree.map(lambda w, g: w - 0.1 * g, state[0], gradients)
+        return averaging(made, state[1]), losses
+
+    *each, head = weights(meshes + 1)
+    layers = jnp.stack(each)
+    params = {"layers": jnp.stack([layers, layers[:, ::-1]], 1), "head": jnp.stack([head, head.T])}
+    data = np.random.default_rng(0).normal(size=(2, STEPS, 4, REPLICAS, 4, WIDTH)).astype(np.float32)
+    loop, mesh = jaxpp.train_loop(step, STEPS, 1), make_mesh(meshes, data=REPLICAS)
+    arguments = loop.start((params, averaging.start(params))), dict(zip("xy", data, strict=True))
+    of_weights = {"layers": P(None, "data"), "head": P("data")}
+    shardings = ((of_weights, None), (of_weights,)), P(None, None, "data")
+    lowered = jaxpp.mpmd_jit_with_loop(loop, mesh, in_shardings=shardings).lower(*arguments)
+    found = check_compiled(lowered.compile(), jax.jit(loop), arguments, exact=True, steps=2, feed=feed_state)
+    if meshes == 4:  # which takes as long as the rest
+        assert collectives(lowered, mesh) == {("after", "all-reduce"): STEPS * (meshes + 1)}
+    assert found[0][0][0]["layers"].sharding.spec == P("mpmd", "data")
+    program = lowered.program()
+    assert program.rows_sent_bytes == 0
+    types = [line for line in program.as_text().splitlines() if "func.func public @mesh_" in line]
+    elements = -(-(WIDTH**2) // averaging.parts)
+    for line in types:
+        assert line.count(f"tensor<1x{REPLICAS}x{WIDTH}x{WIDTH}xf32> {{jaxpp.argument") == 3  # two versions, the drift
+        assert line.count(f"tensor<1x{REPLICAS}x{elements}xf32> {{jaxpp.argument") == delay
+        assert line.count(f"tensor<1x{elements}xf32> {{jaxpp.argument") == delay
+
+
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
@@ -122,6 +172,27 @@ def test_replicas_in_a_loop_over_steps() -> None:
             lambda: jaxpp.SparseAveraging(seed=cast("Any", 2.5)),
             ValueError,
             "seed must be a whole number of at least 0, found 2.5",
+        ),
+        (
+            lambda: jaxpp.SparseAveraging(axes={"w": 2}),
+            ValueError,
+            "SparseAveraging: axes are 0, where the replicas are the first dimension, or 1, behind that of stacked "
+            "layers; found 2",
+        ),
+        (
+            lambda: jaxpp.SparseAveraging(axes={"w": 0}).start({"v": np.ones((2, 3))}),
+            ValueError,
+            "SparseAveraging: axes={'w': 0} are no prefix of the weights: ",
+        ),
+        (
+            lambda: jaxpp.SparseAveraging(axes=1).start({"w": np.ones(2)}),
+            TypeError,
+            "SparseAveraging: weights['w'] is of shape (2,), expected an array [layers, replicas, ...]",
+        ),
+        (
+            lambda: jaxpp.SparseAveraging(axes=[0, 1]).start([np.ones((2, 3)), np.ones((2, 3))]),
+            ValueError,
+            "SparseAveraging: weights[1] has 3 replicas along its second dimension, the leaf before it 2",
         ),
         (
             lambda: AVERAGING.start({"w": np.float32(1)}),

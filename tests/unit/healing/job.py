@@ -31,6 +31,18 @@ class Joining(Membership):
         came_back.touch()
 
 
+class CountedStep:
+    """The step of the example, which notes for how many processes it is traced."""
+
+    def __init__(self, notes: Path) -> None:
+        self._step, self._notes = EXAMPLE["make_step"](), notes
+
+    def lower(self, *arguments: Any) -> Any:
+        with self._notes.open("a") as file:
+            print(jax.process_count(), file=file)
+        return self._step.lower(*arguments)
+
+
 def main(folder: Path) -> None:
     died, came_back = folder / "died", folder / "came back"
     if died.exists():
@@ -47,8 +59,9 @@ def main(folder: Path) -> None:
             time.sleep(0.02)
         time.sleep(0.5 if number > WAITS and jax.process_count() == 1 else 0)
 
-    make_step, first_state, batch = (EXAMPLE[name] for name in ("make_step", "first_state", "batch"))
-    state = healing.train(make_step, first_state, batch, STEPS, on_step=on_step)
+    first_state, batch = (EXAMPLE[name] for name in ("first_state", "batch"))
+    make_step = partial(CountedStep, folder / "lowered")
+    state = healing.train(make_step, first_state, batch, STEPS, on_step=on_step, plans=folder / "plans")
     found = jaxpp.fetch({**state, "key": jax.random.key_data(state["key"])})
     if jax.process_index() == 0:
         last = [found["step"].item(), found["key"].tolist(), found["weights"][1].tolist()]

@@ -21,11 +21,13 @@ class Service:
 class Job:
     """A head, and what it told whom."""
 
-    def __init__(self, processes: int = 3, least: int = 2, stores: int = 1, wait: float = 0.0) -> None:
+    def __init__(
+        self, processes: int = 3, least: int = 2, stores: int = 1, wait: float = 0.0, *, prepares: bool = False
+    ) -> None:
         self.services: list[Service] = []
         self.dropped: list[tuple[int, int]] = []
         self.killed: list[int] = []
-        self.head = Head(processes, least, wait, self._start, self._drop, patience=1e9)
+        self.head = Head(processes, least, wait, self._start, self._drop, patience=1e9, prepares=prepares)
         self.head.stores = {f"store {k}" for k in range(stores)}
         self.told: dict[int, list[dict[str, Any]]] = {slot: [] for slot in range(processes)}
         self.workers = [self.worker(slot, f"store {slot % stores}") for slot in range(processes)]
@@ -56,6 +58,24 @@ class Job:
             self.head.ready(self.workers[slot], "PeerError: one died", lost or [])
 
 
+def test_smaller_numbers_of_processes_compile_ahead() -> None:
+    """The first ones of them do, the others wait. When one dies meanwhile those that are left begin without it."""
+    job = Job(processes=4, least=2, prepares=True)
+
+    def told() -> list[tuple[int, bool] | None]:
+        last = [job.told[slot][-1] if job.told[slot] else {} for slot in range(4)]
+        return [(each["count"], each["prepares"]) if "count" in each else None for each in last]
+
+    assert told() == [(3, True), (3, True), (3, True), None]
+    for slot in range(3):
+        job.head.ready(job.workers[slot], "", [])
+    assert told() == [(2, True), (2, True), (3, True), None]
+    job.head.gone(job.workers[0])
+    job.ready(1)
+    assert told()[1:] == [(3, False)] * 3
+    assert all(job.told[slot][-1]["resume"] is None for slot in range(4))
+
+
 def test_a_state_is_safe_when_all_parts_are_held() -> None:
     job = Job()
     job.held(1, 0, 1)
@@ -76,7 +96,14 @@ def test_the_others_go_on_from_what_is_safe_and_take_in_who_comes_back() -> None
     job.ready(2)
     assert not job.services[0].is_up
     resume = {"generation": 1, "step": 1, "holders": [["store 0"]] * 3}
-    go = {"go": 2, "count": 2, "coordinator": "service 2 of 2", "stores": ["store 0"], "resume": resume}
+    go = {
+        "go": 2,
+        "count": 2,
+        "coordinator": "service 2 of 2",
+        "stores": ["store 0"],
+        "resume": resume,
+        "prepares": False,
+    }
     assert [job.told[slot][-1] for slot in (1, 2)] == [{**go, "number": 0}, {**go, "number": 1}]
 
     job.workers[0] = job.worker(0)

@@ -25,7 +25,8 @@ TESTS = Path(__file__).parents[2]
 
 def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) -> None:
     """The one that dies is the first, where a job of `jax.distributed` has its service."""
-    command = [sys.executable, "-m", "jaxpp.tools.run", "--processes", "2", "--least", "1", job.__file__, str(tmp_path)]
+    options = ["--processes", "2", "--least", "1", "--prepare"]
+    command = [sys.executable, "-m", "jaxpp.tools.run", *options, job.__file__, str(tmp_path)]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": str(TESTS)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -46,7 +47,10 @@ def test_a_job_goes_on_with_one_process_and_then_with_two_again(tmp_path: Path) 
 
     found = re.sub(r"\(.*?\)", "()", done.stderr)
     assert "jaxpp: the process of slot 0 () ended by signal 9, and is started anew\n" in found
+    assert "jaxpp: 1 of 2 processes compile the step ahead\n" in found
     assert re.search(r"jaxpp: 1 of 2 processes go on after step [34]\n", found)
+    lowered = (tmp_path / "lowered").read_text().split()
+    assert sorted(lowered) == ["1", "2", "2"]  # each process once for each number of processes, and never again
     assert re.search(r"jaxpp: 2 of 2 processes go on after step \d\n", found)
 
 
@@ -94,7 +98,7 @@ def test_signals_end_the_processes_too(tmp_path: Path, monkeypatch: pytest.Monke
         (["--processes", "2"], "no script is given"),
         ([__file__], "give --processes, at least 1"),
         (["--processes", "2", "--least", "3", __file__], "--least 3 is not between 1 and --processes 2"),
-        (["--join", "host0:1", "--least", "3", __file__], "--join knows --processes and --least from there"),
+        (["--join", "host0:1", "--least", "3", __file__], "--join knows --processes, --least and --prepare from there"),
         (["--join", "host0:1", __file__], "--join needs JAXPP_JOB_SECRET"),
         (["--processes", "2", "nowhere.py"], "there is no script nowhere.py"),
         (["--processes", "2", "--listen", "host0", __file__], "--listen host0 is not HOST:PORT"),
