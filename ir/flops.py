@@ -10,7 +10,7 @@ from jaxpp import _compat
 from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.counted import trips
 from jaxpp.ir.ops import shape_of, traits
-from jaxpp.ir.shardings import manual_axes
+from jaxpp.ir.shardings import shard_count
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -106,16 +106,10 @@ class FlopCounter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """How many devices run the body of a shard_map on shards of their own.
-
-        Along an axis that shards nothing all devices do the same, which counts once.
-        """
+        """How many devices run the body of a shard_map on shards of their own."""
         meshes = [top for top in self._tops.values() if top.name == "sdy.mesh"]
-        sizes = {
-            axis.name: axis.size for axis in map(sdy.MeshAxisAttr, sdy.MeshAttr(meshes[0].attributes["mesh"]).axes)
-        }
-        used = f"{op.attributes['in_shardings']} {op.attributes['out_shardings']}"
-        return math.prod(sizes[axis] for axis in manual_axes(op) if f'"{axis}"' in used)
+        axes = map(sdy.MeshAxisAttr, sdy.MeshAttr(meshes[0].attributes["mesh"]).axes)
+        return shard_count(op, {axis.name: axis.size for axis in axes})
 
 
 def _only_moves(op: ir.Operation) -> bool:
