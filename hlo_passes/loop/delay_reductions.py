@@ -10,10 +10,9 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop import partial_sums
 from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, PartialSum, Stacker
-from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
+from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather, no_gather, no_scatter
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
@@ -92,22 +91,12 @@ class DelayReductions(Pass):
         if self.scatter_gradients == "microbatch":
             totals = [total for total in totals if total not in scattered]
         if self.scatter_gradients == "chunk" and not scattered:
-            raise PassError(
-                "scatter_gradients is 'chunk', but no gradient of a stage is scattered",
-                location=loop.op.location,
-                hint="shard weights over the axis of the batch; in a loop over the layers of a stage their gradients "
-                "are scattered layer by layer: write the layers one after the other, or leave this out",
-            )
+            raise no_scatter(mesh, loop)
         per_run = self.gather_weights in ("chunk", "ahead")
         if per_run:
             gathers = find_gathers(mesh, loop, rows=True)
             if not gathers:
-                raise PassError(
-                    f"gather_weights is {self.gather_weights!r}, but no product of a stage gathers a weight",
-                    location=loop.op.location,
-                    hint="shard weights over the axis of the batch; in a loop over the layers of a stage they are "
-                    "gathered layer by layer: write the layers one after the other, or leave this out",
-                )
+                raise no_gather(mesh, loop, self.gather_weights)
         for each in gathers if self.gather_weights != "microbatch" else ():
             made = gather(mesh, loop, each)
             for op in made if per_run else ():
