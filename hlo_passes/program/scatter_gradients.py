@@ -77,11 +77,12 @@ class ScatterGradients(Pass):
 
 @dataclass(frozen=True, eq=False)
 class _Link:
-    """A task that adds to a sum: the numbers of the operand and of the result that this is."""
+    """A task that adds to a sum: the numbers of operand and result that this is; `start`: what it adds to."""
 
     task: Step[ir.Value]
     operand: int
     result: int
+    start: ir.Value
 
 
 @dataclass(eq=False)
@@ -113,8 +114,8 @@ class _Sum:
         while (task := self.makers.get(value)) is not None and task.function is not None:
             result = list(task.results).index(value)
             operand = _summed(task.function, result, value.type)
-            found.append(_Link(task, operand, result))
             value = task.operands[operand]
+            found.append(_Link(task, operand, result, value))
         if not is_zero(value):
             raise _not_a_sum(self.reduce.op, "what the first task adds to is not zero")
         return found[::-1]
@@ -144,8 +145,8 @@ class _Scatters:
     def __init__(self, module: ir.Module, sums: Sequence[_Sum]) -> None:
         self._module, self._sums = module, sums
         self._shardings = Shardings(module)
-        chains = ((each.number, chain[0]) for each in sums for chain in each.chains.values())
-        self._zeros = {number: first.task.operands[first.operand] for number, first in chains}
+        self._firsts = [(each.number, chain[0].start) for each in sums for chain in each.chains.values()]
+        self._zeros: dict[tuple[int, ...], ir.Operation] = {}
         self._functions: dict[tuple[tuple[int, ...], ...], ir.Operation] = {}
         self.before: dict[Step[ir.Value], Step[ir.Value]] = {}
         self.after: dict[Step[ir.Value], Step[ir.Value]] = {}
@@ -194,12 +195,13 @@ class _Scatters:
 
     def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:
         """The function that makes what the first tasks of a run add to."""
-        if (numbers,) not in self._functions:
-            zeros = [self._zeros[number] for number in numbers]
+        if numbers not in self._zeros:
+            firsts = dict(self._firsts)
+            zeros = [firsts[number] for number in numbers]
             ops = [op for value in zeros if (op := defining_op(value)) is not None]
-            name = f"zeros_{len(self._functions)}"
-            self._functions[(numbers,)] = outline(self._module, name, ops, zeros, _kind(), self._shardings).function
-        return self._functions[(numbers,)]
+            name = f"zeros_{len(self._zeros)}"
+            self._zeros[numbers] = outline(self._module, name, ops, zeros, _kind(), self._shardings).function
+        return self._zeros[numbers]
 
     def _scattering(self, numbers: tuple[int, ...], later: tuple[int, ...]) -> ir.Operation:
         """The function that reduces these sums, and adds some to what the runs before have left."""
@@ -234,7 +236,7 @@ class _Scatters:
         gone: set[Step[ir.Value]] = set()
         makers = self._sums[0].makers if self._sums else {}
         work = [each.reduce for each in self._sums if each.totals]
-        work += [maker for value in self._zeros.values() if (maker := makers.get(value)) is not None]
+        work += [maker for _, value in self._firsts if (maker := makers.get(value)) is not None]
         while work:
             step = work.pop()
             if step in gone or step.function is not None or any(map(is_used, step.results)):
