@@ -276,7 +276,7 @@ def _summed(function: ir.Operation, result: int, type_: ir.Type) -> int:
 
 def _not_a_sum(op: ir.Operation, what: str) -> PassError:
     return PassError(
-        f"an operation with jaxpp.scatter reduces no sum over tasks: {what}",
+        f"an operation with {at.SCATTER} reduces no sum over tasks: {what}",
         location=op.location,
         hint="delay-reductions with scatter-gradients=chunk makes such sums",
     )
