@@ -30,6 +30,7 @@ from jaxpp.hlo_passes.program.gather_weights import GatherWeights
 from jaxpp.hlo_passes.program.infer_placement import InferPlacement
 from jaxpp.hlo_passes.program.insert_transfers import InsertTransfers
 from jaxpp.hlo_passes.program.plan_buffers import PlanBuffers
+from jaxpp.hlo_passes.program.scatter_gradients import ScatterGradients
 from jaxpp.hlo_passes.program.share_functions import ShareFunctions
 from jaxpp.hlo_passes.program.share_tasks import ShareTasks
 from jaxpp.hlo_passes.program.unroll_microbatches import UnrollMicrobatches
@@ -107,6 +108,7 @@ def mpmd(
         FuseTasks(),  # after unrolling, which says what is one task
         WeaveUnits(),  # the tasks of a call are in one function
         GatherWeights(gather_weights),  # what tasks are calls now, and in which order
+        ScatterGradients(),  # likewise; behind the gathers, which end no run
         InferPlacement(),  # needs the meshes of the task calls
         ShareFunctions(),  # needs the functions around the loop; before what is written on each call
         UnrollSteps(),  # when everything of one step is on a mesh: an update is placed once
@@ -123,7 +125,7 @@ VERIFIED_AFTER: dict[type[Pass], Pass] = {
     AssignStages: VerifyLoop(),
     PlaceResiduals: VerifyLoop(),  # the last pass of the phase
     MergeSlices: VerifyTasks(),  # the last pass of the phase
-    GatherWeights: VerifyUnrolled(),  # the last pass of the phase
+    ScatterGradients: VerifyUnrolled(),  # the last pass of the phase
     ShareFunctions: VerifyPlaced(),
     VerifyProgram: VerifyOrigins(),
 }

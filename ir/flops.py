@@ -11,7 +11,7 @@ from jaxpp.ir.attributes import SHARD_MAP
 from jaxpp.ir.counted import trips
 from jaxpp.ir.functions import callee, main_of, name_of, nested
 from jaxpp.ir.ops import shape_of, traits
-from jaxpp.ir.shardings import MeshAxes, manual_axes
+from jaxpp.ir.shardings import MeshAxes, shard_count
 
 
 def matrix_flops(bytecode: bytes) -> int:
@@ -97,13 +97,8 @@ class FlopCounter:
         return self._known[name]
 
     def _devices(self, op: ir.Operation) -> int:
-        """How many devices run the body of a shard_map on shards of their own.
-
-        Along an axis that shards nothing all devices do the same, which counts once.
-        """
-        sizes = MeshAxes.written_for(self._module).sizes
-        used = f"{op.attributes['in_shardings']} {op.attributes['out_shardings']}"
-        return math.prod(sizes[axis] for axis in manual_axes(op) if f'"{axis}"' in used)
+        """How many devices run the body of a shard_map on shards of their own."""
+        return shard_count(op, MeshAxes.written_for(self._module).sizes)
 
 
 def _only_moves(op: ir.Operation) -> bool:

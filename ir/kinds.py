@@ -49,7 +49,7 @@ COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_gra
 OPERATION: Final = Form(optional=True)
 """The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
 
-AROUND: Final = ("before", "after", "gather", "reshard")
+AROUND: Final = ("before", "after", "gather", "scatter", "reshard")
 """Kinds of functions that are no tasks."""
 
 

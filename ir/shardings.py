@@ -162,6 +162,19 @@ def manual_axes(shard_map: ir.Operation) -> list[str]:
     return [axes[number] for number in range(len(axes))]
 
 
+def shard_count(shard_map: ir.Operation, sizes: Mapping[str, int]) -> int:
+    """How many devices run the body of an `sdy.manual_computation` on shards of their own, on a mesh of these sizes.
+
+    Along an axis that shards nothing all devices do the same, which counts once. What `split-shard-maps` made counts as
+    what it was a part of (`jaxpp.devices`): its own shardings name all axes.
+    """
+    known = at.integer(shard_map, at.DEVICES)
+    if known is not None:
+        return known
+    used = f"{shard_map.attributes['in_shardings']} {shard_map.attributes['out_shardings']}"
+    return prod(sizes[axis] for axis in manual_axes(shard_map) if f'"{axis}"' in used)
+
+
 def mesh_sizes(module: ir.Module) -> list[dict[str, int]]:
     """What `jaxpp.mesh_sizes` says: the sizes of the axes of each mesh; empty where the meshes have one size."""
     attribute = module.operation.attributes.get(at.MESH_SIZES)

@@ -90,7 +90,9 @@ def mpmd_jit_with_loop(
             microbatch, "chunk" for each run of tasks of one stage (breadth-first: all its microbatches), "ahead"
             likewise, but beside the last task of the run before, "step" once per step. What the last costs:
             `lower(...).program().once_per_step_bytes`.
-        scatter_gradients: likewise, when the gradients of such weights are summed and scattered.
+        scatter_gradients: likewise "microbatch", "chunk" or "step": when the gradients of such weights are summed over
+            that axis and scattered. Between runs a device has its shards of the sums, in a run of backwards of a stage
+            ("chunk") the whole sums of that stage, or of all stages of its mesh ("step").
         share_tasks: "always" lets the first and the last stage call the programs of the layers that the middle stages
             have, and one of their own for the embedding or the head: less to compile, and one more call for each of
             their tasks. "never": one call for each.

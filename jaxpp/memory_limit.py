@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from jaxpp import schedules
 from jaxpp._compat import own_copy
 from jaxpp.hlo_passes import Pass, run_passes
+from jaxpp.hlo_passes.loop.delay_reductions import CHOICES
 from jaxpp.hlo_passes.pipelines import mpmd
 from jaxpp.hlo_passes.program.verify_program import SMALLER, limits_of
 from jaxpp.hlo_passes.stages.residuals import tasks_of
@@ -64,8 +65,8 @@ class Fitted:
 
 def smaller(options: Mapping[str, str]) -> str:
     """What to do about a program with these options of `mpmd` that needs too much, whatever is kept."""
-    per_microbatch = options.get("gather_weights", "microbatch") == "microbatch"
-    return SMALLER if per_microbatch else f'take gather_weights="microbatch", {SMALLER}'
+    names = [name for name in CHOICES if options.get(name, "microbatch") != "microbatch"]
+    return "".join(f'take {name}="microbatch", ' for name in names) + SMALLER
 
 
 class LimitError(ProgramError):

@@ -34,6 +34,7 @@ UNITS: Final = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "units": 1e-3}
 
 _KINDS: Final = ("forward", "input_grad", "weight_grad")
 _BYTES: Final = ("activation_bytes", "weight_grad_bytes", "message_bytes")
+_PER_RUN: Final = ("gather", "scatter")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,11 @@ class Costs:
         unit: of time: "s", "ms" or "us" of measured costs; "units" where only their ratios are meant.
         gather: time to gather the sharded weights of a stage (`gather_weights="chunk"`), before each run of its tasks:
             those that stand one after the other on their mesh, but for copies. It is in no task's time, and does not
-            wait for what they need. Searches order tasks as if it took none.
+            wait for what they need.
+        scatter: likewise the time to reduce and scatter the gradients of a stage (`scatter_gradients="chunk"`), behind
+            each run of its tasks with backwards (or weight gradients) in it, before the next task of the mesh. Behind
+            the last task of a mesh it counts no more than the update of the weights, which is in no time either.
+            Searches order tasks as if it took none.
 
     Raises:
         ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
@@ -96,12 +101,13 @@ class Costs:
     speed: PerMesh = 1.0
     unit: str = "units"
     gather: PerStage = 0.0
+    scatter: PerStage = 0.0
 
     def __post_init__(self) -> None:
         put = object.__setattr__
         for name in _KINDS:
             put(self, name, per_stage(getattr(self, name), name, positive=True))
-        for name in (*_BYTES, "gather"):
+        for name in (*_BYTES, *_PER_RUN):
             if getattr(self, name) is not None:
                 put(self, name, per_stage(getattr(self, name), name, positive=False))
         put(self, "hop", per_pair(self.hop, "hop", positive=False))
@@ -127,7 +133,7 @@ class Costs:
             ScheduleError: the unit is none.
         """
         factor = UNITS[self.unit] / UNITS[replace(self, unit=unit).unit]
-        times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, "gather", "hop", "kinds")}
+        times = {name: _scaled(getattr(self, name), factor) for name in (*_KINDS, *_PER_RUN, "hop", "kinds")}
         rates = {name: _scaled(getattr(self, name), 1 / factor) for name in ("bandwidth", "copy_bandwidth")}
         return replace(self, **times, **rates, unit=unit)
 
@@ -148,13 +154,13 @@ class Costs:
                 raise ScheduleError(f"{schedule.name} has no {what} {getattr(task, what)}: {there}")
         return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
 
-    def gathers(self, schedule: Schedule) -> list[float]:
-        """How long the weights of each stage take to be gathered for a run of its tasks.
+    def per_run(self, schedule: Schedule) -> tuple[list[float], list[float]]:
+        """How long each stage gathers its weights in front of a run of its tasks, and scatters gradients behind it.
 
         Raises:
             ScheduleError: the costs are for other stages.
         """
-        return _for_each_stage(self.gather, "gather", schedule)
+        return _for_each_stage(self.gather, "gather", schedule), _for_each_stage(self.scatter, "scatter", schedule)
 
     def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
         """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.
@@ -277,7 +283,7 @@ class Costs:
     @property
     def stages(self) -> int | None:
         """The number of stages that these costs are for; None where they have no list of them."""
-        found = [getattr(self, each) for each in (*_KINDS, *_BYTES, "gather")] + list(self.kinds.values())
+        found = [getattr(self, each) for each in (*_KINDS, *_BYTES, *_PER_RUN)] + list(self.kinds.values())
         return next((len(each) for each in found if isinstance(each, tuple)), None)
 
     def merged(self, stages: int) -> Costs:
@@ -314,7 +320,7 @@ class Costs:
             groups = [value[end - size : end] for size, end in zip(sizes, ends, strict=True)]
             return tuple(group[-1] if last else math.fsum(group) for group in groups)
 
-        names = (*_KINDS, *_BYTES, "gather")
+        names = (*_KINDS, *_BYTES, *_PER_RUN)
         values = {each: together(getattr(self, each), each == "message_bytes") for each in names}
         return replace(self, **values, kinds={kind: together(time) for kind, time in self.kinds.items()})
 
@@ -329,7 +335,7 @@ class Costs:
         def each(value: PerStage | None, what: str) -> PerStage | None:
             return None if value is None else tuple(_for_each_stage(value, what, empty))
 
-        names = (*_KINDS, "activation_bytes", "weight_grad_bytes", "gather")
+        names = (*_KINDS, "activation_bytes", "weight_grad_bytes", *_PER_RUN)
         values = {what: each(getattr(self, what), what) for what in names}
         return replace(self, **values, kinds={kind: each(time, kind) for kind, time in self.kinds.items()})
 

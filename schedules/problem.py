@@ -283,7 +283,7 @@ def make_problem(
         memory=[*made, *(-rest for rest in kept)] if split_backward else made,
         limits=list(memory.limits),
         objective=objective,
-        gathers=costs.gathers(empty) if costs.gather != 0 else (),
+        gathers=costs.per_run(empty)[0] if costs.gather != 0 else (),
     )
 
 

@@ -40,7 +40,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     with collector_paused():
         moves = _moves(schedule, costs)
         durations = task_times(schedule, costs, moves)
-        leads = gather_times(schedule, costs)
+        leads = between_runs(schedule, costs)
         run = sweep(graph, durations, *transfer_times(schedule, costs, moves), leads=leads)
     if NEVER in run.starts:
         check(schedule)
@@ -81,25 +81,32 @@ def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None)
     return durations
 
 
-def gather_times(schedule: Schedule, costs: Costs) -> dict[int, float]:
-    """For the first task of each run of tasks of one stage, how long its mesh gathers the weights of that stage before.
+def between_runs(schedule: Schedule, costs: Costs) -> dict[int, float]:
+    """For the first task of each run of tasks of one stage, what its mesh does before, and for how long.
+
+    It scatters the gradients of the run before, if there are any, and gathers the weights of this stage.
 
     Raises:
         ScheduleError: the costs are for other stages.
     """
-    if costs.gather == 0:
+    if costs.gather == 0 == costs.scatter:
         return {}
-    graph, times = schedule.graph, costs.gathers(schedule)
+    graph, (gathers, scatters) = schedule.graph, costs.per_run(schedule)
     found: dict[int, float] = {}
     for row in graph.rows:
-        before: set[int] = set()
+        before, added = set[int](), set[int]()
         for number in row:
             if not graph.spans[number] or number in graph.asides:
                 continue
-            stages = {task.stage for task in graph.tasks[number : number + graph.spans[number]]}
-            if stages - before:
-                found[number] = math.fsum(times[stage] for stage in stages - before)
+            tasks = graph.tasks[number : number + graph.spans[number]]
+            stages = {task.stage for task in tasks}
+            time = math.fsum(
+                (*(scatters[each] for each in added - stages), *(gathers[each] for each in stages - before))
+            )
+            if time:
+                found[number] = time
             before = stages
+            added = added & stages | {task.stage for task in tasks if task.kind in ("backward", "weight_grad")}
     return found
 
 

@@ -1,6 +1,6 @@
 """`delay-reductions`: gradients of weights are summed over the data axis once per step, not once per microbatch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,16 +10,18 @@ from jaxlib.mlir.dialects import stablehlo
 from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.loop import partial_sums
 from jaxpp.hlo_passes.loop.partial_sums import ADD, CONSTRAINT, PartialSum, Stacker
-from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather
+from jaxpp.hlo_passes.loop.sharded_weights import find_gathers, gather, no_gather, no_scatter
 from jaxpp.ir import attributes as at
 from jaxpp.ir.build import constant, remake, sharded, shardings
-from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.shardings import MeshAxes, uneven_axes, without
 from jaxpp.ir.values import is_used, is_zero
 
-CHOICES = {"gather_weights": ("microbatch", "chunk", "ahead", "step"), "scatter_gradients": ("microbatch", "step")}
+CHOICES = {
+    "gather_weights": ("microbatch", "chunk", "ahead", "step"),
+    "scatter_gradients": ("microbatch", "chunk", "step"),
+}
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,17 @@ class DelayReductions(Pass):
 
     Weights that are sharded over the same axis themselves (FSDP) leave two choices, each with its price in memory. By
     default nothing is kept, as for `jax.jit`: weights are gathered for each microbatch, and gradients scattered. What
-    is gathered per `chunk`, or `ahead`, is gathered here, and `gather-weights` puts that where it belongs. The
-    module says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
+    is gathered per `chunk`, or `ahead`, is gathered here, and `gather-weights` puts that where it belongs; so does
+    `scatter-gradients` with what is summed and scattered per `chunk`, which is done behind the loop here. The module
+    says in bytes per device, summed over all stages, what `step` costs, whether chosen or not:
     `jaxpp.once_per_step = {gather_weights = ..., scatter_gradients = ...}`.
 
     Options:
         gather_weights: when weights sharded over the data axis are gathered: once per `microbatch`, once per `chunk` (a
             run of tasks of one stage, one after the other on their mesh), `ahead` of it, in the last task of the run
             before, or once per `step`.
-        scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, or once per `step`.
+        scatter_gradients: when their gradients are summed and scattered: once per `microbatch`, once per `chunk` (as
+            above), or once per `step`.
 
     Preconditions: `propagate-shardings` ran. A loop over one microbatch stays as it is.
 
@@ -83,24 +87,22 @@ class DelayReductions(Pass):
         if any(price.values()):
             entries: dict[str, ir.Attribute] = {name: at.i64(value) for name, value in price.items()}
             module.operation.attributes[at.ONCE_PER_STEP] = ir.DictAttr.get(entries)
+        scattered = [total for total in totals if _is_scattered(mesh, loop, total)]
         if self.scatter_gradients == "microbatch":
-            totals = [total for total in totals if not _is_scattered(mesh, loop, total)]
+            totals = [total for total in totals if total not in scattered]
+        if self.scatter_gradients == "chunk" and not scattered:
+            raise no_scatter(mesh, loop)
         per_run = self.gather_weights in ("chunk", "ahead")
         if per_run:
             gathers = find_gathers(mesh, loop, rows=True)
             if not gathers:
-                raise PassError(
-                    f"gather_weights is {self.gather_weights!r}, but no product of a stage gathers a weight",
-                    location=loop.op.location,
-                    hint="shard weights over the axis of the batch; in a loop over the layers of a stage they are "
-                    "gathered layer by layer: write the layers one after the other, or leave this out",
-                )
+                raise no_gather(mesh, loop, self.gather_weights)
         for each in gathers if self.gather_weights != "microbatch" else ():
             made = gather(mesh, loop, each)
             for op in made if per_run else ():
                 op.attributes[at.GATHER] = ir.UnitAttr.get()
         if totals:
-            _Rewrite(mesh, loop).run(totals)
+            _Rewrite(mesh, loop).run(totals, scattered if self.scatter_gradients == "chunk" else ())
 
 
 def once_per_step_bytes(module: ir.Module) -> dict[str, int]:
@@ -165,8 +167,8 @@ class _Rewrite:
         self._mesh, self._loop = mesh, loop
         self._old: list[ir.Operation] = []
 
-    def run(self, totals: list[_DelayedSum]) -> None:
-        """Rewrite the body, then the loop around it, then what follows it."""
+    def run(self, totals: Sequence[_DelayedSum], per_run: Sequence[_DelayedSum]) -> None:
+        """Rewrite the body, then the loop around it, then what follows it; `per_run`: what is scattered so."""
         by_position = {total.position: (total, Stacker(self._mesh, total.axes)) for total in totals}
         old = self._loop.op
         groups = [stacker.sharding_of(old.results[n]) for n, (_, stacker) in by_position.items()]
@@ -181,7 +183,7 @@ class _Rewrite:
         for number, result in enumerate(old.results):
             made = new.results[number]
             if number in by_position:
-                made = self._summed(result, made, old.operands[number], after)
+                made = self._summed(result, made, old.operands[number], after, by_position[number][0] in per_run)
             result.replace_all_uses_with(made)
         old.erase()
 
@@ -216,7 +218,9 @@ class _Rewrite:
             shardings(per_value),
         )
 
-    def _summed(self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint) -> ir.Value:
+    def _summed(
+        self, old: ir.Value, parts: ir.Value, initial: ir.Value, ip: ir.InsertionPoint, per_run: bool
+    ) -> ir.Value:
         """Sum all summands, and the initial value of the accumulator."""
         sharding = at.value_sharding(old) or self._mesh.attribute(self._mesh.read(old))
         scalar = ir.RankedTensorType.get([], ir.RankedTensorType(old.type).element_type)
@@ -227,4 +231,6 @@ class _Rewrite:
             with ir.InsertionPoint(block):
                 stablehlo.return_([stablehlo.add(*block.arguments)])
             total = sharded(reduce.results[0], sharding)
+            if per_run:
+                reduce.attributes[at.SCATTER] = ir.UnitAttr.get()
             return total if is_zero(initial) else sharded(stablehlo.add(initial, total), sharding)

@@ -1,16 +1,20 @@
 """Weights that are sharded over the axis that also shards the batch (FSDP): each use of one gathers it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy, stablehlo
 
 from jaxpp.ir.build import sharded
+from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import nested, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.ops import traits
 from jaxpp.ir.shardings import MeshAxes, without
 from jaxpp.ir.values import block_of, defining_op
+
+_DOT = "stablehlo.dot_general"
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +37,7 @@ def find_gathers(mesh: MeshAxes, loop: MicrobatchLoop, *, rows: bool = False) ->
     """
     found: dict[ir.Value, tuple[set[str], dict[ir.Value, None]]] = {}
     for op in operations(loop.body):
-        if op.name != "stablehlo.dot_general":
+        if op.name != _DOT:
             continue
         for number in (0, 1):
             axes = {axis for names in mesh.read(op.operands[number]) for axis in names}
@@ -66,6 +70,55 @@ def gather(mesh: MeshAxes, loop: MicrobatchLoop, weight: Gather) -> list[ir.Oper
     for view in weight.views:
         sharded(view, mesh.attribute(without(mesh.read(view), weight.axes)))
     return [*rows, ir.OpResult(made).owner.operation]
+
+
+def no_gather(mesh: MeshAxes, loop: MicrobatchLoop, chosen: str) -> PassError:
+    """That no product gathers a weight, and why: none is sharded, or in a loop, or the activations are not sharded."""
+    found = [
+        (op, axes) for op in nested(loop.op) if op.name == _DOT and (axes := _axes_of_weights(mesh, op, loop.body))
+    ]
+    outside = [(op, axes) for op, axes in found if op.block == loop.body]
+    op, axes = (outside or found or [(loop.op, [])])[0]
+    return _refusal(f"gather_weights is {chosen!r}, but no product of a stage gathers a weight", loop, op, axes)
+
+
+def no_scatter(mesh: MeshAxes, loop: MicrobatchLoop) -> PassError:
+    """That no sum over the microbatches is one over the axis that shards it, and why, as `no_gather`."""
+    message = "scatter_gradients is 'chunk', but no gradient of a stage is scattered"
+    found: list[tuple[ir.Operation, list[str]]] = []
+    for number, result in enumerate(loop.op.results):
+        axes = [axis for names in mesh.read(result) for axis in names]
+        uses = [use for use in loop.body.arguments[number].uses if use.owner.operation.name == "stablehlo.add"]
+        for use in uses if axes else ():
+            added, _ = _root(use.owner.operation.operands[1 - use.operand_number], loop.body, False)
+            found.append((defining_op(added) or loop.op, axes))
+    outside = [(op, axes) for op, axes in found if op.name != "stablehlo.while"]
+    op, axes = (outside or found or [(loop.op, [])])[0]
+    return _refusal(message, loop, op, axes)
+
+
+def _refusal(message: str, loop: MicrobatchLoop, op: ir.Operation, axes: Sequence[str]) -> PassError:
+    """The error for an operation with a weight that is sharded over these axes, or makes the gradient of such a one."""
+    if not axes:
+        hint = "shard weights over the axis of the batch, or leave this out"
+    elif op.block != loop.body or op.name == "stablehlo.while":
+        hint = (
+            "in a loop over the layers of a stage they are gathered layer by layer, and their gradients scattered: "
+            "write the layers one after the other, or leave this out"
+        )
+    else:
+        hint = (
+            f"the weight is sharded over {axes[0]!r}, but not the examples of the activations that it meets: say so of "
+            f"these, as jax.lax.with_sharding_constraint(x, NamedSharding(mesh.jax_mesh, PartitionSpec({axes[0]!r})))"
+        )
+    return PassError(message, location=op.location, hint=hint)
+
+
+def _axes_of_weights(mesh: MeshAxes, op: ir.Operation, body: ir.Block) -> list[str]:
+    """The axes that shard what a product reads from outside of the loop, or of another loop around it."""
+    roots = [_root(value, op.block, False)[0] for value in op.operands]
+    weights = [root for root in roots if block_of(root) not in (op.block, body) or op.block != body]
+    return [axis for root in weights for names in mesh.read(root) for axis in names]
 
 
 def _axes_of_others(mesh: MeshAxes, op: ir.Operation, number: int) -> set[str]:

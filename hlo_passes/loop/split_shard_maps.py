@@ -17,7 +17,7 @@ from jaxpp.ir.build import clone, remake, replace
 from jaxpp.ir.functions import body_of, main_of, nested, operands_with_captures, operations
 from jaxpp.ir.ops import traits
 from jaxpp.ir.rows import stack_type
-from jaxpp.ir.shardings import MeshAxes, manual_axes
+from jaxpp.ir.shardings import MeshAxes, manual_axes, shard_count
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class _Split:
         self._mesh, self._is_whole = mesh, len(axes) == len(mesh.named)
         self._axes = [axis for axis in axes if mesh.sizes[axis] > 1]
         self._devices = mesh.count(self._axes)
+        self._count = at.i64(shard_count(op, mesh.sizes))
         self._inside, self._outside = (
             list(sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings)
             for name in ("in_shardings", "out_shardings")
@@ -214,7 +215,10 @@ class _Split:
         types = [stack_type(v.type, self._devices) for v in across] + [self._op.results[n].type for n in returned]
         named = {"in_shardings": before, "out_shardings": after}
         changed = {name: sdy.TensorShardingPerValueAttr.get(each) for name, each in named.items()}
-        return remake(self._op, operands, types, changed, empty=True)
+        made = remake(self._op, operands, types, changed, empty=True)
+        if shard_count(made, self._mesh.sizes) != self._count.value:
+            made.attributes[at.DEVICES] = self._count
+        return made
 
     def _constants_behind(self, values: Iterable[ir.Value]) -> list[ir.Operation]:
         """Those constants among these values, and what makes them, in program order."""

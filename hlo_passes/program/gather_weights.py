@@ -7,20 +7,10 @@ from typing import ClassVar
 from jaxlib.mlir import ir
 
 from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.runs import find_runs, kind_of, tasks_of
 from jaxpp.ir import attributes as at
-from jaxpp.ir.functions import (
-    body_of,
-    call,
-    create,
-    functions,
-    kind_and_stage,
-    name_of,
-    operations,
-    set_results,
-    terminator,
-)
-from jaxpp.ir.kinds import FORMS, form_of
-from jaxpp.ir.mesh_functions import tasks_of_call
+from jaxpp.ir.functions import body_of, call, create, functions, name_of, operations, set_results, terminator
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.outlining import Outlined, clone_body, outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings
@@ -74,9 +64,8 @@ class GatherWeights(Pass):
             leave(module, line)
             return
         made = _Gathers(module, [op for op in gathers if op.name == _GATHER], self.gather_weights == "ahead")
-        tasks = [step for step in line.steps if step.function is not None]
         for mesh in range(line.meshes):
-            made.call(mesh, [task for task in tasks if task.meshes == (mesh,) and not form_of(_kind(task)).is_copy])
+            made.call(mesh, tasks_of(line.steps, mesh))
         made.rename(line.steps)
         steps = [each for step in line.steps if step.op not in gathers for each in (*made.before.get(step, ()), step)]
         for op in reversed(gathers):
@@ -107,7 +96,7 @@ class _Gathers:
                 users.setdefault(number, []).append(position)
         begun: dict[int, dict[int, list[int]]] = {}
         for number in sorted(users):
-            for run in _runs(tasks, users[number]):
+            for run in find_runs(tasks, users[number]):
                 begun.setdefault(run[0], {})[number] = run
         for position, runs in sorted(begun.items()):  # a task that gathers too has all of its own weights by then
             gather = self._function(tuple(runs))
@@ -200,29 +189,4 @@ def _both(module: ir.Module, task: ir.Operation, gather: ir.Operation) -> ir.Ope
 def _may_gather(task: Step[ir.Value]) -> bool:
     """Whether a task is compiled, and always run."""
     assert task.function is not None
-    return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in _kind(task).split("+"))
-
-
-def _kind(task: Step[ir.Value]) -> str:
-    assert task.function is not None
-    return kind_and_stage(task.function)[0]
-
-
-def _stages(task: Step[ir.Value]) -> set[int]:
-    return {each.stage for each in tasks_of_call(task.op)}
-
-
-def _runs(tasks: Sequence[Step[ir.Value]], users: Sequence[int]) -> list[list[int]]:
-    """The users among the tasks of a mesh, by number, in runs: between two of a run are tasks of their stages only."""
-    used_by = [_stages(tasks[user]) for user in users]
-    # Of a task that is several, only some stages use these weights: those that tasks of one stage show, or, where there
-    # are none, those that all users have in common.
-    stages = set[int]().union(*(each for each in used_by if len(each) == 1)) or set.intersection(*used_by)
-    runs: list[list[int]] = []
-    for user in users:
-        last = runs[-1][-1] if runs else user
-        if runs and all(_stages(task) & stages for task in tasks[last + 1 : user]):
-            runs[-1].append(user)
-        else:
-            runs.append([user])
-    return runs
+    return at.SUMS not in task.function.attributes and all(kind in FORMS for kind in kind_of(task).split("+"))

@@ -2,11 +2,12 @@
 
 import dataclasses
 import statistics
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from jaxpp.ir.kinds import FORMS, form_of
+from jaxpp.ir.kinds import FORMS
 from jaxpp.ir.program import Call, Place, Program, Receive, Send, TaskName
+from jaxpp.runtime.measuring.between_runs import gather_times, scatter_times, weights_of
 from jaxpp.runtime.measuring.trace import Event
 from jaxpp.schedules import Costs
 from jaxpp.schedules.costs import UNITS
@@ -32,8 +33,8 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
     of the other tasks. `fused` is the time of a call of several tasks as a share
     of what they take alone, the median over the calls. `hop` is one number for all pairs of meshes: the time of the
     largest of the copies that a task sends to a mesh. `gather` is what gathers of a stage take in all, by the number of
-    the runs of its tasks: some need none. Beside a task (`gather_weights="ahead"`) it is what that one takes longer
-    than others of its kind.
+    the runs of its tasks: some need none; `scatter` likewise, by those runs that add to gradients. Beside a task
+    (`gather_weights="ahead"`) a gather is what that one takes longer than others of its kind.
 
     Bytes are of whole values, from the program: what the forward of stage s + 1 reads of stage s (`message_bytes`);
     what a backward reads of what its forward or recompute has or makes, or of what is brought back
@@ -63,7 +64,8 @@ def measured_costs(program: Program, *steps: Sequence[Event], unit: str = "ms") 
         forward=forward,
         input_grad=input_grad,
         weight_grad=weight_grad,
-        gather=_gathers(program, steps, times, len(table), scale),
+        gather=_times(gather_times(program, steps, times, len(table)), scale),
+        scatter=_times(scatter_times(program, steps, len(table)), scale),
         hop=hop,
         message_bytes=message_bytes,
         activation_bytes=activation_bytes,
@@ -98,6 +100,11 @@ def slice_shares(*steps: Sequence[Event]) -> tuple[float, ...]:
 def _rounded(time: float) -> float:
     """Round to six digits: people read cost files too."""
     return float(f"{time:.6g}")
+
+
+def _times(seconds: Sequence[float], scale: float) -> list[float] | float:
+    """The time of each stage; one 0 where none takes any."""
+    return [_rounded(scale * each) for each in seconds] if any(seconds) else 0.0
 
 
 def _task_times(steps: Iterable[Sequence[Event]]) -> dict[tuple[str, int], float]:
@@ -158,68 +165,6 @@ def _full_backwards(
         return {}
     full = (times.get(("backward", stage), row[1] + row[2]) for stage, row in enumerate(table))
     return {"backward": [_rounded(scale * time) for time in full]}
-
-
-def _gathers(
-    program: Program,
-    steps: Sequence[Sequence[Event]],
-    times: Mapping[tuple[str, int], float],
-    stages: int,
-    scale: float,
-) -> list[float] | float:
-    """The time of gathered weights for each run of the tasks of a stage; 0 where none are gathered."""
-    alone, beside, runs = _gathered(program)
-    totals = [0.0] * stages
-    for mesh, found in enumerate(alone):
-        events = [[each for each in step if each.mesh == mesh and each.kind == "gather"] for step in steps]
-        for stage, same in zip(found, zip(*events, strict=True), strict=False):  # of other processes there may be none
-            totals[stage] += statistics.median(each.seconds for each in same)
-    seconds: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
-    for each in (each for step in steps for each in step if each.target is None):
-        tasks = each.fused or ((each.kind, each.stage, each.microbatch, each.slice),)
-        position = beside.get((each.mesh, *tasks))
-        if position is not None:
-            usual = sum(times.get((str(task[0]), int(task[1] or 0)), 0.0) for task in tasks)
-            seconds[position].append(max(each.seconds - usual, 0.0))
-    for (stage, _), each in seconds.items():
-        totals[stage] += statistics.median(each)
-    if not any(totals):
-        return 0.0
-    return [_rounded(scale * total / max(runs[stage], 1)) for stage, total in enumerate(totals)]
-
-
-def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...], tuple[int, int]], Counter[int]]:
-    """What gathers weights, and for which stage, which is that of the next task that reads them.
-
-    Returns for each mesh the stages of its gathers, in their order; of each task that gathers too (its mesh and its
-    names) the stage and a number; and how many runs of tasks each stage has.
-    """
-    alone: list[list[int]] = [[] for _ in program.sequences]
-    beside: dict[tuple[object, ...], tuple[int, int]] = {}
-    runs = Counter[int]()
-    for mesh, sequence in enumerate(program.sequences):
-        calls = [each for each in sequence if isinstance(each, Call) and not form_of(each.kind).is_copy]
-        before: set[int] = set()
-        for number, each in enumerate(calls):
-            stages = {task.stage for task in each.tasks}
-            runs.update(stages - before)
-            before = stages or before
-            gathered = _weights_of(program, each)
-            made = set(each.results) if each.kind == "gather" else gathered
-            if made:
-                reader = next(later for later in calls[number + 1 :] if not made.isdisjoint(later.operands))
-                stage = min({task.stage for task in reader.tasks} - (before if gathered else set()) or before)
-                if gathered:
-                    beside[mesh, *each.tasks] = stage, len(beside)
-                else:
-                    alone[mesh].append(stage)
-    return alone, beside, runs
-
-
-def _weights_of(program: Program, call: Call) -> set[int]:
-    """The registers of the weights that a task gathers."""
-    function = program.functions.get(call.function)
-    return {call.results[number] for number in function.gathered} if function else set()
 
 
 def _other_kinds(
@@ -308,7 +253,7 @@ class _Values:
                 elif isinstance(each, Receive):
                     self._channels[mesh, each.result] = each.channel
                 elif isinstance(each, Call):
-                    gathered = _weights_of(program, each)
+                    gathered = weights_of(program, each)
                     for part in _apart(program, each):
                         made = (register for register in part.results if register not in gathered)
                         self._makers.update(((mesh, register), part) for register in made)

@@ -172,7 +172,7 @@ def _gathers(schedule: Schedule, costs: Costs, groups: Sequence[range]) -> list[
     """For each cell the gathers of its stages."""
     if costs.gather == 0:
         return []
-    times, tasks = costs.gathers(schedule), schedule.graph.tasks
+    times, tasks = costs.per_run(schedule)[0], schedule.graph.tasks
     return [{task.stage: times[task.stage] for task in tasks[group.start : group.stop]} for group in groups]
 
 

@@ -139,7 +139,7 @@ def constrained(mesh: jaxpp.MpmdMesh) -> Any:
 
 @pytest.mark.parametrize(
     ("gather", "scatter"),
-    [("microbatch", "microbatch"), ("microbatch", "step"), ("chunk", "microbatch"), ("step", "step")],
+    [("microbatch", "microbatch"), ("microbatch", "step"), ("chunk", "chunk"), ("step", "step")],
 )
 def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
     mesh = make_mesh(2, data=2)
@@ -154,7 +154,8 @@ def test_weights_sharded_over_the_data_axis(gather: str, scatter: str) -> None:
     each = {"forward": 2 * MICROBATCHES, "backward": MICROBATCHES}
     assert gathered == {"microbatch": each, "chunk": {"gather": 2}, "step": {"before": 2}}[gather]
     # Scales, biases and the loss are summed once per step in any case.
-    assert run[BACKWARD] == (0 if scatter == "step" else 2 * MICROBATCHES)
+    assert run[BACKWARD] == (2 * MICROBATCHES if scatter == "microbatch" else 0)
+    assert run["scatter", "all-reduce"] == (2 if scatter == "chunk" else 0)
     assert run[AFTER] == (7 if scatter == "step" else 5)
 
 
@@ -211,6 +212,45 @@ def test_breadth_first_gathers_once_per_run_of_a_stage(is_stacked: bool) -> None
         check(step, args, mesh, in_shardings=shardings, gather_weights=choice)
 
 
+def test_breadth_first_scatters_once_per_run_of_a_stage() -> None:
+    """All backwards of each of the four stages; a mesh has whole sums of one of its two stages at a time.
+
+    What is kept for the backwards goes to the host and is made again: that ends no run.
+    """
+    mesh, args = make_mesh(2, data=2), (dense(4), batch(MICROBATCHES))
+    shardings = (FSDP[0] * 2, FSDP[1])
+    grid = schedules.make("looped-bfs", meshes=2, microbatches=MICROBATCHES)
+    step = partial(gradient_step, schedule=grid, loss=constrained(mesh))
+    options: dict[str, Any] = {"in_shardings": shardings}
+    programs = {
+        choice: lowered(step, args, mesh, scatter_gradients=choice, **options).program()
+        for choice in ("microbatch", "chunk", "step")
+    }
+    text = programs["chunk"].as_text()
+    assert (text.count("call @zeros_"), text.count("call @scatter_")) == (4, 4)
+    for least, peak, most in zip(*(program.peak_bytes for program in programs.values()), strict=True):
+        assert least <= peak <= least + WEIGHT
+        assert peak < most
+    kept_less = partial(gradient_step, schedule=schedules.offload(schedules.recompute(grid)), loss=constrained(mesh))
+    check(kept_less, args, mesh, gather_weights="ahead", scatter_gradients="chunk", **options)
+
+    program = load(programs["chunk"].module)
+    seconds = {"forward": 1.0, "backward": 2.0, "scatter": 0.25}
+    events = [
+        Event(number, call.kind, call.stage, call.microbatch, 0.0, 0.0, seconds.get(call.kind, 0.0))
+        for number, sequence in enumerate(program.sequences)
+        for call in sequence
+        if isinstance(call, Call)
+    ]
+    found = measured_costs(program, events, unit="s")
+    assert (found.gather, found.scatter) == (0, (0.5,) * 4)  # zeros, and the scatter
+    times = [schedules.simulate(grid, each).makespan for each in (replace(found, scatter=0), found)]
+    assert times == [
+        27,
+        27.5,
+    ]  # one of the last stage; behind the last task of a mesh it counts as little as the update
+
+
 def test_gathers_are_among_the_costs() -> None:
     """Of two stages on each mesh: one gather before the forwards of each, and one before the backwards of stage 1.
 
@@ -238,22 +278,47 @@ def test_gathers_are_among_the_costs() -> None:
     assert times == [27, 27.625, 28]  # what a mesh gathers while it waits takes no time
 
 
-def test_a_loop_over_layers_gathers_layer_by_layer() -> None:
-    def loss(params: Any, microbatch: Any) -> Any:
-        x = microbatch["x"]
-        for stage in params:
-            x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stage)
-            x = jaxpp.mark_stage_end(x)
-        return jnp.mean((x - microbatch["y"]) ** 2)
+def scanned_loss(params: Any, microbatch: Any) -> Any:
+    x = microbatch["x"]
+    for stage in params:
+        x, _ = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, stage)
+        x = jaxpp.mark_stage_end(x)
+    return jnp.mean((x - microbatch["y"]) ** 2)
 
+
+@pytest.mark.parametrize("option", ["gather_weights", "scatter_gradients"])
+@pytest.mark.parametrize("case", ["no weight is sharded", "layers in a loop", "no activation is sharded"])
+def test_why_nothing_is_gathered_or_scattered_per_chunk(case: str, option: str) -> None:
+    """Shardy shards the activations of a tied embedding over their features, unless they are said to be examples."""
+    of_case: dict[str, tuple[Any, tuple[Any, Any], P, str]] = {
+        "no weight is sharded": (
+            dense_loss,
+            (dense(2), batch(MICROBATCHES)),
+            P(),
+            "shard weights over the axis of the ",
+        ),
+        "layers in a loop": (
+            scanned_loss,
+            ([jnp.stack(weights(2))] * 2, batch(MICROBATCHES)),
+            P(None, "data"),
+            "in a loop over the layers of a stage they are gathered layer by layer",
+        ),
+        "no activation is sharded": (
+            tied_loss,
+            tied(2),
+            P("data"),
+            "is sharded over 'data', but not the examples of the",
+        ),
+    }
+    loss, args, sharding, hint = of_case[case]
     step = partial(gradient_step, schedule=jaxpp.Std1F1B(2), loss=loss)
-    shardings = P(None, "data"), P(None, "data")
-    chunked = jaxpp.mpmd_jit_with_loop(step, make_mesh(2, data=2), in_shardings=shardings, gather_weights="chunk")
-    with pytest.raises(
-        PassError, match="gather_weights is 'chunk', but no product of a stage gathers a weight"
-    ) as error:
-        chunked.lower([jnp.stack(weights(2))] * 2, batch(MICROBATCHES)).program()
-    assert "in a loop over the layers of a stage they are gathered layer by layer" in str(error.value)
+    options: dict[str, Any] = {"in_shardings": (sharding, P(None, "data")), option: "chunk"}
+    nothing = {
+        "gather_weights": "no product of a stage gathers a weight",
+        "scatter_gradients": "no gradient of a stage is scattered",
+    }
+    with pytest.raises(PassError, match=f"error: {option} is 'chunk', but {nothing[option]}\n  .*{hint}"):
+        lowered(step, args, make_mesh(2, data=2), **options).program()
 
 
 def test_gathered_casts_of_sharded_weights() -> None:

@@ -1,0 +1,282 @@
+"""`scatter-gradients`: sums for sharded weights are reduced over the data axis once for each run of a stage's tasks."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import func
+
+from jaxpp.hlo_passes.base import Pass
+from jaxpp.hlo_passes.program.runs import find_runs, tasks_of
+from jaxpp.ir import attributes as at
+from jaxpp.ir.build import clone, combine, sharded
+from jaxpp.ir.errors import PassError
+from jaxpp.ir.functions import body_of, call, create, name_of, terminator
+from jaxpp.ir.outlining import outline
+from jaxpp.ir.phases import check_unrolled, main_line
+from jaxpp.ir.shardings import Shardings, boundary_attributes
+from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.values import defining_op, is_used, is_zero
+
+_ADD, _BARRIER, _CONSTRAINT = "stablehlo.add", "stablehlo.optimization_barrier", "sdy.sharding_constraint"
+
+
+@dataclass(frozen=True)
+class ScatterGradients(Pass):
+    """Calls `@scatter_0` behind each run of tasks that add to a sum which `jaxpp.scatter` reduces and scatters.
+
+    The gradient of a weight that is sharded over the axis of the batch (FSDP) is a sum of what each device has, of
+    which each device then keeps a shard. The mirror image of `gather-weights`: in a run, tasks of one stage that stand
+    one after the other on their mesh, every device adds up its own summands, and one reduce-scatter serves all of
+    them. Under a breadth-first schedule (arXiv 2211.05953) a stage has one run of backwards. `@zeros_0` makes, in
+    front of a run, what its tasks add to: between two runs a mesh has the shards of the sums only.
+
+    The sums of several runs, and then those of several meshes, are added up shard by shard, in another order than
+    those of `scatter_gradients="step"`.
+
+    Preconditions: `unroll-microbatches` ran, and `gather-weights`, whose calls end no run.
+
+    ```mlir
+    %s0 = call @backward_0(%x0, %zeros)            ==>   %z0 = call @zeros_0()
+    %s1 = call @backward_0(%x1, %s0)                     %s0 = call @backward_0(%x0, %z0)
+    %d = call @backward_2(%y)                            %s1 = call @backward_0(%x1, %s0)
+    %s2 = call @backward_0(%x2, %s1)                     %g0 = call @scatter_0(%s1)
+    %g = reduce add %s2 across [0] {jaxpp.scatter}       %d = call @backward_2(%y)
+                                                         %z1 = call @zeros_0()
+                                                         %s2 = call @backward_0(%x2, %z1)
+                                                         %g = call @scatter_1(%s2, %g0)
+    ```
+    """
+
+    name: ClassVar[str] = "scatter-gradients"
+
+    def run(self, module: ir.Module) -> None:
+        """Let each run of `@main` scatter what it adds up. Raises PassError for what is no sum over tasks."""
+        line = check_unrolled(module)
+        marked = [step for step in line.steps if step.function is None and at.SCATTER in step.attributes]
+        if not marked:
+            leave(module, line)
+            return
+        makers = {result: step for step in line.steps for result in step.results}
+        sums = [_Sum(number, step, makers) for number, step in enumerate(marked)]
+        made = _Scatters(module, sums)
+        for mesh in range(line.meshes):
+            made.call(mesh, tasks_of(line.steps, mesh))
+        instead = {each.reduce: each.finish(line.steps) for each in sums if each.totals}
+        gone = made.erase()
+        steps: list[Step[ir.Value]] = []
+        for step in line.steps:
+            if step not in gone:
+                steps += filter(None, (made.before.get(step), step, made.after.get(step)))
+            elif step in instead:
+                steps += instead[step]
+        leave(module, main_line(module, steps, placed=False))
+
+
+@dataclass(frozen=True, eq=False)
+class _Link:
+    """A task that adds to a sum: the numbers of operand and result that this is; `start`: what it adds to."""
+
+    task: Step[ir.Value]
+    operand: int
+    result: int
+    start: ir.Value
+
+
+@dataclass(eq=False)
+class _Sum:
+    """What a marked reduction reduces.
+
+    chains: by the value that they make, the tasks of each mesh that add to it, in their order.
+    totals: what stands for that value, reduced.
+    """
+
+    number: int
+    reduce: Step[ir.Value]
+    makers: dict[ir.Value, Step[ir.Value]]
+    chains: dict[ir.Value, list[_Link]] = field(default_factory=dict[ir.Value, list[_Link]])
+    totals: dict[ir.Value, ir.Value] = field(default_factory=dict[ir.Value, ir.Value])
+
+    def __post_init__(self) -> None:
+        work = [self.reduce.operands[0]]
+        while work:
+            value = work.pop()
+            maker = self.makers.get(value)
+            if maker is not None and maker.name == _ADD:
+                work += reversed(maker.operands)
+            elif maker is not None and maker.function is not None:
+                self.chains[value] = self._chain(value)
+
+    def _chain(self, value: ir.Value) -> list[_Link]:
+        found: list[_Link] = []
+        while (task := self.makers.get(value)) is not None and task.function is not None:
+            result = list(task.results).index(value)
+            operand = _summed(task.function, result, value.type)
+            value = task.operands[operand]
+            found.append(_Link(task, operand, result, value))
+        if not is_zero(value):
+            raise _not_a_sum(self.reduce.op, "what the first task adds to is not zero")
+        return found[::-1]
+
+    def finish(self, steps: Sequence[Step[ir.Value]]) -> list[Step[ir.Value]]:
+        """Put what was scattered in the place of the reduction; returns the additions of what several meshes have."""
+        old, ip = self.reduce.results[0], ir.InsertionPoint(self.reduce.op)
+        first, *others = self.totals.values()
+        made: list[Step[ir.Value]] = []
+        for other in others:
+            first = sharded(combine(_ADD, [first, other], ip, self.reduce.op.location), at.value_sharding(old))
+            made.append(Step.of(ir.OpResult(first).owner.operation))
+        for step in steps:
+            if old in step.operands:
+                step.operands = [first if value == old else value for value in step.operands]
+        old.replace_all_uses_with(first)
+        return made
+
+
+class _Scatters:
+    """The functions that make zeros and that scatter, and their calls.
+
+    before: the call that stands in front of a task.
+    after: likewise, behind it.
+    """
+
+    def __init__(self, module: ir.Module, sums: Sequence[_Sum]) -> None:
+        self._module, self._sums = module, sums
+        self._shardings = Shardings(module)
+        self._firsts = [(each.number, chain[0].start) for each in sums for chain in each.chains.values()]
+        self._zeros: dict[tuple[int, ...], ir.Operation] = {}
+        self._functions: dict[tuple[tuple[int, ...], ...], ir.Operation] = {}
+        self.before: dict[Step[ir.Value], Step[ir.Value]] = {}
+        self.after: dict[Step[ir.Value], Step[ir.Value]] = {}
+
+    def call(self, mesh: int, tasks: Sequence[Step[ir.Value]]) -> None:
+        """Make zeros in front of each run of the tasks of a mesh, and scatter behind it."""
+        position = {task: number for number, task in enumerate(tasks)}
+        begins, ends = (defaultdict[int, list[_End]](list) for _ in range(2))
+        for each in self._sums:
+            for value, chain in each.chains.items():
+                links = {position[link.task]: link for link in chain if link.task in position}
+                for run in find_runs(tasks, list(links)) if links else ():
+                    begins[run[0]].append(_End(each, value, links[run[0]]))
+                    ends[run[-1]].append(_End(each, value, links[run[-1]]))
+        for number, found in sorted(begins.items()):
+            self._begin(mesh, tasks[number], found)
+        for number, found in sorted(ends.items()):
+            self._end(mesh, tasks[number], found)
+
+    def _begin(self, mesh: int, task: Step[ir.Value], found: "Sequence[_End]") -> None:
+        function = self._making_zeros(tuple(each.sum.number for each in found))
+        made = self._call(function, [], mesh, ir.InsertionPoint(task.op), task)
+        self.before[task] = made
+        for each, result in zip(found, made.results, strict=True):
+            task.use(each.link.operand, result)
+
+    def _end(self, mesh: int, task: Step[ir.Value], found: "Sequence[_End]") -> None:
+        later = [each for each in found if each.value in each.sum.totals]
+        function = self._scattering(*(tuple(each.sum.number for each in some) for some in (found, later)))
+        operands = [task.results[each.link.result] for each in found] + [each.sum.totals[each.value] for each in later]
+        made = self._call(function, operands, mesh, ir.InsertionPoint.after(task.op), task)
+        self.after[task] = made
+        for each, result in zip(found, made.results, strict=True):
+            each.sum.totals[each.value] = result
+
+    def _call(
+        self,
+        function: ir.Operation,
+        operands: Sequence[ir.Value],
+        mesh: int,
+        ip: ir.InsertionPoint,
+        task: Step[ir.Value],
+    ) -> Step[ir.Value]:
+        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
+        return Step.of(call(name_of(function), types, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
+
+    def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:
+        """The function that makes what the first tasks of a run add to."""
+        if numbers not in self._zeros:
+            firsts = dict(self._firsts)
+            zeros = [firsts[number] for number in numbers]
+            ops = [op for value in zeros if (op := defining_op(value)) is not None]
+            name = f"zeros_{len(self._zeros)}"
+            self._zeros[numbers] = outline(self._module, name, ops, zeros, _kind(), self._shardings).function
+        return self._zeros[numbers]
+
+    def _scattering(self, numbers: tuple[int, ...], later: tuple[int, ...]) -> ir.Operation:
+        """The function that reduces these sums, and adds some to what the runs before have left."""
+        if (numbers, later) in self._functions:
+            return self._functions[numbers, later]
+        reduces = {number: self._sums[number].reduce.op for number in numbers}
+        results = [op.results[0] for op in reduces.values()]
+        inputs = [op.operands[0] for op in reduces.values()] + [reduces[number].results[0] for number in later]
+        name, types = f"scatter_{len(self._functions)}", [value.type for value in inputs]
+        function = create(self._module, name, types, [value.type for value in results], _kind())
+        at.set_tables(function, *(boundary_attributes(self._shardings, each) for each in (inputs, results)))
+        block = body_of(function)
+        totals = dict(zip(later, list(block.arguments)[len(numbers) :], strict=True))
+        ip, returned = ir.InsertionPoint(block), list[ir.Value]()
+        for (number, op), argument in zip(reduces.items(), block.arguments, strict=False):
+            values: dict[ir.Value, ir.Value] = {op.operands[0]: argument}
+            for zero in filter(None, map(defining_op, list(op.operands)[1:])):
+                clone(zero, values, ip, {})
+            made = clone(op, values, ip, {})
+            del made.attributes[at.SCATTER]
+            total = made.results[0]
+            if number in totals:
+                total = combine(_ADD, [totals[number], total], ip, op.location)
+                total = sharded(total, at.value_sharding(op.results[0]))
+            returned.append(total)
+        func.return_(returned, ip=ip, loc=ir.Location.unknown())
+        self._functions[numbers, later] = function
+        return function
+
+    def erase(self) -> set[Step[ir.Value]]:
+        """Erase the reductions that are gone, and what nobody else uses; returns the steps that these were."""
+        gone: set[Step[ir.Value]] = set()
+        makers = self._sums[0].makers if self._sums else {}
+        work = [each.reduce for each in self._sums if each.totals]
+        work += [maker for _, value in self._firsts if (maker := makers.get(value)) is not None]
+        while work:
+            step = work.pop()
+            if step in gone or step.function is not None or any(map(is_used, step.results)):
+                continue
+            gone.add(step)
+            step.op.erase()
+            work += [maker for value in step.operands if (maker := makers.get(value)) is not None]
+        return gone
+
+
+class _End(NamedTuple):
+    """The first or the last task of a run that adds to a sum; `value`: which of its chains it is."""
+
+    sum: _Sum
+    value: ir.Value
+    link: _Link
+
+
+def _kind() -> dict[str, ir.Attribute]:
+    return {at.KIND: ir.StringAttr.get("scatter")}
+
+
+def _summed(function: ir.Operation, result: int, type_: ir.Type) -> int:
+    """The number of the argument to which a task adds for a result. Raises PassError where it does anything else."""
+    end = terminator(body_of(function))
+    for number, argument in enumerate(body_of(function).arguments):
+        value: ir.Value = argument
+        while value.type == type_ and len(uses := list(value.uses)) == 1:
+            op, position = uses[0].owner.operation, uses[0].operand_number
+            if op == end and position == result:
+                return number
+            if op.name not in (_ADD, _CONSTRAINT, _BARRIER):
+                break
+            value = op.results[position if op.name == _BARRIER else 0]
+    raise _not_a_sum(function, f"result {result} of @{name_of(function)} does not only add to an argument")
+
+
+def _not_a_sum(op: ir.Operation, what: str) -> PassError:
+    return PassError(
+        f"an operation with {at.SCATTER} reduces no sum over tasks: {what}",
+        location=op.location,
+        hint="delay-reductions with scatter-gradients=chunk makes such sums",
+    )

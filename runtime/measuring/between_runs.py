@@ -1,0 +1,92 @@
+"""What meshes do between runs of tasks of one stage: gathers of weights, scatters of their gradients (FSDP)."""
+
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from jaxpp.ir.kinds import form_of
+from jaxpp.ir.program import Call, Program
+from jaxpp.runtime.measuring.trace import Event
+
+_ADDING = ("backward", "weight_grad")
+_Steps = Sequence[Sequence[Event]]
+
+
+def gather_times(program: Program, steps: _Steps, times: Mapping[tuple[str, int], float], stages: int) -> list[float]:
+    """The seconds in which weights are gathered for each run of the tasks of a stage.
+
+    times: of each kind of task of each stage alone.
+    """
+    alone, beside, runs = _gathered(program)
+    totals = _totals(alone, steps, "gather", stages)
+    seconds: defaultdict[tuple[int, int], list[float]] = defaultdict(list)
+    for each in (each for step in steps for each in step if each.target is None):
+        tasks = each.fused or ((each.kind, each.stage, each.microbatch, each.slice),)
+        position = beside.get((each.mesh, *tasks))
+        if position is not None:
+            usual = sum(times.get((str(task[0]), int(task[1] or 0)), 0.0) for task in tasks)
+            seconds[position].append(max(each.seconds - usual, 0.0))
+    for (stage, _), each in seconds.items():
+        totals[stage] += statistics.median(each)
+    return [total / max(runs[stage], 1) for stage, total in enumerate(totals)]
+
+
+def scatter_times(program: Program, steps: _Steps, stages: int) -> list[float]:
+    """The seconds in which gradients are scattered for each run of tasks that add to those of a stage, with zeros."""
+    found: list[list[int]] = [[] for _ in program.sequences]
+    runs = Counter[int]()
+    for mesh, sequence in enumerate(program.sequences):
+        calls = [each for each in sequence if isinstance(each, Call)]
+        for number, each in enumerate(calls):
+            if each.kind != "scatter":
+                continue
+            near = reversed(calls[:number]) if each.operands else calls[number + 1 :]
+            stage = next(task.stage for other in near for task in other.tasks if task.kind in _ADDING)
+            found[mesh].append(stage)
+            runs[stage] += bool(each.operands)
+    totals = _totals(found, steps, "scatter", stages)
+    return [total / max(runs[stage], 1) for stage, total in enumerate(totals)]
+
+
+def _totals(found: Sequence[Sequence[int]], steps: _Steps, kind: str, stages: int) -> list[float]:
+    """The seconds of the calls of a kind for each stage; `found` has the stages of those of each mesh, in order."""
+    totals = [0.0] * stages
+    for mesh, of_mesh in enumerate(found):
+        events = [[each for each in step if each.mesh == mesh and each.kind == kind] for step in steps]
+        for stage, same in zip(of_mesh, zip(*events, strict=True), strict=False):  # none of other processes
+            totals[stage] += statistics.median(each.seconds for each in same)
+    return totals
+
+
+def _gathered(program: Program) -> tuple[list[list[int]], dict[tuple[object, ...], tuple[int, int]], Counter[int]]:
+    """What gathers weights, and for which stage, which is that of the next task that reads them.
+
+    Returns for each mesh the stages of its gathers, in their order; of each task that gathers too (its mesh and its
+    names) the stage and a number; and how many runs of tasks each stage has.
+    """
+    alone: list[list[int]] = [[] for _ in program.sequences]
+    beside: dict[tuple[object, ...], tuple[int, int]] = {}
+    runs = Counter[int]()
+    for mesh, sequence in enumerate(program.sequences):
+        calls = [each for each in sequence if isinstance(each, Call) and not form_of(each.kind).is_copy]
+        before: set[int] = set()
+        for number, each in enumerate(calls):
+            stages = {task.stage for task in each.tasks}
+            runs.update(stages - before)
+            before = stages or before
+            gathered = weights_of(program, each)
+            made = set(each.results) if each.kind == "gather" else gathered
+            if made:
+                reader = next(later for later in calls[number + 1 :] if not made.isdisjoint(later.operands))
+                stage = min({task.stage for task in reader.tasks} - (before if gathered else set()) or before)
+                if gathered:
+                    beside[mesh, *each.tasks] = stage, len(beside)
+                else:
+                    alone[mesh].append(stage)
+    return alone, beside, runs
+
+
+def weights_of(program: Program, call: Call) -> set[int]:
+    """The registers of the weights that a task gathers."""
+    function = program.functions.get(call.function)
+    return {call.results[number] for number in function.gathered} if function else set()
