@@ -95,7 +95,7 @@ def predict(
     """A step as it would be traced: each mesh runs its tasks in order, each as soon as its operands are there.
 
     Of two meshes one message is under way at a time in each direction; copies to and from the host stand beside the
-    tasks of their mesh, one at a time.
+    tasks of their mesh, one at a time in each direction.
 
     Args:
         program: what runs.
@@ -133,7 +133,7 @@ class _Step:
         self.activities: list[Activity] = []
         self.events: list[tuple[int, int, Call | None, int | None]] = []
         self.lines: dict[object, int] = {}
-        """The last activity of each mesh, of its copies, and of each link."""
+        """The last activity of each mesh, of its copies each way, and of each link."""
         self.makers: dict[Place, tuple[int, Call | None]] = {}
         self.sent: dict[int, tuple[int, Call | None]] = {}
 
@@ -162,9 +162,11 @@ class _Step:
 
     def call(self, mesh: int, call: Call) -> None:
         made = [self.makers[mesh, register][0] for register in call.operands if (mesh, register) in self.makers]
-        if self.program.functions[call.function].is_copy:
+        function = self.program.functions[call.function]
+        if function.is_copy:
             taken = copy_seconds(self.program, mesh, call, self.network.target.chip)
-            number = self.add(taken, None, made, ("copy", mesh))
+            leaves = any(each.memory for each in function.results)
+            number = self.add(taken, None, made, ("copy_out" if leaves else "copy_in", mesh))
         else:
             taken = self.seconds.get(call.function, 0.0)
             number = self.add(taken, self.processors[mesh], made, mesh)

@@ -154,6 +154,16 @@ def test_tasks_that_take_no_time(schedule: Any, operations: Any, kinds: set[str]
     assert S.simulate(S.parse(plan.schedule), plan.costs()).makespan > 0
 
 
+def test_copies_go_both_ways_at_once() -> None:
+    """Copies of tiny tasks take most of a step: the prediction is what the simulator says of the schedule."""
+    mesh = jaxpp.target("cpu", devices=1).mesh((1,), ("mpmd",))
+    schedule = S.offload(S.make("gpipe", meshes=1, chunks=3, microbatches=MICROBATCHES))
+    step = jaxpp.mpmd_jit_with_loop(partial(sgd_step, schedule=schedule), mesh)
+    plan = step.lower(*shapes((weights(3), batch(MICROBATCHES)))).compile().plan
+    simulated = S.simulate(S.parse(plan.schedule), plan.costs()).makespan / 1e3
+    assert plan.step_seconds == pytest.approx(simulated, rel=0.05)
+
+
 def test_units(compiled: Any) -> None:
     per_unit = {"s": 1.0, "ms": 1e3, "us": 1e6}
     schedule = S.parse(compiled.plan.schedule)
