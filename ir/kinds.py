@@ -49,6 +49,9 @@ COSTS: Final[Mapping[str, float]] = {"forward": 1.0, "backward": 2.0, "input_gra
 OPERATION: Final = Form(optional=True)
 """The form of a kind that the user binds to a function of his own: its function is empty, and the runtime calls his."""
 
+HALVES: Final = ("input_grad", "weight_grad")
+"""The kinds of the two functions that a backward becomes where the backward of its stage is split."""
+
 AROUND: Final = ("before", "after", "gather", "scatter", "reshard")
 """Kinds of functions that are no tasks."""
 

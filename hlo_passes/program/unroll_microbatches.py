@@ -16,7 +16,7 @@ from jaxpp.ir.build import constant
 from jaxpp.ir.counted import wrapped
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import body_of, callee, following, functions, kind_and_stage, main_of, operations, terminator
-from jaxpp.ir.kinds import form_of
+from jaxpp.ir.kinds import HALVES, form_of
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.phases import check_tasks, main_line
 from jaxpp.ir.steps import Step, leave
@@ -26,8 +26,6 @@ from jaxpp.schedules.given import of_text
 
 TemplateKey: TypeAlias = tuple[str, int, int]
 """The kind, the stage and the slice of a task."""
-
-_HALVES = ("input_grad", "weight_grad")
 
 
 @dataclass(frozen=True)
@@ -179,7 +177,7 @@ class _Unrolled:
         for kind, stage, part in self._templates:
             if form_of(kind).optional or part == self._loop.slices:
                 continue
-            times = planned[kind, stage, part] + (planned["backward", stage, part] if kind in _HALVES else 0)
+            times = planned[kind, stage, part] + (planned["backward", stage, part] if kind in HALVES else 0)
             if times != self._loop.length:
                 raise PassError(
                     f"the loop has a {kind} of stage {stage}, the schedule runs it {times} times for "
@@ -210,7 +208,7 @@ class _Unrolled:
             return [each for each in (key, again) if each in self._templates and (each is key or unplanned)]
         if key in self._templates:
             return [key]
-        halves = [(kind, task.stage, task.slice) for kind in _HALVES] if task.kind == "backward" else []
+        halves = [(kind, task.stage, task.slice) for kind in HALVES] if task.kind == "backward" else []
         return [half for half in halves if half in self._templates]
 
     def _emit(self, mesh: int, task: schedules.Task, key: TemplateKey) -> Step:

@@ -14,7 +14,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.hlo_passes.program.step_copies import CallOfStep, StepCopies
 from jaxpp.ir import attributes as at
 from jaxpp.ir.functions import kind_and_stage
-from jaxpp.ir.kinds import AROUND
+from jaxpp.ir.kinds import AROUND, HALVES
 from jaxpp.ir.mesh_functions import meshes_of, tasks_of_call
 from jaxpp.ir.phases import check_placed
 from jaxpp.ir.program import TaskName
@@ -125,13 +125,22 @@ class _Order:
             ((s, t) for row in rows for s, t in zip(*row, strict=True)), key=lambda each: each[0]
         ):
             yield from self._updates_until(start)
-            step, microbatch = divmod(task.microbatch, self._copies.microbatches)
-            op = self._tasks.get(TaskName(task.kind, task.stage, microbatch, task.slice))
-            if op is not None and (step, op) not in self._ends:  # the first of the tasks that it fuses
-                yield step, op
-                cell = tasks_of_call(op, kind_and_stage(self._copies.functions[op])[0])
-                self._note((step, op), start + sum(_cost(schedules.Task(*each)) for each in cell))
+            step, ops = self._calls_of(task)
+            for op in ops:
+                if (step, op) not in self._ends:  # the first of the tasks that it fuses
+                    yield step, op
+                    cell = tasks_of_call(op, kind_and_stage(self._copies.functions[op])[0])
+                    self._note((step, op), start + sum(_cost(schedules.Task(*each)) for each in cell))
         yield from self._updates_until(math.inf)
+
+    def _calls_of(self, task: schedules.Task) -> tuple[int, list[ir.Operation]]:
+        """The step of a task, and its calls in the step: one, none, or the two halves of a backward."""
+        step, microbatch = divmod(task.microbatch, self._copies.microbatches)
+        for kinds in ((task.kind,), HALVES if task.kind == "backward" else ()):
+            names = [TaskName(kind, task.stage, microbatch, task.slice) for kind in kinds]
+            if found := [self._tasks[name] for name in names if name in self._tasks]:
+                return step, found
+        return step, []
 
     def _updates_until(self, time: float) -> Iterator[CallOfStep]:
         """The calls behind the tasks whose operands are there."""

@@ -275,7 +275,8 @@ def test_gathers_are_among_the_costs() -> None:
     grid = schedules.make("looped-bfs", meshes=2, microbatches=MICROBATCHES)
     every = (replace(found["chunk"], gather=0), found["ahead"], found["chunk"])
     times = [schedules.simulate(grid, each).makespan for each in every]
-    assert times == [27, 27.625, 28]  # what a mesh gathers while it waits takes no time
+    # What a mesh gathers while it waits takes no time, but the first gather does.
+    assert times == [27, 27.875, 28.25]
 
 
 def scanned_loss(params: Any, microbatch: Any) -> Any:
