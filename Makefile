@@ -21,7 +21,7 @@ WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing \
   end_to_end/test_generated)) \
-  tests/unit/healing $(addprefix tests/unit/,$(addsuffix .py,ray/test_start test_packaging test_benchmarks_gpu test_benchmarks_memory \
+  tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory \
   test_benchmarks_truth))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, a small part of what is installed: half of the time of an install.

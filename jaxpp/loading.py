@@ -76,7 +76,8 @@ def fits(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> bool:
             expected = [(each.shape, each.dtype) for each in jax.tree.leaves(taken)]
             found = [(each.shape, each.dtype) for each in types(saved.description["in_types"])]
             same_tree = saved.description["in_tree"] == trees.to_json(jax.tree.structure((arguments, {})))
-    except (SavedStepError, OSError):
+            trees.from_json(saved.description["out_tree"], trees.nodes_of(arguments))
+    except (SavedStepError, OSError, trees.UnknownNodeError):
         return False
     return same_tree and found == expected
 

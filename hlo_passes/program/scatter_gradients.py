@@ -18,6 +18,7 @@ from jaxpp.ir.outlining import outline
 from jaxpp.ir.phases import check_unrolled, main_line
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import Step, leave
+from jaxpp.ir.train_loop import TrainLoopAttr
 from jaxpp.ir.values import defining_op, is_used, is_zero
 
 _ADD, _BARRIER, _CONSTRAINT = "stablehlo.add", "stablehlo.optimization_barrier", "sdy.sharding_constraint"
@@ -53,12 +54,22 @@ class ScatterGradients(Pass):
     name: ClassVar[str] = "scatter-gradients"
 
     def run(self, module: ir.Module) -> None:
-        """Let each run of `@main` scatter what it adds up. Raises PassError for what is no sum over tasks."""
+        """Let each run of `@main` scatter what it adds up.
+
+        Raises PassError for what is no sum over tasks, and for steps that overlap, whose runs are not those of one.
+        """
         line = check_unrolled(module)
         marked = [step for step in line.steps if step.function is None and at.SCATTER in step.attributes]
         if not marked:
             leave(module, line)
             return
+        loop = TrainLoopAttr.of(module)
+        if loop is not None and loop.schedule:
+            raise PassError(
+                "scatter_gradients is 'chunk', for the runs of one step, but the steps of the train_loop overlap",
+                location=marked[0].op.location,
+                hint='take scatter_gradients="step", or a loop without a delay',
+            )
         makers = {result: step for step in line.steps for result in step.results}
         sums = [_Sum(number, step, makers) for number, step in enumerate(marked)]
         made = _Scatters(module, sums)

@@ -182,5 +182,8 @@ class _Training:
         step = made.lower(*arguments).compile()
         if isinstance(step, AutoStep):
             raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
-        step.save(folder)
+        try:
+            step.save(folder)
+        except OSError as error:
+            tell(f"the step is not saved for the next time: {error}")
         return step

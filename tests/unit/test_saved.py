@@ -21,6 +21,7 @@ from unit.end_to_end.compare import ROWS, WIDTH, batch, layers, make_mesh, weigh
 
 import jaxpp
 from jaxpp import _compat, schedules, trees
+from jaxpp.loading import fits
 from jaxpp.saved import SavedStep, SavedStepError
 
 EXPLICIT = jax.sharding.AxisType.Explicit
@@ -234,6 +235,16 @@ class Counted:
 
     value: Any
     count: Any = dataclasses.field(metadata={"static": True})
+
+
+def test_what_fits_is_what_load_takes(tmp_path: Path) -> None:
+    """A step whose results have a class that its arguments lack can't be loaded by what `fits` has."""
+    arguments = jnp.eye(4), jnp.ones((2, 3, 4))
+    for result in (lambda out: {"out": out}, lambda out: Counted(out, 3)):
+        step = jaxpp.mpmd_jit_with_loop(lambda w, xs, result=result: result(doubled(w, xs)), make_mesh(1))
+        step.compile(*arguments).save(tmp_path)
+        assert fits(tmp_path, arguments) == isinstance(step(*arguments), dict)
+    assert not fits(tmp_path, (jnp.eye(4), jnp.ones((4, 3, 4))))
 
 
 def test_static_data() -> None:

@@ -55,8 +55,8 @@ def test_a_heavy_layer_by_what_is_measured() -> None:
     step = jaxpp.mpmd_jit_with_loop(STEP, make_mesh(MESHES), donate_argnums=0)
     found = partition(step, params, inputs, seconds=0.05)
     assert sum(found.cuts) == 6
-    assert found.cuts[0] > found.cuts[1]
     assert found.costs.unit == "ms"
+    assert found.value == pytest.approx(S.simulate(found.schedule, found.costs).makespan)
     assert not params[0][0].is_deleted()
     check(STEP, (params, inputs), make_mesh(MESHES), cuts=found)
 

@@ -174,6 +174,15 @@ def test_over_several_devices_of_a_mesh() -> None:
     check(loop, arguments, mesh, steps=2, feed=feed_state, in_shardings=SHARDED, donate_argnums=0)
 
 
+def test_gradients_are_scattered_by_runs_in_steps_that_do_not_overlap() -> None:
+    loop = jaxpp.train_loop(delayed_sgd, 3, 1)
+    state = loop.start((weights(2), jnp.int32(0)))
+    specs = jax.tree.map(lambda leaf: P("data") if leaf.ndim else P(), state), P(None, None, "data")
+    step = jaxpp.mpmd_jit_with_loop(loop, make_mesh(2, data=2), in_shardings=specs, scatter_gradients="chunk")
+    with pytest.raises(jaxpp.PassError, match=r"'chunk', for the runs of one step, but the steps of the train_loop ov"):
+        step.lower(state, batches(3, 4)).program()
+
+
 def test_the_state_has_one_sharding_at_both_ends_of_a_step() -> None:
     """Also where alone one end of it is sharded: a batch is kept, and not read by the next step."""
 

@@ -86,12 +86,25 @@ def test_a_goodbye_is_no_loss(make: Make) -> None:
     assert first.wait_for_goodbyes(20)
 
 
-@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def _stranger(connected: socket.socket) -> int:
+    return os.geteuid() + 1
+
+
+@pytest.mark.parametrize(
+    ("family", "changed"),
+    [
+        (socket.AF_UNIX, {}),
+        # As where a system has no such names, or the peer is on another machine.
+        (socket.AF_INET, {"_name": partial(str.format, "/no/such/folder/{}")}),
+        # As where another user has taken the name.
+        (socket.AF_INET, {"_user": _stranger}),
+    ],
+)
 def test_a_second_connection_is_left_to_others(
-    make: Make, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily
+    make: Make, monkeypatch: pytest.MonkeyPatch, family: socket.AddressFamily, changed: dict[str, Any]
 ) -> None:
-    if family == socket.AF_INET:  # as where a system has no names for Unix sockets, or the peer is on another machine
-        monkeypatch.setattr(unix, "_name", partial(str.format, "/no/such/folder/{}"))
+    for name, other in changed.items():
+        monkeypatch.setattr(unix, name, other)
     first, second = make(0), make(1)
     connected(first, second)
     (one, before), (other, after) = first.wires[1], second.wires[0]
