@@ -15,11 +15,13 @@ SEARCHES := $(addprefix tests/unit/schedules/test_,$(addsuffix .py,search improv
 OPTIMIZED := $(addprefix tests/unit/end_to_end/test_,$(addsuffix .py,memory models optimizers schedules split_backward))
 # Half of the lit tests, which show what only processes of their own do: a crash as they end, exit codes, stray prints.
 LIT ?= /basic[.]|_invalid[.]| (opt|jaxpp_schedule)/
-# Schedules and sources have nothing of JAX, and of modules that are given as text the lit tests run all again.
+# Schedules, sources, sockets and launchers have nothing of JAX, and of modules that are given as text the lit tests run
+# all again.
 WITHOUT_JAX := $(filter-out %/test_docs.py,$(wildcard tests/unit/schedules/test_*.py)) \
   $(addprefix tests/unit/test_,$(addsuffix .py,ci repository benchmarks_published benchmarks_search benchmarks_partition)) \
   $(addprefix tests/unit/,$(addsuffix .py,tools/test_lit_inputs tools/test_schedule hlo_passes/test_lit_modules \
   ir/test_min_cut ir/test_recomputation planning/test_collectives planning/test_sharing \
+  $(addprefix runtime/processes/test_,faults watchdog wire) \
   end_to_end/test_generated)) \
   tests/unit/healing tests/unit/ray $(addprefix tests/unit/,$(addsuffix .py,test_packaging test_benchmarks_gpu test_benchmarks_memory \
   test_benchmarks_truth))
