@@ -1,6 +1,8 @@
 """`load`: a step that was compiled before, without tracing, rewriting and compiling it."""
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,8 +17,9 @@ from jaxpp.lowering.arguments import StaticArguments
 from jaxpp.lowering.lower import Lowered
 from jaxpp.lowering.mesh import MpmdMesh, check_mesh
 from jaxpp.program import ProgramModule
+from jaxpp.runtime import Program
 from jaxpp.runtime import load as read_program
-from jaxpp.runtime.execution.options import from_json
+from jaxpp.runtime.execution.options import Options, from_json
 from jaxpp.saved import SavedStep, SavedStepError, check_surroundings, refused, types
 from jaxpp.saved_check import check_saved
 from jaxpp.step import CompiledStep
@@ -46,8 +49,52 @@ def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, lik
     """
     if mpmd_mesh is not None:
         check_mesh(mpmd_mesh)
+    return _read(path, mpmd_mesh, trees.nodes_of(like)).loaded()
+
+
+def read_for(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> "ReadStep | None":
+    """The step that this process has there for arguments of these types; None where it has none that `load` takes."""
+    try:
+        found = _read(path, None, trees.nodes_of(arguments))
+    except (SavedStepError, OSError):
+        return None
+    taken: Any = jax.eval_shape(_same, *arguments)
+    expected = [(each.shape, each.dtype) for each in jax.tree.leaves(taken)]
+    types_ = [(each.shape, each.dtype) for each in found.lowered.in_avals]
+    is_same = found.lowered.in_tree == jax.tree.structure((arguments, {})) and types_ == expected
+    return found if is_same else None
+
+
+@dataclass(frozen=True)
+class ReadStep:
+    """A saved step that was read and proven for devices that are here; XLA has not loaded its code."""
+
+    path: str | os.PathLike[str]
+    code: Mapping[str, bytes]
+    options: Options
+    lowered: Lowered
+    module: ProgramModule
+    program: Program
+
+    def loaded(self) -> CompiledStep:
+        """The step, ready to be called. In a job all processes call this.
+
+        Raises SavedStepError for code that XLA refuses, when the processes have agreed on the step; ProcessError as
+        `load`.
+        """
+        backend = LocalBackend(self.lowered.mpmd_mesh.jax_mesh.devices.flat[0].platform)
+        try:
+            executable = backend.restore(self.lowered, self.module, self.program, self.options, self.code)
+        except jax.errors.JaxRuntimeError as error:
+            said = str(error).partition("\n")[0][:300]
+            raise SavedStepError(
+                f"{self.path}: XLA can't load it: {said}; compile the step and save it again"
+            ) from error
+        return CompiledStep(self.lowered, executable, self.module, self.options)
+
+
+def _read(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None, nodes: trees.Nodes) -> ReadStep:
     saved = SavedStep.read(path)
-    nodes = trees.nodes_of(like)
     with refused(path):
         mesh = mpmd_mesh or _mesh(saved, path)
         check_surroundings(saved, mesh, path)
@@ -57,29 +104,7 @@ def load(path: str | os.PathLike[str], mpmd_mesh: MpmdMesh | None = None, *, lik
         lowered = _lowered(saved, module, mesh, nodes, path)
         check_saved(saved, lowered, program)
         options = from_json(saved.description["compiler_options"])
-    backend = LocalBackend(mesh.jax_mesh.devices.flat[0].platform)
-    try:
-        executable = backend.restore(lowered, module, program, options, saved.code)
-    except jax.errors.JaxRuntimeError as error:
-        said = str(error).partition("\n")[0][:300]
-        raise SavedStepError(f"{path}: XLA can't load it: {said}; compile the step and save it again") from error
-    return CompiledStep(lowered, executable, module, options)
-
-
-def fits(path: str | os.PathLike[str], arguments: tuple[Any, ...]) -> bool:
-    """Whether this process has a step there that `load` takes as it is, for arguments of these types."""
-    try:
-        saved = SavedStep.read(path)
-        with refused(path):
-            check_surroundings(saved, _mesh(saved, path), path)
-            taken: Any = jax.eval_shape(_same, *arguments)
-            expected = [(each.shape, each.dtype) for each in jax.tree.leaves(taken)]
-            found = [(each.shape, each.dtype) for each in types(saved.description["in_types"])]
-            same_tree = saved.description["in_tree"] == trees.to_json(jax.tree.structure((arguments, {})))
-            trees.from_json(saved.description["out_tree"], trees.nodes_of(arguments))
-    except (SavedStepError, OSError, trees.UnknownNodeError):
-        return False
-    return same_tree and found == expected
+    return ReadStep(path, saved.code, options, lowered, module, program)
 
 
 def _same(*arguments: Any) -> Any:

@@ -57,6 +57,7 @@ class Generation:
     number: of the generation, from 1; count: of its processes; service: what is to be shut down after it.
     held: by step and owner the Stores that have that part of the state.
     safe: the last step whose state is held as a whole.
+    prepares: whether it only compiles the step.
     """
 
     number: int
@@ -66,6 +67,7 @@ class Generation:
     safe: int | None = None
     is_broken: bool = False
     regroups: bool = False
+    prepares: bool = False
 
 
 class Head:
@@ -210,9 +212,12 @@ class Head:
         except LostError as error:
             self.stop(str(error))
             return
+        if former is not None and former.prepares and not former.is_broken:
+            self._to_prepare.remove(former.count)
         taking_part = sorted(ready, key=lambda each: each.slot)
-        if resume is None and self._to_prepare and len(ready) > self._to_prepare[-1]:
-            self._begin(taking_part[: self._to_prepare.pop()], None, prepares=True)
+        smaller = [count for count in self._to_prepare if count < len(ready)]
+        if resume is None and smaller:
+            self._begin(taking_part[: smaller[-1]], None, prepares=True)
         else:
             self._begin(taking_part, resume)
 
@@ -254,7 +259,7 @@ class Head:
             self.former.append(self.generation)
         number = self.generation.number + 1 if self.generation else 1
         service, coordinator = self._start_service(len(workers))
-        self.generation = Generation(number, len(workers), service)
+        self.generation = Generation(number, len(workers), service, prepares=prepares)
         self._first_ready, self._waits_told = None, False
         message = {"go": number, "count": len(workers), "coordinator": coordinator, "resume": resume}
         for place, each in enumerate(workers):

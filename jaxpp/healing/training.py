@@ -11,10 +11,11 @@ from jaxpp._system import tell
 from jaxpp.auto_step import AutoStep
 from jaxpp.healing.member import HEAD, BrokenError, EndError, Go, Membership
 from jaxpp.healing.state import described, placed, taken
-from jaxpp.loading import fits, load
+from jaxpp.loading import read_for
 from jaxpp.runtime.processes import job, membership
 from jaxpp.runtime.processes.membership import ProcessError
 from jaxpp.runtime.processes.waiting import TransferError, in_a_line
+from jaxpp.saved import SavedStepError
 from jaxpp.step import CompiledStep
 
 
@@ -172,18 +173,38 @@ class _Training:
         return state, step
 
     def _step(self, batch: Any) -> CompiledStep:
-        """The step for the processes that are here: loaded if each of them has saved it, else compiled, and saved."""
+        """The step for the processes that are here: from the folder of plans, if there is one."""
         made = self.make_step()
         if self.plans is None:
             return made.lower(self.like, batch).compile()
-        folder, arguments = self.plans / f"{jax.process_count()}_processes", (self.like, batch)
-        if set(job.gather(str(fits(folder, arguments)))) == {"True"}:
-            return load(folder, like=arguments)
-        step = made.lower(*arguments).compile()
-        if isinstance(step, AutoStep):
-            raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
-        try:
-            step.save(folder)
-        except OSError as error:
-            tell(f"the step is not saved for the next time: {error}")
+        return loaded_or_compiled(made, self.plans / f"{jax.process_count()}_processes", (self.like, batch))
+
+
+def loaded_or_compiled(made: Any, folder: Path, arguments: tuple[Any, ...]) -> CompiledStep:
+    """The step that each process has saved in the folder. Where one has none that it can load, all compile and save it.
+
+    made: of `mpmd_jit_with_loop`. Raises as `train`.
+    """
+    if (step := _loaded(folder, arguments)) is not None:
         return step
+    step = made.lower(*arguments).compile()
+    if isinstance(step, AutoStep):
+        raise ValueError('healing.train: schedule="auto" changes the step while it runs: give plans or "auto"')
+    try:
+        step.save(folder)
+    except OSError as error:
+        tell(f"the step is not saved for the next time: {error}")
+    return step
+
+
+def _loaded(folder: Path, arguments: tuple[Any, ...]) -> CompiledStep | None:
+    """The step that each process has saved; None where one of them has none that it can load."""
+    found, step, error = read_for(folder, arguments), None, ""
+    if not all(job.gather("found" if found else "")) or found is None:
+        return None
+    try:
+        step = found.loaded()
+    except (SavedStepError, ProcessError) as caught:  # a process that is gone is one that `gather` misses too
+        error = str(caught)
+        tell(f"a saved step is made again: {error}")
+    return None if any(job.gather(error)) else step

@@ -21,7 +21,9 @@ from unit.end_to_end.compare import ROWS, WIDTH, batch, layers, make_mesh, weigh
 
 import jaxpp
 from jaxpp import _compat, schedules, trees
-from jaxpp.loading import fits
+from jaxpp.healing.training import loaded_or_compiled
+from jaxpp.loading import read_for
+from jaxpp.runtime.processes import job
 from jaxpp.saved import SavedStep, SavedStepError
 
 EXPLICIT = jax.sharding.AxisType.Explicit
@@ -238,13 +240,13 @@ class Counted:
 
 
 def test_what_fits_is_what_load_takes(tmp_path: Path) -> None:
-    """A step whose results have a class that its arguments lack can't be loaded by what `fits` has."""
+    """A step whose results have a class that its arguments lack can't be loaded by what `read_for` has."""
     arguments = jnp.eye(4), jnp.ones((2, 3, 4))
     for result in (lambda out: {"out": out}, lambda out: Counted(out, 3)):
         step = jaxpp.mpmd_jit_with_loop(lambda w, xs, result=result: result(doubled(w, xs)), make_mesh(1))
         step.compile(*arguments).save(tmp_path)
-        assert fits(tmp_path, arguments) == isinstance(step(*arguments), dict)
-    assert not fits(tmp_path, (jnp.eye(4), jnp.ones((4, 3, 4))))
+        assert (read_for(tmp_path, arguments) is not None) == isinstance(step(*arguments), dict)
+    assert read_for(tmp_path, (jnp.eye(4), jnp.ones((4, 3, 4)))) is None
 
 
 def test_static_data() -> None:
@@ -263,6 +265,38 @@ def test_code_that_xla_refuses(saved: Path) -> None:
     SavedStep(found.description, found.program, dict.fromkeys(found.code, b"code")).write(saved)
     with pytest.raises(SavedStepError, match=r"XLA can't load it: .*; compile the step and save it again"):
         jaxpp.load(saved, like=state())
+
+
+def test_a_training_that_heals_compiles_again_what_xla_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also what is damaged, and what another process can't load."""
+    told: list[str] = []
+    monkeypatch.setattr(job, "gather", lambda text: [told.append(text) or text])
+    made, arguments = jaxpp.mpmd_jit_with_loop(doubled, make_mesh(1)), (jnp.eye(4), jnp.ones((2, 3, 4)))
+
+    def run() -> list[str]:
+        """What this process tells the others."""
+        told.clear()
+        np.testing.assert_array_equal(loaded_or_compiled(made, tmp_path, arguments)(*arguments), made(*arguments))
+        return told
+
+    assert run() == [""]
+    assert run() == ["found", ""]
+    found = SavedStep.read(tmp_path)
+    SavedStep(found.description, found.program, dict.fromkeys(found.code, b"code")).write(tmp_path)
+    refused = f"{tmp_path}: XLA can't load it: "
+    assert run()[1].startswith(refused)
+    assert capsys.readouterr().err.startswith(f"jaxpp: a saved step is made again: {refused}")
+    assert run() == ["found", ""]
+    (tmp_path / "process_0").write_bytes(b"damaged")
+    assert run() == [""]
+    assert run() == ["found", ""]
+    monkeypatch.setattr(job, "gather", lambda text: [told.append(text) or text, "XLA can't load it"])
+    with monkeypatch.context() as of_others:
+        of_others.setattr(SavedStep, "write", lambda self, folder: (_ for _ in ()).throw(OSError("the disk is full")))
+        assert run() == ["found", ""]
+    assert capsys.readouterr().err == "jaxpp: the step is not saved for the next time: the disk is full\n"
 
 
 def doubled(w: Any, xs: Any, schedule: Any = None, callback: bool = False) -> Any:

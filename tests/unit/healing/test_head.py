@@ -59,7 +59,7 @@ class Job:
 
 
 def test_smaller_numbers_of_processes_compile_ahead() -> None:
-    """The first ones of them do, the others wait. When one dies meanwhile those that are left begin without it."""
+    """The first ones of them do, the others wait. When one dies meanwhile others take its place."""
     job = Job(processes=4, least=2, prepares=True)
 
     def told() -> list[tuple[int, bool] | None]:
@@ -72,6 +72,9 @@ def test_smaller_numbers_of_processes_compile_ahead() -> None:
     assert told() == [(2, True), (2, True), (3, True), None]
     job.head.gone(job.workers[0])
     job.ready(1)
+    assert told()[1:] == [(2, True), (2, True), None]
+    for slot in (1, 2):
+        job.head.ready(job.workers[slot], "", [])
     assert told()[1:] == [(3, False)] * 3
     assert all(job.told[slot][-1]["resume"] is None for slot in range(4))
 
