@@ -1,10 +1,26 @@
 """XLA's options of a step: those of all its programs, and those of the programs of one mesh."""
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 Options = Mapping[Any, Any]
 """Values by the names of options; by the number of a mesh such a mapping of its own, which goes before."""
+
+_RANGES: Final = {
+    "xla_cpu_parallel_codegen_split_count": (1, 1 << 16),
+    "xla_reduce_window_rewrite_base_length": (0, math.inf),
+}
+"""The least and the greatest value of numbers that XLA (0.10.2, 0.12.0.1) does not check: with others its compiler for
+CPUs aborts the process, or does not come to an end. All other numbers were tried with -5, -1, 0 and the greatest."""
+
+_CRASHES: Final = {
+    "xla_disable_all_hlo_passes": False,
+    "xla_enable_hlo_passes_only": "",
+    "xla_unsupported_crash_on_hlo_pass_noop_change": False,
+}
+"""Options with which XLA ends the process, unless they have this value, its default: they leave out passes without which
+nothing can be compiled, or are there to crash."""
 
 
 def options_of(options: Options, mesh: int) -> dict[str, Any]:
@@ -59,3 +75,17 @@ def _check_value(where: str, name: str, value: Any) -> None:
     if not isinstance(value, bool | int | float | str):
         expected = "expected a bool, int, float or str of Python"
         raise TypeError(f"compiler_options{where}: {name} is {value!r}, {expected}; leave it out for XLA's default")
+    if name in _CRASHES and value not in (_CRASHES[name], "false", ""):
+        raise ValueError(f"compiler_options{where}: XLA ends the process with {name}={value!r}: leave it out")
+    least, most = _RANGES.get(name, (-math.inf, math.inf))
+    if (number := _number(value)) is not None and not least <= number <= most:
+        expected = f"{least} to {most:,}" if most < math.inf else f"at least {least}"
+        raise ValueError(f"compiler_options{where}: {name} is {value!r}, expected {expected}: XLA does not check it")
+
+
+def _number(value: bool | float | str) -> int | None:
+    """The whole number that XLA reads; None for what it refuses."""
+    try:
+        return int(value)
+    except (ValueError, OverflowError):
+        return None

@@ -438,6 +438,26 @@ def test_the_process_goes_on_after_errors() -> None:
             "^compiler_options: options of one mesh go by its number as an int, found '1'$",
         ),
         ({1: "fast"}, TypeError, "^compiler_options of mesh 1: expected names of options and values, found 'fast'$"),
+        (
+            {"xla_cpu_parallel_codegen_split_count": -5},
+            ValueError,
+            "^compiler_options: xla_cpu_parallel_codegen_split_count is -5, expected 1 to 65,536: XLA does not check it$",
+        ),
+        (
+            {1: {"xla_reduce_window_rewrite_base_length": "-1"}},
+            ValueError,
+            "^compiler_options of mesh 1: xla_reduce_window_rewrite_base_length is '-1', expected at least 0: XLA does",
+        ),
+        (
+            {"xla_disable_all_hlo_passes": True},
+            ValueError,
+            "^compiler_options: XLA ends the process with xla_disable_all_hlo_passes=True: leave it out$",
+        ),
+        (
+            {"xla_cpu_parallel_codegen_split_count": "many"},
+            jax.errors.JaxRuntimeError,
+            "'many' is not a valid int32 value",
+        ),
         ({2: {"xla_no_such": True}}, jax.errors.JaxRuntimeError, "No such compile option: 'xla_no_such'$"),
     ],
 )
