@@ -25,6 +25,7 @@ from jaxpp.lowering.microbatch_loop import schedule_text
 from jaxpp.lowering.narrow import Axes, narrow
 from jaxpp.lowering.operations import BoundFunction
 from jaxpp.schedules.errors import ScheduleError
+from jaxpp.schedules.given import library_name
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def lower(
     _set_feeds(module, feeds)
     results = arguments_.result_memories(placer, request.out_shardings, lowered.out_info)
     _set_memories(module, {names.index(name): kind for name, kind in placer.memories.items()}, results)
-    _set_schedule(module, schedule)
+    _set_schedule(module, schedule, mpmd_mesh.mpmd_dim)
     write_operations(module, {kind: each.reads_residuals for kind, each in (operations or {}).items()})
     return Lowered(
         module,
@@ -333,18 +334,18 @@ def _set_memories(module: ir.Module, arguments: Mapping[int, str], results: Mapp
             at.set_tables(main, *tables)
 
 
-def _set_schedule(module: ir.Module, schedule: Any) -> None:
-    """Give the loops that name no schedule the one of the caller."""
-    if schedule is None:
-        return
+def _set_schedule(module: ir.Module, schedule: Any, meshes: int) -> None:
+    """Give the loops that name no schedule the one of the caller; say for how many meshes a schedule by name is."""
     with module.context:
         for loop in nested(module.operation):
             if at.LOOP not in loop.attributes:
                 continue
             entries = at.dictionary(loop.attributes[at.LOOP])
-            if ir.StringAttr(entries["schedule"]).value == "":
+            if schedule is not None and ir.StringAttr(entries["schedule"]).value == "":
                 entries["schedule"] = ir.StringAttr.get(_text_for(loop, schedule, ir.IntegerAttr(entries["length"])))
                 loop.attributes[at.LOOP] = ir.DictAttr.get(entries)
+            if library_name(ir.StringAttr(entries["schedule"]).value):
+                module.operation.attributes[at.MESHES] = at.i64(meshes)
 
 
 def _text_for(loop: ir.Operation, schedule: Any, length: ir.IntegerAttr) -> str:

@@ -57,7 +57,7 @@ class FindMicrobatchLoop(Pass):
 
     Options:
         schedule: a schedule's name (`1f1b`, `gis{chunks=4}`), file or text form, instead of the loop's own.
-        meshes: the number of meshes for a schedule given by name.
+        meshes: the number of meshes for a schedule given by name, instead of what the module says.
         operations: kinds of the schedule that are bound to functions of the user's, as `mpmd_jit_with_loop` writes them
             on the module: `tick,log:residuals`.
 
@@ -143,16 +143,17 @@ class FindMicrobatchLoop(Pass):
                     location=loop.location,
                     hint="give one: schedule=jaxpp.Std1F1B(4) to treduce or mpmd_jit_with_loop, or a name to jaxpp-opt",
                 )
-            if not self.meshes and library_name(text):
+            meshes = self.meshes or at.integer(module.operation, at.MESHES) or 0
+            if not meshes and library_name(text):
                 raise PassError(
                     f"a schedule by name ({text}) needs the number of meshes",
                     location=loop.location,
                     hint="give meshes=N to the pass, or --meshes N with --pipeline",
                 )
             if library_name(text):
-                self._check_meshes(loop, length)
+                _check_meshes(loop, meshes, length)
             if "\n" not in text:
-                text = str(resolved(module, text, self.meshes, length))
+                text = str(resolved(module, text, meshes, length))
             schedule = of_text(text)
             steps = 1
             if takes_steps(module, schedule, loop):
@@ -170,16 +171,16 @@ class FindMicrobatchLoop(Pass):
             )
         return schedule, text
 
-    def _check_meshes(self, loop: ir.Operation, length: int) -> None:
-        """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""
-        count = len(marked_stages(find_marks(loop)))
-        if self.meshes > count + 1 and self.meshes * (self.meshes + length) > _LARGE:
-            raise PassError(
-                f"found {count} stage mark{'s' * (count != 1)}, a schedule for {self.meshes} meshes has at least as "
-                "many stages",
-                location=loop.location,
-                hint="give fewer meshes",
-            )
+
+def _check_meshes(loop: ir.Operation, meshes: int, length: int) -> None:
+    """Raise PassError for a large schedule by name that has more stages than the loop, before it is made."""
+    count = len(marked_stages(find_marks(loop)))
+    if meshes > count + 1 and meshes * (meshes + length) > _LARGE:
+        raise PassError(
+            f"found {count} stage mark{'s' * (count != 1)}, a schedule for {meshes} meshes has at least as many stages",
+            location=loop.location,
+            hint="give fewer meshes",
+        )
 
 
 def loop_schedule(loop: ir.Operation) -> str:

@@ -11,16 +11,16 @@ _RANGES: Final = {
     "xla_cpu_parallel_codegen_split_count": (1, 1 << 16),
     "xla_reduce_window_rewrite_base_length": (0, math.inf),
 }
-"""The least and the greatest value of numbers that XLA (0.10.2, 0.12.0.1) does not check: with others its compiler for
-CPUs aborts the process, or does not come to an end. All other numbers were tried with -5, -1, 0 and the greatest."""
+"""The least and the greatest value of numbers that XLA (0.10.2) does not check: with others its compiler for CPUs aborts
+the process, or does not come to an end. All other numbers that it has for CPUs were tried with -5, -1, 0 and 2^31 - 1."""
 
 _CRASHES: Final = {
     "xla_disable_all_hlo_passes": False,
     "xla_enable_hlo_passes_only": "",
     "xla_unsupported_crash_on_hlo_pass_noop_change": False,
 }
-"""Options with which XLA ends the process, unless they have this value, its default: they leave out passes without which
-nothing can be compiled, or are there to crash."""
+"""Options with which XLA (0.10.2) ends the process, unless they have this value, its default: they leave out passes
+without which nothing can be compiled, or are there to crash. All its other flags for CPUs were tried."""
 
 
 def options_of(options: Options, mesh: int) -> dict[str, Any]:

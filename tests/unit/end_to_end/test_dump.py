@@ -27,6 +27,7 @@ def test_every_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert schedules.parse(grid) == schedules.make("zb-h1", meshes=2, microbatches=2)
     assert "compare.py" in lowered.read_text()
     assert opt.main([str(lowered), "--pipeline", "mpmd", "--schedule", f"{stem}schedule.txt", "-o", "/dev/null"]) == 0
+    assert opt.main([str(lowered), "--pipeline", "mpmd", "-o", "/dev/null"]) == 0  # it says how many meshes there are
 
 
 def test_a_step_that_is_refused_is_written_as_far_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
