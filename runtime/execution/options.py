@@ -11,8 +11,9 @@ _RANGES: Final = {
     "xla_cpu_parallel_codegen_split_count": (1, 1 << 16),
     "xla_reduce_window_rewrite_base_length": (0, math.inf),
 }
-"""The least and the greatest value of numbers that XLA (0.10.2) does not check: with others its compiler for CPUs aborts
-the process, or does not come to an end. All other numbers that it has for CPUs were tried with -5, -1, 0 and 2^31 - 1."""
+"""The least and the greatest value of numbers that XLA (0.10.2) does not check: with others its compiler for CPUs
+aborts the process, or does not come to an end. All its other numbers for CPUs were tried with -5, -1, 0 and 2^31 - 1.
+"""
 
 _CRASHES: Final = {
     "xla_disable_all_hlo_passes": False,
