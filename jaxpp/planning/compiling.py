@@ -175,7 +175,7 @@ def compile_now(
     bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
 ) -> Compiled:
     """Compile a module, and read what the compiler says of it."""
-    executable = compile_only(bytecode, devices, options, host_callbacks)
+    executable = _executable(bytecode, devices, options, host_callbacks)
     sent = [_sent(each.to_string(), devices) for each in _modules(executable, devices[0].platform)]
     memory = executable.get_compiled_memory_stats()
     costs = _costs(executable)
@@ -200,6 +200,25 @@ def compile_now(
         products=products,
         trips=sum(products.values()) / sum(once.values()) if sum(once.values()) else 1.0,
     )
+
+
+def _executable(
+    bytecode: bytes, devices: Sequence[Any], options: Mapping[str, Any], host_callbacks: Sequence[Any]
+) -> Any:
+    """What the compiler makes of a module.
+
+    Raises:
+        PlanError: libtpu numbers the chips of the first host of a v6e 0 to 3, and knows them as 0, 1, 4 and 5.
+    """
+    try:
+        return compile_only(bytecode, devices, options, host_callbacks)
+    except jax.errors.JaxRuntimeError as error:
+        if "device_id < kMaxDeviceCount" not in str(error):
+            raise
+        raise PlanError(
+            f"libtpu {version('libtpu')} can't compile a collective over the chips of the first host alone: plan for "
+            f"stages of fewer chips than {len(devices)}, or of several hosts"
+        ) from error
 
 
 def _modules(executable: Any, platform: str) -> Sequence[Any]:

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxpp
 from jaxpp._absent import compile_only
+from jaxpp.planning.backend import PlannedProgram
 from jaxpp.runtime import load
 
 sys.path.append(str(Path(__file__).parent))
@@ -29,6 +30,12 @@ def loss(params: Any, x: jax.Array) -> jax.Array:
     return jnp.mean(x.astype(jnp.float32) ** 2)
 
 
+def shapes(batch: int) -> Any:
+    """The arguments of the step: four stages of two weights, and microbatches of so many rows."""
+    weights = tuple(jax.ShapeDtypeStruct(each, np.float32) for each in ((WIDTH, HIDDEN), (HIDDEN, WIDTH)))
+    return [weights] * 4, jax.ShapeDtypeStruct((4, batch, WIDTH), np.float32)
+
+
 def train_step(params: Any, batch: jax.Array) -> Any:
     schedule = jaxpp.LoopedBFS(num_stages=4, mpmd_dim=2)
     return jaxpp.treduce(partial(jax.grad(loss), params), batch, schedule=schedule, operation=jaxpp.Add)
@@ -42,10 +49,9 @@ def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict
     except ModuleNotFoundError as error:
         pytest.skip(str(error))
     mesh = target.mesh((2, 2), ("mpmd", "data"))
-    args = [jax.ShapeDtypeStruct(each, np.float32) for each in ((WIDTH, HIDDEN), (HIDDEN, WIDTH), (4, ROWS, WIDTH))]
     shardings = P("data"), P(None, "data")
     step = jaxpp.mpmd_jit_with_loop(train_step, mesh, in_shardings=shardings, gather_weights="ahead")
-    program = load(step.lower([tuple(args[:2])] * 4, args[2]).program().module)
+    program = load(step.lower(*shapes(ROWS)).program().module)
     devices = list(mesh.jax_mesh.devices[0].flat)
 
     def of_function(function: Any) -> Overlap:
@@ -59,3 +65,20 @@ def test_a_task_runs_beside_the_gather_for_the_next_run(name: str, options: dict
         f"{name}: {beside.hidden} of {beside.collectives} beside a forward, {alone.hidden} of {alone.collectives} alone"
     )
     assert beside.hidden == beside.collectives > 0 == alone.hidden
+
+
+@pytest.mark.parametrize("scatter", ["step", "chunk"])
+def test_weights_gathered_for_each_chunk(scatter: Any, absent: list[PlannedProgram]) -> None:
+    """A chunk's weights are gathered once and its gradients scattered once, or all gradients at the end of the step."""
+    mesh = jaxpp.MpmdMesh(jax.sharding.Mesh(np.array(jax.devices()[:16]).reshape(2, 8), ("mpmd", "data")), "mpmd")
+    step = jaxpp.mpmd_jit_with_loop(
+        train_step,
+        mesh,
+        in_shardings=(P("data"), P(None, "data")),
+        out_shardings=P("data"),
+        gather_weights="chunk",
+        scatter_gradients=scatter,
+    )
+    step.lower(*shapes(ROWS)).compile()
+    kinds = {each.kind for planned in absent for each in planned.plan.programs}
+    assert kinds == {"before", "gather", "forward", "backward", "scatter" if scatter == "chunk" else "after"}
