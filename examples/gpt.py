@@ -6,6 +6,7 @@
     python examples/gpt.py --schedule interleaved-1f1b --stages 8 --chunks 2
     python examples/gpt.py --schedule seq1f1b --slices 4
     python examples/gpt.py --schedule vocab-1f1b --vocabulary 32768
+    python examples/gpt.py --cuts 3,3,3,1        # embedding and head are layers too: the last stage has the head
     python examples/gpt.py --schedule auto --stages 2 --vocabulary 32768
     python examples/gpt.py --processes 4         # each with a quarter of the devices
     python examples/gpt.py --ray --actors 4      # the same, told by this process what to run
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, devices = gpt_options.parse(arguments)
     if options.starts_others:
         return gpt_processes.start(options.processes, sys.argv[1:] if arguments is None else arguments)
-    stages = None if options.is_auto else options.stages
+    stages = None if options.marks_layers else options.stages
     sizes = (options.layers, options.width, options.heads, options.sequence)
     model = gpt_model.Config(stages, *sizes, options.dtype, options.vocabulary, options.plan.slices, options.shards)
     model = dataclasses.replace(model, exchange=options.exchange)
@@ -133,6 +134,7 @@ def compile_pipeline(
         mpmd_mesh=make_mesh(options, devices),
         in_shardings=(gpt_model.specs(state), PartitionSpec(None, "data")),
         donate_argnums=0,
+        cuts=options.cuts,
     )
     clock = [time.perf_counter()]
     lowered = step.lower(state, batch)

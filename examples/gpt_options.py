@@ -29,6 +29,7 @@ class Options:
     stages: int
     microbatches: int
     schedule: str
+    cuts: tuple[int, ...] | None
     chunks: int | None
     slices: int | None
     data: int
@@ -71,6 +72,11 @@ class Options:
     def is_auto(self) -> bool:
         """Whether the training chooses its schedule, and how many layers each stage has."""
         return self.schedule == "auto"
+
+    @property
+    def marks_layers(self) -> bool:
+        """Whether the model marks each block, and what stands before and after them, to be shared out to stages."""
+        return self.is_auto or self.cuts is not None
 
     @property
     def shards(self) -> int:
@@ -131,8 +137,10 @@ def _check(options: Options) -> None:
         raise ValueError(f"--layers ({options.layers}) and two more must be at least --stages ({options.stages})")
     if options.is_auto and options.slices:
         raise ValueError("--schedule auto takes whole sequences: leave out --slices")
+    if options.cuts:
+        _check_cuts(options, options.cuts)
     divisions = (
-        ("--layers", options.layers, "--stages", 1 if options.is_auto else options.stages),
+        ("--layers", options.layers, "--stages", 1 if options.marks_layers else options.stages),
         ("--batch", options.batch, "--microbatches", options.microbatches),
         ("--batch / --microbatches", per_microbatch, "--data", options.data),
         ("--width", options.width, "--heads", options.heads),
@@ -163,6 +171,20 @@ def _check(options: Options) -> None:
     for flag, path in (("--trace", options.trace), ("--costs", options.costs), ("--dump", options.dump)):
         if path and not path.absolute().parent.is_dir():
             raise ValueError(f"{flag}: no folder {path.parent}")
+
+
+def _check_cuts(options: Options, cuts: tuple[int, ...]) -> None:
+    """Raises ValueError for the first flag that these cuts don't go with."""
+    if options.is_auto:
+        raise ValueError("--schedule auto chooses the cuts: leave out --cuts")
+    if options.slices or options.plan.slices > 1:
+        raise ValueError("--cuts are of a model of whole sequences: leave out --slices, and schedules of slices")
+    if options.shards:
+        raise ValueError("--cuts are for stages that are a chain: take a schedule without a shared vocabulary")
+    if len(cuts) != options.stages or sum(cuts) != options.layers + 2:
+        found = f"--cuts {','.join(map(str, cuts))} are {sum(cuts)} layers in {len(cuts)} stages"
+        layers = f"--layers ({options.layers}) and two more, for the embedding and the head"
+        raise ValueError(f"{found}; expected {layers}, in --stages ({options.stages})")
 
 
 def _find_devices(options: Options) -> list[Any]:
@@ -205,6 +227,12 @@ def _parser() -> argparse.ArgumentParser:
         default="1f1b",
         help="as jaxpp-schedule takes it: a name, gis{chunks=4}, or a grid in a file; or auto, which measures "
         "and takes what is fastest (default: 1f1b)",
+    )
+    pipeline.add_argument(
+        "--cuts",
+        type=_cuts,
+        metavar="N,N,...",
+        help="layers of each stage: the embedding, the blocks and the head are one each (default: equally many blocks)",
     )
     _number(pipeline, "--chunks", None, "stages per mesh (default: 1, or what the schedule is for)")
     _number(pipeline, "--slices", None, "slices of each sequence, with seq1f1b and its kin (default: the schedule's)")
@@ -265,6 +293,13 @@ def _number(group: Any, flag: str, default: int | None, text: str, least: int = 
     group.add_argument(
         flag, type=whole, default=default, metavar="N", help=text if default is None else f"{text} (default: {default})"
     )
+
+
+def _cuts(value: str) -> tuple[int, ...]:
+    words = value.split(",")
+    if not all(word.isascii() and word.isdecimal() and 0 < int(word) < 2**31 for word in words):
+        raise argparse.ArgumentTypeError(f"{value!r} is not a row of whole numbers of at least 1, such as 4,3,2,1")
+    return tuple(map(int, words))
 
 
 def _positive(value: str) -> float:

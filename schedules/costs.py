@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from jaxpp._system import write_file
+from jaxpp.schedules.between_runs import BetweenRuns
 from jaxpp.schedules.cost_values import (
     PerMesh,
     PerPair,
@@ -77,7 +78,6 @@ class Costs:
         scatter: likewise the time to reduce and scatter the gradients of a stage (`scatter_gradients="chunk"`), behind
             each run of its tasks with backwards (or weight gradients) in it, before the next task of the mesh. Behind
             the last task of a mesh it counts no more than the update of the weights, which is in no time either.
-            Searches order tasks as if it took none.
 
     Raises:
         ScheduleError: a time is not a positive number, or any other number is negative or NaN; lists and matrices of a
@@ -154,13 +154,15 @@ class Costs:
                 raise ScheduleError(f"{schedule.name} has no {what} {getattr(task, what)}: {there}")
         return self.on_mesh(task.kind, mesh, schedule)[task.stage] * size(task)
 
-    def per_run(self, schedule: Schedule) -> tuple[list[float], list[float]]:
-        """How long each stage gathers its weights in front of a run of its tasks, and scatters gradients behind it.
+    def between_runs(self, schedule: Schedule) -> BetweenRuns | None:
+        """The gathers and scatters of each stage; None where they take no time.
 
         Raises:
             ScheduleError: the costs are for other stages.
         """
-        return _for_each_stage(self.gather, "gather", schedule), _for_each_stage(self.scatter, "scatter", schedule)
+        if self.gather == 0 == self.scatter:
+            return None
+        return BetweenRuns(*(_for_each_stage(getattr(self, each), each, schedule) for each in _PER_RUN))
 
     def on_mesh(self, kind: str, mesh: int, schedule: Schedule) -> list[float]:
         """Times of one kind of task on one mesh, for each stage of the schedule, for a whole microbatch of size 1.

@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxpp.schedules.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import ScheduleError
@@ -51,7 +52,7 @@ class Problem:
         memory: what each type adds to the memory of its mesh (forwards) or gives back (the others).
         limits: for each mesh, what its memory may come to.
         objective: what to make as small as possible.
-        gathers: for each stage the time to gather its weights for a run of its tasks; none where no stage gathers.
+        between: what meshes do between runs of tasks of one stage; None where that takes no time.
     """
 
     placement: Placement
@@ -62,7 +63,7 @@ class Problem:
     memory: list[float]
     limits: list[float]
     objective: Objective = "makespan"
-    gathers: Sequence[float] = ()
+    between: BetweenRuns | None = None
     mesh_of: list[int] = field(init=False)
     needs: list[int] = field(init=False)
 
@@ -139,13 +140,20 @@ class Problem:
         """The limits, and what sums of the same bytes in another order may differ by."""
         return [limit * (1 + TOLERANCE) + TOLERANCE for limit in self.limits]
 
+    @cached_property
+    def touched(self) -> list[Touched]:
+        """What a task of each type touches."""
+        return [Touched.by([Task(kind, stage, 0)]) for kind in self.kinds for stage in range(self.stages)]
+
     def with_microbatches(self, microbatches: int) -> Problem:
         """The same for another number of microbatches."""
         return replace(self, microbatches=microbatches)
 
     def run(self, orders: Orders) -> list[list[float]] | None:
         """The end of each task of each mesh, in its order; None where the orders deadlock."""
-        needs, delays, times, gathers, stages = self.needs, self.delays, self.times, self.gathers, self.stages
+        needs, delays, times = self.needs, self.delays, self.times
+        between, touched = self.between, self.touched
+        leads = [between.leads(touched[each] for each in order) for order in orders] if between else None
         ends: list[list[float]] = [[] for _ in times]
         rows: list[list[float]] = [[] for _ in orders]
         clocks = [0.0] * len(orders)
@@ -157,8 +165,8 @@ class Problem:
             for position in range(len(row), len(order)):
                 each, start = order[position], clock
                 need, mine = needs[each], ends[each]
-                if gathers and (not position or (order[position - 1] - each) % stages):
-                    start += gathers[each % stages]
+                if leads:
+                    start += leads[mesh][position]
                 if need >= 0:
                     if len(ends[need]) <= len(mine):
                         # A type has one user on each other mesh at most, and that waits in one place.
@@ -283,7 +291,7 @@ def make_problem(
         memory=[*made, *(-rest for rest in kept)] if split_backward else made,
         limits=list(memory.limits),
         objective=objective,
-        gathers=costs.per_run(empty)[0] if costs.gather != 0 else (),
+        between=costs.between_runs(empty),
     )
 
 

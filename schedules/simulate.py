@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from jaxpp._system import collector_paused
+from jaxpp.schedules.between_runs import Touched
 from jaxpp.schedules.check import check
 from jaxpp.schedules.costs import Costs, given_costs, one
 from jaxpp.schedules.errors import ScheduleError
@@ -40,7 +41,7 @@ def simulate(schedule: Schedule, costs: Costs | None = None) -> Report:
     with collector_paused():
         moves = _moves(schedule, costs)
         durations = task_times(schedule, costs, moves)
-        leads = between_runs(schedule, costs)
+        leads = leads_of(schedule, costs)
         run = sweep(graph, durations, *transfer_times(schedule, costs, moves), leads=leads)
     if NEVER in run.starts:
         check(schedule)
@@ -81,32 +82,21 @@ def task_times(schedule: Schedule, costs: Costs, moves: MoveTimes | None = None)
     return durations
 
 
-def between_runs(schedule: Schedule, costs: Costs) -> dict[int, float]:
-    """For the first task of each run of tasks of one stage, what its mesh does before, and for how long.
-
-    It scatters the gradients of the run before, if there are any, and gathers the weights of this stage.
+def leads_of(schedule: Schedule, costs: Costs) -> dict[int, float]:
+    """For the first task of each run of tasks of one stage, for how long its mesh scatters and gathers before.
 
     Raises:
         ScheduleError: the costs are for other stages.
     """
-    if costs.gather == 0 == costs.scatter:
-        return {}
-    graph, (gathers, scatters) = schedule.graph, costs.per_run(schedule)
+    graph, between = schedule.graph, costs.between_runs(schedule)
     found: dict[int, float] = {}
+    if between is None:
+        return found
     for row in graph.rows:
-        before, added = set[int](), set[int]()
-        for number in row:
-            if not graph.spans[number] or number in graph.asides:
-                continue
-            tasks = graph.tasks[number : number + graph.spans[number]]
-            stages = {task.stage for task in tasks}
-            time = math.fsum(
-                (*(scatters[each] for each in added - stages), *(gathers[each] for each in stages - before))
-            )
-            if time:
-                found[number] = time
-            before = stages
-            added = added & stages | {task.stage for task in tasks if task.kind in ("backward", "weight_grad")}
+        heads = [number for number in row if graph.spans[number] and number not in graph.asides]
+        cells = [Touched.by(graph.tasks[head : head + graph.spans[head]]) for head in heads]
+        leads = zip(heads, between.leads(cells), strict=True)
+        found.update((head, lead) for head, lead in leads if lead)
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Final
 
 from jaxpp.schedules.costs import Costs
+from jaxpp.schedules.dispatch import TOLERANCE
 from jaxpp.schedules.errors import whole_number
 from jaxpp.schedules.language import F, I, Plan, W
 from jaxpp.schedules.library.classic import one_f_one_b, placed
@@ -31,13 +33,14 @@ def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None, co
     in flight, as in 1F1B, else the oldest input gradient, else the oldest weight gradient. It owes weight gradients
     until it keeps as many activations as the mesh that keeps most in 1F1B. The order of 1F1B with its backwards in two
     is taken instead where that is faster, as it may be if stages of a mesh are unequal: on the costs this schedule is
-    never slower than 1F1B.
+    never slower than 1F1B. Without costs that holds if all stages take equally long and if all meshes do; of the
+    orders for which it does the one is taken that is the fastest in the mean of both.
 
     Args:
         meshes: number of meshes p, at least 1.
         microbatches: at least 1.
         placement: any other placement, such as one of stages that are a graph.
-        costs: times that the order on another placement is for; by default all tasks take equally long.
+        costs: times that the order on another placement is for.
 
     Raises:
         ScheduleError: a count is below 1, the placement does not fit, or the costs are for other stages.
@@ -45,18 +48,16 @@ def zb_h1(meshes: int, microbatches: int, placement: Placement | None = None, co
     placement = placed("zb-h1", meshes, 1, placement)
     if placement == Placement.linear(meshes):
         return _delayed("zb-h1", placement, microbatches, 1)
-    costs, heights, stages_of = costs or Costs(), placement.heights, placement.stages_of
-    shares = [sum(heights[stage] for stage in stages_of(mesh)) for mesh in range(meshes)]
+    guesses = [costs] if costs else [Costs(), _equal_meshes(placement)]
+    one = one_f_one_b(meshes, microbatches, placement=placement)
+    orders = [split_backward(one), *(_owing(placement, microbatches, guess) for guess in guesses)]
+    times = [simulate(one, guess).makespan for guess in guesses]
 
-    def limit(stage: int) -> int:
-        mesh = placement[stage]
-        return heights[stage] + (max(shares) - shares[mesh]) // len(stages_of(mesh))
+    def ratios(made: Schedule) -> list[float]:
+        return [simulate(made, guess).makespan / time for guess, time in zip(guesses, times, strict=True)]
 
-    owing = by_priority(
-        "zb-h1", placement, microbatches, _rank, tasks=_RANKS, limit=limit, in_flight=heights.__getitem__, costs=costs
-    )
-    at_once = replace(split_backward(one_f_one_b(meshes, microbatches, placement=placement)), name="zb-h1")
-    return min(owing, at_once, key=lambda made: simulate(made, costs).makespan)
+    safe = [made for made in orders if max(ratios(made)) <= 1 + TOLERANCE]
+    return replace(min(safe, key=lambda made: math.fsum(ratios(made))), name="zb-h1")
 
 
 def zb_h2(meshes: int, microbatches: int, placement: Placement | None = None) -> Schedule:
@@ -118,6 +119,27 @@ def zb_2p(meshes: int, microbatches: int, costs: Costs | None = None) -> Schedul
 def _rank(task: Task) -> tuple[int, int]:
     """Forwards first, weight gradients last; of those of a kind the oldest."""
     return _RANKS[task.kind], task.microbatch
+
+
+def _owing(placement: Placement, microbatches: int, costs: Costs) -> Schedule:
+    """Weight gradients wait until a mesh keeps as many activations as the one that keeps most in 1F1B."""
+    heights = placement.heights
+    stages_of = [placement.stages_of(mesh) for mesh in range(placement.meshes)]
+    shares = [sum(heights[stage] for stage in stages) for stages in stages_of]
+
+    def limit(stage: int) -> int:
+        mesh = placement[stage]
+        return heights[stage] + (max(shares) - shares[mesh]) // len(stages_of[mesh])
+
+    return by_priority(
+        "zb-h1", placement, microbatches, _rank, tasks=_RANKS, limit=limit, in_flight=heights.__getitem__, costs=costs
+    )
+
+
+def _equal_meshes(placement: Placement) -> Costs:
+    """The costs where all meshes have equally much to do, and all stages of one mesh take equally long."""
+    times = [1 / len(placement.stages_of(mesh)) for mesh, *_ in placement.homes]
+    return Costs(forward=times, input_grad=times, weight_grad=times)
 
 
 def _delayed(name: str, placement: Placement, microbatches: int, ahead: int) -> Schedule:

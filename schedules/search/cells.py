@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from jaxpp.schedules.between_runs import BetweenRuns, Touched
 from jaxpp.schedules.costs import Costs
 from jaxpp.schedules.pools import Sizes, byte_sizes, changes
 from jaxpp.schedules.problem import Objective, Orders, Problem
@@ -38,8 +38,8 @@ class Cells:
         partners: of cells that run on several meshes at once, those on all of them.
         by_time: of memories whose use depends on times, and not only on the order of one mesh: the cell, what it takes
             at its start, and what at its end, of all that change them.
-        gathers: of each cell, for the stages of its tasks, the time to gather their weights where the cell before it on
-            the mesh has none of that stage; nothing where no stage gathers.
+        between: what meshes do between runs of tasks of one stage; None where that takes no time.
+        touched: what each cell touches.
     """
 
     rows: Rows
@@ -59,16 +59,15 @@ class Cells:
     by_time: dict[int, list[tuple[int, float, float]]] = field(
         default_factory=dict[int, list[tuple[int, float, float]]]
     )
-    gathers: Sequence[Mapping[int, float]] = ()
+    between: BetweenRuns | None = None
+    touched: Sequence[Touched] = ()
 
-    def lead(self, row: Sequence[int], position: int) -> float:
-        """For how long a mesh gathers weights before its cell at a position of its order."""
-        cell = row[position]
-        if not self.gathers or cell in self.asides:
-            return 0.0
-        before = next((other for other in reversed(row[:position]) if other not in self.asides), None)
-        there = () if before is None else self.gathers[before]
-        return math.fsum(time for stage, time in self.gathers[cell].items() if stage not in there)
+    def leads(self, row: Sequence[int]) -> dict[int, float]:
+        """For how long a mesh with this order scatters and gathers before its cells."""
+        if not self.between:
+            return {}
+        cells = [cell for cell in row if cell not in self.asides]
+        return dict(zip(cells, self.between.leads(self.touched[cell] for cell in cells), strict=True))
 
 
 def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
@@ -107,11 +106,8 @@ def cells_of_problem(problem: Problem, orders: Orders) -> Cells:
         gives=repeated([min(0.0, size) for size in problem.memory]),
         rooms=problem.rooms,
         objective=problem.objective,
-        gathers=[
-            {each % problem.stages: problem.gathers[each % problem.stages]}
-            for each in (range(problem.types) if problem.gathers else ())
-            for _ in range(most)
-        ],
+        between=problem.between,
+        touched=[touched for touched in problem.touched for _ in range(most)],
     )
 
 
@@ -164,16 +160,9 @@ def cells_of(schedule: Schedule, costs: Costs, sizes: Sizes, rooms: Sequence[flo
         asides=frozenset(cell for cell, head in enumerate(heads) if head in graph.asides),
         partners={cell_of[each]: tuple(cell_of[part] for part in all_) for each, all_ in graph.partners.items()},
         by_time=by_time,
-        gathers=_gathers(schedule, costs, groups),
+        between=costs.between_runs(schedule),
+        touched=[Touched.by(graph.tasks[group.start : group.stop]) for group in groups],
     )
-
-
-def _gathers(schedule: Schedule, costs: Costs, groups: Sequence[range]) -> list[dict[int, float]]:
-    """For each cell the gathers of its stages."""
-    if costs.gather == 0:
-        return []
-    times, tasks = costs.per_run(schedule)[0], schedule.graph.tasks
-    return [{task.stage: times[task.stage] for task in tasks[group.start : group.stop]} for group in groups]
 
 
 def _in_turn(schedule: Schedule) -> bool:

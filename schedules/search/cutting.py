@@ -99,6 +99,18 @@ class LayerRow:
             return self.times
         return [sum(each) for each in zip(self.of("forward"), self.of("input_grad"), strict=True)]
 
+    def why_nothing_fits(self, shape: Placement) -> str:
+        """What a refusal says: what the layers take, and what there is."""
+        if not self.in_bytes:
+            return ": a mesh keeps at least 1 microbatch"
+        layers = Schedule("layers", Placement.of(*[0] * (self.costs.stages or 1)), ((),))
+        kept, there = math.fsum(self.costs.bytes("activation_bytes", layers)), math.fsum(self.resident)
+        has = f"the {shape.meshes} meshes have {math.fsum(self.memory.limits):,.0f}"
+        return (
+            f", even if every stage recomputes: all layers take {there:,.0f} bytes at all times, and one microbatch "
+            f"{kept:,.0f}; {has}"
+        )
+
     def left(self, shape: Placement, cuts: Cuts) -> list[float]:
         """The limit of each mesh, less what is always there."""
         limits, first = list(self.memory.limits), 0
@@ -371,7 +383,7 @@ class Cutting:
         if self.row.in_bytes and (best is None or best.value > self.bound * (1 + TOLERANCE)):
             found = self._finished(found, until=_KEPT_LESS * self.effort.seconds)
         if not found:
-            why = ", even if every stage recomputes" if self.row.in_bytes else ": a mesh keeps at least 1 microbatch"
+            why = self.row.why_nothing_fits(self.shape)
             raise ScheduleError(f"partition: no cuts fit the memory{why}")
         cuts, schedule, value = found[0]
         if self.row.in_bytes and self.effort.left > 0 and value > self.bound * (1 + TOLERANCE):

@@ -27,6 +27,7 @@ class Run:
         clocks: when each mesh is free.
         begins: of cells, where the memory asks for it: the end less the time is not exactly that.
         latest: when the last of those beside a mesh ends, where that counts.
+        leads: of each mesh, for how long it scatters and gathers before its cells.
     """
 
     def __init__(self, cells: Cells, rows: Rows, last: float) -> None:
@@ -42,6 +43,7 @@ class Run:
         self.arrived: dict[int, float] = {}
         self.runnable = list(range(len(rows)))
         self.waiting: dict[int, list[int]] = {}
+        self.leads = [cells.leads(row) for row in rows]
         self._advance(last)
 
     def _advance(self, last: float) -> None:
@@ -49,12 +51,12 @@ class Run:
         times, waits, end_of, runnable = self.cells.times, self.cells.waits, self.end_of, self.runnable
         begins = self.begins if self.cells.by_time else None
         special, waiting, from_start = self.special, self.waiting, self.cells.objective == "makespan"
-        gathers = self.cells.gathers
+        leads = self.leads
         while runnable:
             mesh = runnable.pop()
             done, clock = self.ends[mesh], self.clocks[mesh]
             for cell in self.rows[mesh][len(done) :]:
-                begin = clock + self.cells.lead(self.rows[mesh], len(done)) if gathers else clock
+                begin = clock + leads[mesh].get(cell, 0.0)
                 for need, delay in waits[cell]:
                     arrives = end_of[need] + delay
                     if arrives > begin:

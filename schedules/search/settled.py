@@ -90,7 +90,7 @@ class Settled(ABC):
 
 def settled(cells: Cells) -> Settled:
     """The orders of these cells."""
-    return Whole(cells) if special_cells(cells) or cells.by_time or cells.gathers else Partly(cells)
+    return Whole(cells) if special_cells(cells) or cells.by_time or cells.between else Partly(cells)
 
 
 class Whole(Settled):
@@ -106,7 +106,7 @@ class Whole(Settled):
 
     def _take(self, run: Run) -> None:
         self.end_of, self.value, self.cost, self.last = run.end_of, run.value, run.cost, run.last
-        self.ends = run.ends
+        self.ends, self.leads = run.ends, run.leads
 
     def change(self, mesh: int, first: int, window: list[int], most: float) -> bool:
         row = self.rows[mesh]
@@ -125,7 +125,7 @@ class Whole(Settled):
     def ahead(self, cell: int, latest: float) -> list[int]:
         mesh, position = self.mesh_of[cell], self.position(cell)
         self.work += position
-        latest -= self.cells.lead(self.rows[mesh], position)
+        latest -= self.leads[mesh].get(cell, 0.0)
         asides, tracks = self.cells.asides, self.cells.tracks
         used = set(tracks.get(cell, ()))
         return [

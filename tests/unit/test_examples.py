@@ -31,7 +31,7 @@ TINY = (
 
 GPT_FLAGS = (
     ("--optimizer", "sgd"),
-    ("--schedule", "gpipe", "--data", "1", "--model", "2"),
+    ("--schedule", "gpipe", "--data", "1", "--model", "2", "--layers", "3", "--cuts", "4,1"),
     ("--stages", "1", "--microbatches", "2", "--dtype", "bfloat16"),
     ("--schedule", "slimpipe", "--slices", "2", "--optimizer", "sgd"),
     ("--schedule", "vocab-1f1b", "--data", "1", "--optimizer", "sgd"),
@@ -189,9 +189,24 @@ def test_gpt_takes_a_schedule_with_options_and_one_from_a_file(
         ("--schedule auto --slices 2", "--schedule auto takes whole sequences: leave out --slices"),
         ("--schedule gis{group=x}", "group must be a whole number, found 'x'"),
         ("--schedule auto --chunks 2", "--schedule auto chooses how many stages each mesh has: leave out --chunks"),
+        ("--schedule auto --cuts 4,4", "--schedule auto chooses the cuts: leave out --cuts"),
         ("--schedule auto --layers 1", "--layers (1) and two more must be at least --stages (4)"),
         ("--schedule none.txt", "none.txt: cannot read: No such file or directory"),
         ("--sequence 100000", "--sequence (100000) must be shorter than the text, 35839 bytes"),
+        (
+            "--cuts 5,4",
+            "--cuts 5,4 are 9 layers in 2 stages; expected --layers (8) and two more, for the embedding and the head, "
+            "in --stages (4)",
+        ),
+        ("--cuts 5,0", "argument --cuts: '5,0' is not a row of whole numbers of at least 1, such as 4,3,2,1"),
+        (
+            "--cuts 4,4,1,1 --schedule seq1f1b",
+            "--cuts are of a model of whole sequences: leave out --slices, and schedules of slices",
+        ),
+        (
+            "--cuts 4,4,1,1 --schedule vocab-1f1b",
+            "--cuts are for stages that are a chain: take a schedule without a shared vocabulary",
+        ),
         ("--stages 0", "argument --stages: '0' is not a whole number of at least 1, below 2**31"),
         ("--steps many", "argument --steps: 'many' is not a whole number of at least 1, below 2**31"),
         ("--learning-rate nan", "argument --learning-rate: 'nan' is not a positive number"),

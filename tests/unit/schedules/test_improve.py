@@ -319,10 +319,12 @@ def test_microbatches_that_are_not_in_turn_may_change_places() -> None:
     assert (found.value, found.lower_bound) == (9, 9)
 
 
-@pytest.mark.parametrize("offloaded", [(), (0,)])
-def test_gathers_count(offloaded: tuple[int, ...]) -> None:
-    """Where gathers take time, tasks of a stage gather in runs; the value has the gathers, as the simulator does."""
-    costs = replace(COSTS, gather=1.0)
+@pytest.mark.parametrize(
+    ("offloaded", "between"), [((), {"gather": 1.0}), ((0,), {"gather": 1.0}), ((), {"scatter": (2.0, 1.0, 2.0, 1.0)})]
+)
+def test_gathers_and_scatters_count(offloaded: tuple[int, ...], between: dict[str, Any]) -> None:
+    """Where they take time, tasks of a stage come in runs; the value has that time, as the simulator does."""
+    costs = replace(COSTS, **between)
     plan = S.make("interleaved-1f1b", meshes=2, microbatches=4)
     plan = S.offload(plan, *offloaded) if offloaded else plan
     found = S.improve(plan, costs, seconds=0.1)
