@@ -69,8 +69,8 @@ def i64s(values: Iterable[int]) -> ir.DenseI64ArrayAttr:
 
 def dictionary(attribute: ir.Attribute) -> dict[str, ir.Attribute]:
     """The entries of a dictionary attribute."""
-    # jaxlib's iterators over attributes end in a C++ exception, and to read an entry's `attr` takes ten times as long as
-    # to find it by its name.
+    # jaxlib's iterators over attributes end in a C++ exception; reading `attr` of an entry takes ten times as long as
+    # finding it by its name.
     entries = ir.DictAttr(attribute)
     return {(name := entries[number].name): entries[name] for number in range(len(entries))}
 
