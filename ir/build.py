@@ -125,7 +125,8 @@ def rewire(
     """
     if uses is not None and values.keys().isdisjoint(uses):
         return
-    for part in (op, *nested(op)) if len(op.regions) else (op,):
+    has_captures = len(op.regions) > 0 and (uses is None or not {*uses}.issubset(op.operands))
+    for part in (op, *nested(op)) if has_captures else (op,):
         operands = part.operands
         for number, operand in enumerate(operands):
             source = same.get(operand, operand) if same else operand

@@ -164,8 +164,11 @@ def has_side_effect(op: ir.Operation) -> bool:
 
 
 def _declares_effect(op: ir.Operation) -> bool:
+    known = traits(op)
+    if known.light:
+        return False
     flag = op.attributes.get("has_side_effect")
-    return traits(op).effect or (flag is not None and isinstance(flag, ir.BoolAttr) and flag.value)
+    return known.effect or (flag is not None and isinstance(flag, ir.BoolAttr) and flag.value)
 
 
 def is_product(op: ir.Operation) -> bool:
@@ -185,13 +188,19 @@ def operands_with_captures(op: ir.Operation) -> list[ir.Value]:
     if not len(op.regions):
         return values if len(values) < 2 else list(dict.fromkeys(values))
     inside: set[ir.Value] = set()
-    for part in (op, *nested(op)):
-        if part is not op:
-            values.extend(part.operands)
-            inside.update(part.results)
-        for block in (block for region in part.regions for block in region.blocks):
-            inside.update(block.arguments)
+    _read_regions(op, values, inside)
     return [value for value in dict.fromkeys(values) if value not in inside]
+
+
+def _read_regions(op: ir.Operation, used: list[ir.Value], made: set[ir.Value]) -> None:
+    """Add what the regions of `op` use, and what they make."""
+    for block in (block for region in op.regions for block in region.blocks):
+        made.update(block.arguments)
+        for inner in operations(block):
+            used.extend(inner.operands)
+            made.update(inner.results)
+            if len(inner.regions):
+                _read_regions(inner, used, made)
 
 
 def create(

@@ -68,13 +68,15 @@ def _propagate(module: ir.Module) -> None:
     for op in nested(main_of(module)):
         if ruled and _RULE in op.attributes:
             del op.attributes[_RULE]
-        if op.name in _RESHARDS:
+        name = op.name
+        if name in _RESHARDS:
             if at.TASK not in op.attributes:  # around a callback Shardy of 0.12 makes new ones
                 set_task(op, latest_task(op.operands))
             if at.same(at.value_sharding(op.operands[0]), op.attributes["sharding"]):
                 replace(op, op.operands)
                 continue
-        as_input(op)
+        if name in _AS_INPUT:
+            as_input(op)
     _reshard_results(module)
 
 

@@ -13,7 +13,7 @@ from jaxpp.hlo_passes.stages.stacked_rows import stack_less
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import sharded
-from jaxpp.ir.functions import terminator
+from jaxpp.ir.functions import operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.ops import is_cheap
@@ -26,6 +26,7 @@ from jaxpp.ir.tasks import (
     read_tasks,
     set_task,
     task_inside,
+    task_of,
     task_of_value,
 )
 
@@ -77,9 +78,9 @@ class PlaceResiduals(Pass):
 
 def _share_reshaped(loop: MicrobatchLoop) -> None:
     """Let other tasks that read a value read its other shape, where a task hands on both: one of them is kept."""
-    ops, tasks = read_tasks(loop.body)
-    for op, task in zip(ops, tasks, strict=True):
-        if op.name != "stablehlo.reshape" or task is None or task_of_value(op.operands[0]) != task:
+    for op in [op for op in operations(loop.body) if op.name == "stablehlo.reshape"]:
+        task = task_of(op)
+        if task is None or task_of_value(op.operands[0]) != task:
             continue
         old, new = op.operands[0], _behind_mark(op.results[0])
         shared = _read_by_others(old, task, loop.body)
