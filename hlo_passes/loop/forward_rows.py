@@ -94,7 +94,7 @@ class _Forward:
             self._written.append(op.results[0])
         known = self._constants.scalar(op.results[0])
         if known is not None:
-            made = constant(op.results[0].type, int(known), ip=ir.InsertionPoint(op), loc=op.location)
+            made = constant(op.results[0].type, known, ip=ir.InsertionPoint(op), loc=op.location)
             op.results[0].replace_all_uses_with(made)
 
     def _read(self, op: ir.Operation) -> None:

@@ -9,7 +9,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
-from jaxpp.ir.constant_arrays import constant_array, is_all_true
+from jaxpp.ir.constant_arrays import Constants, is_all_true
 from jaxpp.ir.counted import handed_on
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import is_elementwise, shape_of
@@ -288,7 +288,7 @@ def _indices(indices: ir.Value, vector: int, value: ir.Value, window: list[int])
         return None
     if list(window) != list(range(len(shape), len(shape_of(value)))):
         return None
-    found = constant_array(indices)
+    found = Constants().array(indices)
     return None if found is None else [int(row) for row in found.reshape(-1)]
 
 
