@@ -13,9 +13,10 @@ from jaxpp.ir.counted import direction_of, handed_on
 from jaxpp.ir.functions import reducer
 from jaxpp.ir.ops import shape_of
 from jaxpp.ir.tensors import DTYPES
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import defining_op, origin
 
 _LARGEST = 1 << 16
+_COPIES = ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint")
 
 
 def _within(low: np.ndarray, value: np.ndarray, high: np.ndarray) -> np.ndarray:
@@ -91,11 +92,7 @@ class Constants:
 
 def is_all_true(value: ir.Value) -> bool:
     """Whether `value` is a mask that is true everywhere."""
-    op = defining_op(value)
-    while op is not None and op.name in ("stablehlo.broadcast_in_dim", "sdy.sharding_constraint"):
-        value = op.operands[0]
-        op = defining_op(value)
-    array = Constants().array(value)
+    array = Constants().array(origin(value, lambda op: op.name in _COPIES))
     return array is not None and array.dtype == np.bool_ and bool(array.all())
 
 

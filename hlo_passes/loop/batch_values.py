@@ -1,6 +1,6 @@
 """What is made of the microbatch alone, and read by stages of a graph none of which comes after the other."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from jaxlib.mlir import ir
 
@@ -9,7 +9,7 @@ from jaxpp.ir.functions import has_side_effect, operations
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.tasks import StageTask, set_task, task_inside, task_of
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
 
 
 def made_of_batch(loop: MicrobatchLoop, numbered: Numbered) -> set[int]:
@@ -64,13 +64,9 @@ def _is_weight(value: ir.Value) -> bool:
     """Whether a value from outside of the loop is of floating point, and made of an argument."""
     if not isinstance(ir.RankedTensorType(value.type).element_type, ir.FloatType):
         return False
-    work, seen = [value], set[ir.Value]()
-    while work:
-        each = work.pop()
+
+    def operands(each: ir.Value) -> Iterable[ir.Value]:
         op = defining_op(each)
-        if op is None:
-            return True
-        if each not in seen:
-            seen.add(each)
-            work += op.operands
-    return False
+        return () if op is None else op.operands
+
+    return any(defining_op(each) is None for each in closure([value], operands))

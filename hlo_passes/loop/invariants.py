@@ -5,7 +5,7 @@ from jaxlib.mlir import ir
 from jaxpp.ir import boundary
 from jaxpp.ir.functions import has_side_effect, operands_with_captures, operations, terminator
 from jaxpp.ir.ops import MOST_RECOMPUTED, float_width, is_cheap, traits
-from jaxpp.ir.values import ByteSizes, defining_op, viewed
+from jaxpp.ir.values import ByteSizes, closure, defining_op, viewed
 
 
 class Invariants:
@@ -40,14 +40,9 @@ class Invariants:
 
         Such an operation is cheap (a broadcast) and used both by the loop and by operations that move in front of it.
         """
-        work = [n for n, worth in enumerate(self._worth) if worth] + self._long_chains()
-        roots, found = set(work), set(work)
-        while work:
-            for producer in self._producers[work.pop()]:
-                if producer not in found:
-                    found.add(producer)
-                    work.append(producer)
-        return {n: n not in roots and not found.issuperset(self._users[n]) for n in sorted(found)}
+        roots = {*(n for n, worth in enumerate(self._worth) if worth), *self._long_chains()}
+        found = closure(roots, self._producers.__getitem__).keys()
+        return {n: n not in roots and not found >= {*self._users[n]} for n in sorted(found)}
 
     def _read(self, op: ir.Operation) -> None:
         number, results, name = len(self._operands), list(op.results), op.name

@@ -1,6 +1,6 @@
 """`unroll-slices`: a scan over slices of the sequence becomes its slices, one after the other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,7 +26,7 @@ from jaxpp.ir.functions import (
     terminator,
 )
 from jaxpp.ir.ops import is_cheap
-from jaxpp.ir.values import block_of, defining_op, is_integer_scalar, is_used, is_zero
+from jaxpp.ir.values import block_of, closure, defining_op, is_integer_scalar, is_used, is_zero, only_use
 
 
 @dataclass(frozen=True)
@@ -301,10 +301,10 @@ class _Unrolling:
         for position, first in enumerate(self._loop.operands if self._is_backward else ()):
             adds: list[ir.Operation] = []
             value = self._arguments[position]
-            while len(uses := list(value.uses)) == 1 and uses[0].owner.operation.name == "stablehlo.add":
-                adds.append(uses[0].owner.operation)
+            while (use := only_use(value)) is not None and use.owner.operation.name == "stablehlo.add":
+                adds.append(use.owner.operation)
                 value = adds[-1].results[0]
-            if adds and value == self._yielded[position] and len(uses) == 1 and is_zero(first):
+            if adds and value == self._yielded[position] and use is not None and is_zero(first):
                 found[position] = adds[0]
         return found
 
@@ -317,16 +317,12 @@ class _Unrolling:
         """Whether it takes a row of what an earlier loop over slices stacked."""
         if op.name != "stablehlo.dynamic_slice":
             return False
-        work, seen = [op.operands[0]], set[ir.Value]()
-        while work:
-            value = work.pop()
-            if value in self._made:
-                return True
+
+        def operands(value: ir.Value) -> Iterable[ir.Value]:
             source = defining_op(value)
-            if value not in seen and source is not None and source.block == self._loop.block:
-                work += source.operands
-            seen.add(value)
-        return False
+            return source.operands if source is not None and source.block == self._loop.block else ()
+
+        return not self._made.isdisjoint(closure([op.operands[0]], operands))
 
     def _is_handed_on(self, position: int) -> bool:
         """Whether a slice uses what the one before it hands on here: it is no count, no stack, and no sum."""

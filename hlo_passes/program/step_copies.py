@@ -20,7 +20,7 @@ from jaxpp.ir.rows import concatenation, stack_type
 from jaxpp.ir.shardings import Shardings, boundary_attributes
 from jaxpp.ir.steps import MainLine, Step
 from jaxpp.ir.train_loop import TrainLoopAttr
-from jaxpp.ir.values import defining_op
+from jaxpp.ir.values import closure, defining_op
 
 CallOfStep: TypeAlias = tuple[int, ir.Operation]
 """A step, and a call of `@main`, which is that of one step."""
@@ -74,17 +74,15 @@ class StepCopies:
 
     def needs(self, one: CallOfStep) -> set[CallOfStep]:
         """The calls whose results a call reads, itself or through functions before the tasks."""
-        found = set[CallOfStep]()
-        work = [(one[0], value) for value in one[1].operands]
-        while work:
-            made = self._maker(*work.pop())
-            if made is None or made in found:
-                continue
-            if kind_and_stage(self.functions[made[1]])[0] == AROUND[0]:
-                work += [(made[0], value) for value in made[1].operands]
-            else:
-                found.add(made)
-        return found
+
+        def is_before(call: CallOfStep) -> bool:
+            return kind_and_stage(self.functions[call[1]])[0] == AROUND[0]
+
+        def makers(call: CallOfStep) -> list[CallOfStep]:
+            return [made for value in call[1].operands if (made := self._maker(call[0], value)) is not None]
+
+        found = closure(makers(one), lambda call: makers(call) if is_before(call) else ())
+        return {call for call in found if not is_before(call)}
 
     def _maker(self, step: int, value: ir.Value) -> CallOfStep | None:
         """The call that makes `value` of a step: an argument is what the step before returned."""

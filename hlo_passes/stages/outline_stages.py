@@ -16,7 +16,7 @@ from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
 from jaxpp.ir.shardings import Shardings
 from jaxpp.ir.tasks import StageTask, check_mark, task_of
-from jaxpp.ir.values import is_used
+from jaxpp.ir.values import closure, is_used
 
 
 @dataclass(frozen=True)
@@ -97,18 +97,12 @@ class _TaskGroups(Numbered):
         return tasks
 
     def _group(self) -> dict[StageTask, list[int]]:
-        groups: dict[StageTask, set[int]] = {}
+        groups: dict[StageTask, list[int]] = {}
         for number, task in enumerate(self.tasks):
             if task is not None:
-                groups.setdefault(task, set()).add(number)
-        for numbers in groups.values():
-            work = list(numbers)
-            while work:
-                for number in self.makers[work.pop()]:
-                    if self.tasks[number] is None and number not in numbers:
-                        numbers.add(number)
-                        work.append(number)
-        return {task: sorted(numbers) for task, numbers in groups.items()}
+                groups.setdefault(task, []).append(number)
+        shared = [[maker for maker in makers if self.tasks[maker] is None] for makers in self.makers]
+        return {task: sorted(closure(numbers, shared.__getitem__)) for task, numbers in groups.items()}
 
 
 def _without_marks(body: ir.Block) -> list[ir.Operation]:
