@@ -184,14 +184,19 @@ def never_ends(loop: ir.Operation) -> bool:
             return test.step == 0 and (start == limit) == (direction == "EQ")
 
 
+def is_counted(op: ir.Operation) -> bool:
+    """Whether `op` is a loop of tensors that runs a known number of times, at least once."""
+    return (
+        op.name == "stablehlo.while"
+        and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
+        and bool(trips(op))
+    )
+
+
 def counted_loops(ops: Iterable[ir.Operation]) -> list[ir.Operation]:
-    """The loops of tensors among `ops` that run a known number of times, and those inside of them."""
-    found: list[ir.Operation] = []
-    for op in ops:
-        tensors = op.name == "stablehlo.while" and all(isinstance(v.type, ir.RankedTensorType) for v in op.operands)
-        if tensors and trips(op):
-            found += [op, *counted_loops(operations(loop_body(op)))]
-    return found
+    """The loops among `ops` that are counted, and those inside of them."""
+    loops = filter(is_counted, ops)
+    return [each for loop in loops for each in (loop, *counted_loops(operations(loop_body(loop))))]
 
 
 def trip_count(loop: ir.Operation) -> int:

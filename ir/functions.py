@@ -219,19 +219,18 @@ def set_results(function: ir.Operation, values: Sequence[ir.Value]) -> None:
 
 
 def call(
-    function: str,
-    results: Sequence[ir.Type],
+    function: ir.Operation,
     operands: Sequence[ir.Value],
     attributes: Mapping[str, ir.Attribute],
     ip: ir.InsertionPoint,
     location: ir.Location,
 ) -> ir.Operation:
-    """A func.call at `ip`."""
+    """A func.call of `function` at `ip`."""
     return ir.Operation.create(
         "func.call",
-        results=list(results),
+        results=ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results,
         operands=list(operands),
-        attributes={"callee": ir.FlatSymbolRefAttr.get(function), **attributes},
+        attributes={"callee": ir.FlatSymbolRefAttr.get(name_of(function)), **attributes},
         ip=ip,
         loc=location,
     )

@@ -1,7 +1,7 @@
 """The arguments that the microbatch loop reads row by row: stacked layers, and which stage reads which rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -160,13 +160,10 @@ class StackReads:
         stages = _stages_of(loop)
         for argument, reads in found.items():
             placed = [
-                Read(
-                    read.op,
-                    read.first,
-                    read.rows,
-                    read.total,
-                    frozenset(homes[stage][0] for stage in stages[read.op]),
-                    frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
+                replace(
+                    read,
+                    homes=frozenset(homes[stage][0] for stage in stages[read.op]),
+                    places=frozenset(mesh for stage in stages[read.op] for mesh in homes[stage]),
                 )
                 for read in reads
             ]

@@ -14,6 +14,7 @@ from jaxpp.hlo_passes.loop.find_microbatch_loop import FindMicrobatchLoop, find_
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import clone, constant, remake, replace
+from jaxpp.ir.constant_arrays import Constants
 from jaxpp.ir.counted import constant_integer, counters, trips
 from jaxpp.ir.errors import PassError
 from jaxpp.ir.functions import (
@@ -229,9 +230,9 @@ class _Unrolling:
         ip = ir.InsertionPoint(self._loop)
         values: dict[ir.Value, ir.Value] = dict(zip(self._arguments, carried, strict=True))
         begun = {op: self._summand(position) for position, op in self._sums.items()} if trip == 0 else {}
-        exact: dict[ir.Value, ir.Value] = {}
-        for value, (start, step) in (self._counts | self._counted).items():
-            exact[value] = constant(value.type, start + step * trip, ip=ip, loc=self._loop.location)
+        counts = self._counts | self._counted
+        numbers = Constants({value: start + step * trip for value, (start, step) in counts.items()})
+        for value, (start, step) in counts.items():
             values[value] = self._count(value.type, start, step, number)
         for op in self._ops:
             if op in begun:
@@ -242,20 +243,14 @@ class _Unrolling:
             copy = clone(op, values, ip)
             for each in (copy, *nested(copy)):
                 each.attributes[at.SLICE] = at.i64(number)
-            if op.operands and all(is_integer_scalar(value) and self._is_exact(value, exact) for value in op.operands):
-                known = {value: exact.get(value, values[value]) for value in op.operands}
-                exact[op.results[0]] = clone(op, known, ip).results[0]
             if op in self._stacks or self._reads_stack(op):
                 for position, value in enumerate(op.operands):
-                    if value in exact:
-                        copy.operands[position] = exact[value]
+                    index = numbers.scalar(value) if is_integer_scalar(value) else None
+                    if index is not None:
+                        copy.operands[position] = constant(
+                            value.type, index, ip=ir.InsertionPoint(copy), loc=op.location
+                        )
         return values
-
-    def _is_exact(self, value: ir.Value, exact: dict[ir.Value, ir.Value]) -> bool:
-        """Whether a value of the body is the same number in each microbatch."""
-        op = defining_op(value)
-        inside = op is not None and op.block == loop_body(self._loop)
-        return value in exact or (inside and op is not None and op.name == "stablehlo.constant")
 
     def _find_counted(self) -> dict[ir.Value, tuple[int, int]]:
         """(start, step) of what is a difference with a count: as JAX counts down in the gradient of a scan.

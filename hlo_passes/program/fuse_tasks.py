@@ -175,7 +175,7 @@ class _Fused:
         )
         self._fill(function, parts, results)
         for group in self.groups:
-            _replace(group, name, results, types, _tasks(group.calls, by_name)[0])
+            _replace(group, function, results, _tasks(group.calls, by_name)[0])
 
     def _fill(self, function: ir.Operation, parts: Sequence[ir.Operation], results: Sequence[tuple[int, int]]) -> None:
         block, made = body_of(function), dict[tuple[int, int], ir.Value]()
@@ -207,11 +207,7 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
 
 
 def _replace(
-    group: _FusedCalls,
-    name: str,
-    results: Sequence[tuple[int, int]],
-    types: Sequence[ir.Type],
-    tasks: Sequence[TaskName],
+    group: _FusedCalls, function: ir.Operation, results: Sequence[tuple[int, int]], tasks: Sequence[TaskName]
 ) -> None:
     last = group.calls[-1]
     attributes: dict[str, ir.Attribute] = {at.MESH: last.attributes[at.MESH]}
@@ -223,7 +219,7 @@ def _replace(
         if at.SLICE in last.attributes:
             attributes[at.SLICES] = at.i64s(task.slice for task in tasks)
     operands = [group.calls[number].operands[position] for number, position in group.arguments]
-    made = call(name, types, operands, attributes, ir.InsertionPoint(last), last.location)
+    made = call(function, operands, attributes, ir.InsertionPoint(last), last.location)
     for (number, n), result in zip(results, made.results, strict=True):
         group.calls[number].results[n].replace_all_uses_with(result)
     for op in reversed(group.calls):

@@ -201,8 +201,7 @@ class _Scatters:
         ip: ir.InsertionPoint,
         task: Step[ir.Value],
     ) -> Step[ir.Value]:
-        types = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).results
-        return Step.of(call(name_of(function), types, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
+        return Step.of(call(function, operands, {at.MESH: at.i64(mesh)}, ip, task.op.location))
 
     def _making_zeros(self, numbers: tuple[int, ...]) -> ir.Operation:
         """The function that makes what the first tasks of a run add to."""

@@ -174,14 +174,14 @@ class StepCopies:
             self._constants[key] = op.clone(self._ip).operation.results[0]
         return self._constants[key]
 
-    def _slicing_functions(self) -> dict[int, tuple[str, list[int]]]:
+    def _slicing_functions(self) -> dict[int, tuple[ir.Operation, list[int]]]:
         """For each batch the function that takes one step's part of it, and the numbers of all that this takes."""
         groups = defaultdict[tuple[int, ...], list[int]](list)
         for number in range(self._loop.state, len(self._arguments)):
             if meshes := tuple(at.numbers(self._tables[0][number][at.MESHES])):
                 groups[meshes].append(number)
         index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
-        found: dict[int, tuple[str, list[int]]] = {}
+        found: dict[int, tuple[ir.Operation, list[int]]] = {}
         for meshes, numbers in groups.items():
             name = "_".join(["batch", *map(str, meshes)])
             ones = [self._arguments[number] for number in numbers]
@@ -200,16 +200,15 @@ class StepCopies:
                 taken = stablehlo.dynamic_slice(value, starts, [1, *shape], ip=ip)
                 returned.append(stablehlo.reshape(one.type, taken, ip=ip))
             func.return_(returned, ip=ip)
-            found |= dict.fromkeys(numbers, (name, numbers))
+            found |= dict.fromkeys(numbers, (function, numbers))
         return found
 
     def _batch(self, step: int, number: int) -> ir.Value:
         if (step, number) not in self._batches:
-            name, numbers = self._slicers[number]
+            function, numbers = self._slicers[number]
             arguments = body_of(self._made).arguments
             operands = [*(arguments[each] for each in numbers), self._index(step)]
-            ones = [self._arguments[each].type for each in numbers]
-            op = self._call(name, ones, operands, at.numbers(self._tables[0][number][at.MESHES]))
+            op = self._call(function, operands, at.numbers(self._tables[0][number][at.MESHES]))
             self._batches |= {(step, each): value for each, value in zip(numbers, op.results, strict=True)}
         return self._batches[step, number]
 
@@ -220,10 +219,8 @@ class StepCopies:
             self._constants[key] = constant(type_, step, ip=self._ip)
         return self._constants[key]
 
-    def _call(
-        self, name: str, results: Sequence[ir.Type], operands: Sequence[ir.Value], meshes: Sequence[int]
-    ) -> ir.Operation:
-        return call(name, results, operands, on_meshes(meshes), self._ip, self._main.location)
+    def _call(self, function: ir.Operation, operands: Sequence[ir.Value], meshes: Sequence[int]) -> ir.Operation:
+        return call(function, operands, on_meshes(meshes), self._ip, self._main.location)
 
     def _along_steps(self, value: ir.Value) -> dict[str, ir.Attribute]:
         """The sharding of what has an entry of this one's sharding for each step."""
@@ -285,7 +282,7 @@ class StepCopies:
             size = self._loop.steps
             stacked = [concatenation(rows[n * size : (n + 1) * size], 0, ip) for n in range(len(ones))]
             func.return_(stacked, ip=ip)
-            found |= zip(numbers, self._call(name, wholes, every, meshes).results, strict=True)
+            found |= zip(numbers, self._call(function, every, meshes).results, strict=True)
         return [found[number] for number in range(self._loop.state, len(self._returned))]
 
 

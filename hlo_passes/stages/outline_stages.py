@@ -10,7 +10,7 @@ from jaxpp.hlo_passes.base import Pass
 from jaxpp.ir import attributes as at
 from jaxpp.ir import boundary
 from jaxpp.ir.build import replace
-from jaxpp.ir.functions import call, has_side_effect, name_of, operations, terminator
+from jaxpp.ir.functions import call, has_side_effect, operations, terminator
 from jaxpp.ir.loop import MicrobatchLoop
 from jaxpp.ir.numbered import Numbered
 from jaxpp.ir.outlining import Member, Outlined, outline_members
@@ -122,8 +122,7 @@ def _replace_body(loop: MicrobatchLoop, shared: Sequence[ir.Operation], outlined
     for part in outlined:
         attributes = {at.STAGE: part.function.attributes[at.STAGE]}
         operands = [values.get(value, value) for value in part.inputs]
-        results = [value.type for value in part.outputs]
-        made = call(name_of(part.function), results, operands, attributes, ir.InsertionPoint(end), loop.op.location)
+        made = call(part.function, operands, attributes, ir.InsertionPoint(end), loop.op.location)
         values.update(zip(part.outputs, made.results, strict=True))
     for number, value in enumerate(end.operands):
         end.operands[number] = values.get(value, value)
