@@ -35,16 +35,19 @@ def is_used(value: ir.Value) -> bool:
 
 def is_zero(value: ir.Value) -> bool:
     """Whether `value` is a real constant zero, perhaps broadcast or cast."""
-    op = defining_op(viewed(value))
-    if op is None or op.name != "stablehlo.constant":
-        return False
-    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
-        return False  # jaxlib can't read its attribute
-    attribute = op.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
-        return False
-    splat = attribute.get_splat_value()
+    splat = splat_of(defining_op(viewed(value)))
     return isinstance(splat, ir.IntegerAttr | ir.FloatAttr) and splat.value == 0
+
+
+def splat_of(op: ir.Operation | None) -> ir.Attribute | None:
+    """The element that `op` repeats, if it is a constant of equal elements; None for complex ones."""
+    if op is None or op.name != "stablehlo.constant":
+        return None
+    if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
+        return None  # jaxlib can't read its attribute
+    attribute = op.attributes["value"]
+    is_splat = isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
+    return attribute.get_splat_value() if is_splat else None
 
 
 def only_use(value: ir.Value) -> ir.OpOperand | None:

@@ -331,19 +331,15 @@ class _Unrolling:
         if not self._is_handed_on(position):
             return value
         body = loop_body(self._outer)
-        needed: set[ir.Operation] = set()
-        work = [value]
-        while work:
-            each = work.pop()
+
+        def maker(each: ir.Value) -> ir.Operation | None:
             op = defining_op(each)
-            if op is None:
-                if each.owner == body:
-                    return value
-            elif op not in needed and (op.block == body or is_cheap(op)):
-                if has_side_effect(op):
-                    return value
-                needed.add(op)
-                work += operands_with_captures(op)
+            return op if op is not None and (op.block == body or is_cheap(op)) else None
+
+        made_of = closure([value], lambda each: operands_with_captures(op) if (op := maker(each)) is not None else ())
+        needed = set(filter(None, map(maker, made_of)))
+        if not made_of.keys().isdisjoint(body.arguments) or any(map(has_side_effect, needed)):
+            return value
         values: dict[ir.Value, ir.Value] = {}
         for op in (*operations(self._outer.block), *operations(body)) if needed else ():
             if op in needed:

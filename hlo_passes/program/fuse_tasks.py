@@ -31,6 +31,9 @@ from jaxpp.ir.values import defining_op
 _ONE = (at.STAGE, at.MICROBATCH, at.SLICE)
 """What a call of one task says of it."""
 
+_WHOLE = {"weight_grad": ("input_grad", "backward"), "recompute": ("forward", "forward")}
+"""For the second half of a task the kind of the first one, and that of both together."""
+
 Operand: TypeAlias = int | tuple[int, int]
 """Where a fused call has an operand from: the number of the argument, or (call, result) for what stays inside."""
 Signature: TypeAlias = tuple[tuple[str, tuple[Operand, ...]], ...]
@@ -195,11 +198,9 @@ def _tasks(calls: Sequence[ir.Operation], by_name: dict[str, ir.Operation]) -> t
     for op in calls:
         kind, _ = kind_and_stage(by_name[callee(op)])
         stage, microbatch, part = (at.integer(op, name) or 0 for name in (at.STAGE, at.MICROBATCH, at.SLICE))
-        if kind == "weight_grad" and tasks and tasks[-1] == ("input_grad", stage, microbatch, part):
-            kind = "backward"
-            tasks.pop()
-        if kind == "recompute" and tasks and tasks[-1] == ("forward", stage, microbatch, part):
-            kind = "forward"
+        first, whole = _WHOLE.get(kind, ("", ""))
+        if tasks and tasks[-1] == (first, stage, microbatch, part):
+            kind = whole
             tasks.pop()
         tasks.append(TaskName(kind, stage, microbatch, part))
         numbers.append(len(tasks) - 1)

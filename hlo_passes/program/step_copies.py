@@ -1,7 +1,7 @@
 """Copies of the calls of one step, each of which reads what the step before it makes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from jaxlib.mlir import ir
@@ -176,13 +176,9 @@ class StepCopies:
 
     def _slicing_functions(self) -> dict[int, tuple[ir.Operation, list[int]]]:
         """For each batch the function that takes one step's part of it, and the numbers of all that this takes."""
-        groups = defaultdict[tuple[int, ...], list[int]](list)
-        for number in range(self._loop.state, len(self._arguments)):
-            if meshes := tuple(at.numbers(self._tables[0][number][at.MESHES])):
-                groups[meshes].append(number)
         index = ir.RankedTensorType.get([], ir.IntegerType.get_signless(32))
         found: dict[int, tuple[ir.Operation, list[int]]] = {}
-        for meshes, numbers in groups.items():
+        for meshes, numbers in self._by_meshes(self._tables[0]).items():
             name = "_".join(["batch", *map(str, meshes)])
             ones = [self._arguments[number] for number in numbers]
             wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
@@ -202,6 +198,14 @@ class StepCopies:
             func.return_(returned, ip=ip)
             found |= dict.fromkeys(numbers, (function, numbers))
         return found
+
+    def _by_meshes(self, table: Sequence[Mapping[str, ir.Attribute]]) -> dict[tuple[int, ...], list[int]]:
+        """The numbers of the batches, or metrics, that are on the same meshes; those on none are left out."""
+        groups = defaultdict[tuple[int, ...], list[int]](list)
+        for number in range(self._loop.state, len(table)):
+            if meshes := tuple(at.numbers(table[number][at.MESHES])):
+                groups[meshes].append(number)
+        return groups
 
     def _batch(self, step: int, number: int) -> ir.Value:
         if (step, number) not in self._batches:
@@ -263,11 +267,8 @@ class StepCopies:
 
     def _metrics(self) -> list[ir.Value]:
         """The results that are no state, each stacked where it is."""
-        groups = defaultdict[tuple[int, ...], list[int]](list)
-        for number in range(self._loop.state, len(self._returned)):
-            groups[tuple(at.numbers(self._tables[1][number][at.MESHES]))].append(number)
         found: dict[int, ir.Value] = {}
-        for meshes, numbers in groups.items():
+        for meshes, numbers in self._by_meshes(self._tables[1]).items():
             ones = [self._returned[number] for number in numbers]
             every = [self._value(None, one, step) for one in ones for step in range(self._loop.steps)]
             wholes = [self._loop.of_all(number, one.type) for number, one in zip(numbers, ones, strict=True)]
