@@ -46,8 +46,9 @@ def splat_of(op: ir.Operation | None) -> ir.Attribute | None:
     if isinstance(ir.RankedTensorType(op.results[0].type).element_type, ir.ComplexType):
         return None  # jaxlib can't read its attribute
     attribute = op.attributes["value"]
-    is_splat = isinstance(attribute, ir.DenseElementsAttr) and attribute.is_splat
-    return attribute.get_splat_value() if is_splat else None
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    return attribute.get_splat_value()
 
 
 def only_use(value: ir.Value) -> ir.OpOperand | None:

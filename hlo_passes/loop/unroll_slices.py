@@ -336,7 +336,11 @@ class _Unrolling:
             op = defining_op(each)
             return op if op is not None and (op.block == body or is_cheap(op)) else None
 
-        made_of = closure([value], lambda each: operands_with_captures(op) if (op := maker(each)) is not None else ())
+        def uses(each: ir.Value) -> Sequence[ir.Value]:
+            op = maker(each)
+            return () if op is None else operands_with_captures(op)
+
+        made_of = closure([value], uses)
         needed = set(filter(None, map(maker, made_of)))
         if not made_of.keys().isdisjoint(body.arguments) or any(map(has_side_effect, needed)):
             return value
